@@ -1,0 +1,8 @@
+//! The metadata service of Varve.
+//!
+//! Data flows one way: [`server`] receives, [`shards`] fetches what a verb must see, [`namespace`] decides, [`shards`]
+//! commits, [`server`] replies. [`tables`] says what is stored.
+
+pub mod namespace;
+pub mod shards;
+pub mod tables;

@@ -1,0 +1,1 @@
+//! One fenced table after another: what is stored, fetched, decided and committed.

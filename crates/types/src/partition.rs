@@ -1,0 +1,158 @@
+//! GIGA+ partitions (GIGA+, FAST'11): how a directory's hash space is cut and which shard has which piece.
+//!
+//! The hash space of a directory is halved again and again. Partition 0 begins as the whole space. When partition `i`
+//! of depth `d` splits, it keeps the lower half and partition `i + 2^d` gets the upper half; both then have depth
+//! `d + 1`. So the low `d` bits of an index are the path of halvings, first halving lowest, and a map is one bit an
+//! index. Depth ends at log2 of the shard count: a directory has at most one partition in each shard, and the shard of
+//! a partition is computed, `(home + index) mod shards`.
+
+use crate::{NameHash, ShardCount, ShardId};
+
+/// One partition of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionIndex(pub u16);
+
+impl PartitionIndex {
+    pub const FIRST: PartitionIndex = PartitionIndex(0);
+
+    /// The shard that holds this partition of a directory whose home is `home`.
+    pub fn shard(self, home: ShardId, shards: ShardCount) -> ShardId {
+        ShardId(home.0.wrapping_add(self.0) & (shards.get() - 1))
+    }
+
+    /// The partition that `shard` would hold of a directory whose home is `home`: the inverse of
+    /// [`PartitionIndex::shard`].
+    pub fn at(shard: ShardId, home: ShardId, shards: ShardCount) -> PartitionIndex {
+        PartitionIndex(shard.0.wrapping_sub(home.0) & (shards.get() - 1))
+    }
+
+    /// The partition that receives the upper half when this one, of depth `depth`, splits.
+    pub fn upper_half(self, depth: u8) -> PartitionIndex {
+        PartitionIndex(self.0 | 1 << depth)
+    }
+
+    /// The hashes that this partition holds at `depth`.
+    pub fn range(self, depth: u8) -> HashRange {
+        // The first halving decides the highest bit of the hash and is the lowest bit of the index.
+        let prefix = if depth == 0 { 0 } else { u64::from(self.0.reverse_bits() >> (16 - depth)) };
+        let width = NameHash::BITS - depth;
+        HashRange { first: NameHash(prefix << width), last: NameHash((prefix << width) | ((1 << width) - 1)) }
+    }
+}
+
+/// The hashes from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashRange {
+    pub first: NameHash,
+    pub last: NameHash,
+}
+
+impl HashRange {
+    pub const ALL: HashRange = HashRange { first: NameHash(0), last: NameHash::LAST };
+
+    pub fn contains(&self, hash: NameHash) -> bool {
+        self.first <= hash && hash <= self.last
+    }
+}
+
+/// Which partitions of one directory exist. May be old: maps only ever gain bits, so the union of two maps of one
+/// directory is at least as new as either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionMap {
+    shards: ShardCount,
+    /// Bit `i` of word `i / 64` says that partition `i` exists. Bit 0 always does.
+    words: Vec<u64>,
+}
+
+impl PartitionMap {
+    /// A directory that was never split.
+    pub fn whole(shards: ShardCount) -> PartitionMap {
+        let mut words = vec![0; usize::from(shards.get()).div_ceil(64)];
+        words[0] = 1;
+        PartitionMap { shards, words }
+    }
+
+    /// `None` where the words are not a map of so many shards: wrong length, bit 0 missing, a partition without the
+    /// one it was cut from, or one beyond the shards.
+    pub fn from_words(shards: ShardCount, words: Vec<u64>) -> Option<PartitionMap> {
+        let map = PartitionMap { shards, words };
+        let count = usize::from(shards.get());
+        let sound = map.words.len() == count.div_ceil(64)
+            && map.words[0] & 1 == 1
+            && (count >= 64 || map.words[0] >> count == 0)
+            && map.iter().all(|index| index.0 == 0 || map.has(parent(index)));
+        sound.then_some(map)
+    }
+
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    pub fn shards(&self) -> ShardCount {
+        self.shards
+    }
+
+    pub fn has(&self, index: PartitionIndex) -> bool {
+        index.0 < self.shards.get() && self.words[usize::from(index.0 / 64)] >> (index.0 % 64) & 1 == 1
+    }
+
+    pub fn add(&mut self, index: PartitionIndex) {
+        assert!(index.0 < self.shards.get(), "partition {} in a volume of {} shards", index.0, self.shards.get());
+        self.words[usize::from(index.0 / 64)] |= 1 << (index.0 % 64);
+    }
+
+    /// Learns what `other`, a map of the same directory, knows.
+    pub fn merge(&mut self, other: &PartitionMap) {
+        assert_eq!(self.shards, other.shards, "maps of different volumes");
+        self.words.iter_mut().zip(&other.words).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+
+    /// Existing partitions, by index.
+    pub fn iter(&self) -> impl Iterator<Item = PartitionIndex> + '_ {
+        (0..self.shards.get()).map(PartitionIndex).filter(|index| self.has(*index))
+    }
+
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// How often the range of an existing partition has been halved, as far as this map knows.
+    pub fn depth(&self, index: PartitionIndex) -> u8 {
+        let mut depth = (16 - index.0.leading_zeros()) as u8;
+        while depth < self.shards.depth_max() && self.has(index.upper_half(depth)) {
+            depth += 1;
+        }
+        depth
+    }
+
+    /// The partition that holds `hash`, as far as this map knows.
+    pub fn partition_of(&self, hash: NameHash) -> PartitionIndex {
+        let depth = self.shards.depth_max();
+        let path =
+            if depth == 0 { 0 } else { ((hash.0 >> (NameHash::BITS - depth)) as u16).reverse_bits() >> (16 - depth) };
+        let mut index = PartitionIndex(path);
+        while !self.has(index) {
+            index = parent(index);
+        }
+        index
+    }
+
+    /// The shard that holds `hash` of a directory whose home is `home`, as far as this map knows.
+    pub fn shard_of(&self, home: ShardId, hash: NameHash) -> ShardId {
+        self.partition_of(hash).shard(home, self.shards)
+    }
+}
+
+/// The partition that `index` was cut from: the index without its highest bit.
+fn parent(index: PartitionIndex) -> PartitionIndex {
+    debug_assert!(index.0 != 0, "partition 0 was cut from nothing");
+    PartitionIndex(index.0 & !(1 << (15 - index.0.leading_zeros())))
+}
+
+#[cfg(test)]
+#[path = "partition/tests.rs"]
+mod tests;

@@ -1,0 +1,74 @@
+//! Frames: how a message is cut out of a stream of bytes.
+//!
+//! ```text
+//! offset 0  u32 little-endian  length of the body, at most FRAME_BYTES_MAX
+//!        4  u32 little-endian  low half of XXH3-64 of the body
+//!        8  body               a postcard message
+//! ```
+
+use serde::{Serialize, de::DeserializeOwned};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub const HEADER_BYTES: usize = 8;
+
+/// Holds the largest inline write (1 MiB) and the largest listing with room to spare; a length above it is garbage
+/// and ends the connection before anything is allocated.
+pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of {0} bytes is above the limit of {FRAME_BYTES_MAX}; the peer does not speak Varve's protocol")]
+    TooLong(usize),
+    #[error("a frame's checksum does not match its {0} bytes")]
+    Checksum(usize),
+    #[error("a frame of {0} bytes is no message of this version: {1}")]
+    Malformed(usize, String),
+}
+
+/// Appends `message` as one frame to `out`.
+pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let taken = std::mem::take(out);
+    *out = postcard::to_extend(message, taken).map_err(|e| FrameError::Malformed(0, e.to_string()))?;
+    let body_len = out.len() - start - HEADER_BYTES;
+    if body_len > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(FrameError::TooLong(body_len));
+    }
+    let checksum = xxh3_64(&out[start + HEADER_BYTES..]) as u32;
+    out[start..start + 4].copy_from_slice(&(body_len as u32).to_le_bytes());
+    out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+    Ok(())
+}
+
+/// The length of the body that follows `header`.
+pub fn body_len(header: &[u8; HEADER_BYTES]) -> Result<usize, FrameError> {
+    let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if len > FRAME_BYTES_MAX { Err(FrameError::TooLong(len)) } else { Ok(len) }
+}
+
+/// Decodes the body of a frame after checking it against its header.
+pub fn decode<M: DeserializeOwned>(header: &[u8; HEADER_BYTES], body: &[u8]) -> Result<M, FrameError> {
+    let checksum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    if body_len(header)? != body.len() || xxh3_64(body) as u32 != checksum {
+        return Err(FrameError::Checksum(body.len()));
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(FrameError::Malformed(body.len(), format!("{} bytes too many", rest.len()))),
+        Err(error) => Err(FrameError::Malformed(body.len(), error.to_string())),
+    }
+}
+
+/// Cuts the first whole frame off `buffer`, if there is one: its message and how many bytes it took.
+pub fn take<M: DeserializeOwned>(buffer: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
+    let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let end = HEADER_BYTES + body_len(header)?;
+    match buffer.get(HEADER_BYTES..end) {
+        Some(body) => Ok(Some((decode(header, body)?, end))),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,198 @@
+//! The shared nouns as they look on the wire. Made for the wire: the nouns themselves know no serialization, so that
+//! a table row and a message can change apart from each other.
+
+use serde::{Deserialize, Serialize};
+use varve_types::{
+    Attributes, Credentials, FileKind, Mode, PartitionMap, SetAttributes, SetTime, ShardCount, Timestamp,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+macro_rules! same_variants {
+    ($wire:ident, $noun:ident: $($variant:ident),*) => {
+        impl From<$noun> for $wire {
+            fn from(noun: $noun) -> $wire { match noun { $($noun::$variant => $wire::$variant,)* } }
+        }
+        impl From<$wire> for $noun {
+            fn from(wire: $wire) -> $noun { match wire { $($wire::$variant => $noun::$variant,)* } }
+        }
+    };
+}
+same_variants!(WireKind, FileKind: Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireTime {
+    pub seconds: i64,
+    pub nanoseconds: u32,
+}
+
+impl From<Timestamp> for WireTime {
+    fn from(t: Timestamp) -> WireTime {
+        WireTime { seconds: t.seconds, nanoseconds: t.nanoseconds }
+    }
+}
+
+impl From<WireTime> for Timestamp {
+    fn from(t: WireTime) -> Timestamp {
+        Timestamp { seconds: t.seconds, nanoseconds: t.nanoseconds.min(999_999_999) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireAttributes {
+    pub kind: WireKind,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub size: u64,
+    pub rdev: u32,
+    pub atime: WireTime,
+    pub mtime: WireTime,
+    pub ctime: WireTime,
+    pub btime: WireTime,
+}
+
+impl From<Attributes> for WireAttributes {
+    fn from(a: Attributes) -> WireAttributes {
+        WireAttributes {
+            kind: a.kind.into(),
+            mode: a.mode.bits(),
+            uid: a.uid,
+            gid: a.gid,
+            nlink: a.nlink,
+            size: a.size,
+            rdev: a.rdev,
+            atime: a.atime.into(),
+            mtime: a.mtime.into(),
+            ctime: a.ctime.into(),
+            btime: a.btime.into(),
+        }
+    }
+}
+
+impl From<WireAttributes> for Attributes {
+    fn from(a: WireAttributes) -> Attributes {
+        Attributes {
+            kind: a.kind.into(),
+            mode: Mode::new(a.mode.into()),
+            uid: a.uid,
+            gid: a.gid,
+            nlink: a.nlink,
+            size: a.size,
+            rdev: a.rdev,
+            atime: a.atime.into(),
+            mtime: a.mtime.into(),
+            ctime: a.ctime.into(),
+            btime: a.btime.into(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireSetTime {
+    Now,
+    To(WireTime),
+}
+
+impl From<SetTime> for WireSetTime {
+    fn from(t: SetTime) -> WireSetTime {
+        match t {
+            SetTime::Now => WireSetTime::Now,
+            SetTime::To(t) => WireSetTime::To(t.into()),
+        }
+    }
+}
+
+impl From<WireSetTime> for SetTime {
+    fn from(t: WireSetTime) -> SetTime {
+        match t {
+            WireSetTime::Now => SetTime::Now,
+            WireSetTime::To(t) => SetTime::To(t.into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireSetAttributes {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<WireSetTime>,
+    pub mtime: Option<WireSetTime>,
+    pub ctime: Option<WireTime>,
+}
+
+impl From<SetAttributes> for WireSetAttributes {
+    fn from(s: SetAttributes) -> WireSetAttributes {
+        WireSetAttributes {
+            mode: s.mode.map(Mode::bits),
+            uid: s.uid,
+            gid: s.gid,
+            size: s.size,
+            atime: s.atime.map(Into::into),
+            mtime: s.mtime.map(Into::into),
+            ctime: s.ctime.map(Into::into),
+        }
+    }
+}
+
+impl From<WireSetAttributes> for SetAttributes {
+    fn from(s: WireSetAttributes) -> SetAttributes {
+        SetAttributes {
+            mode: s.mode.map(|bits| Mode::new(bits.into())),
+            uid: s.uid,
+            gid: s.gid,
+            size: s.size,
+            atime: s.atime.map(Into::into),
+            mtime: s.mtime.map(Into::into),
+            ctime: s.ctime.map(Into::into),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireCredentials {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl From<Credentials> for WireCredentials {
+    fn from(c: Credentials) -> WireCredentials {
+        WireCredentials { uid: c.uid, gid: c.gid, groups: c.groups }
+    }
+}
+
+impl From<WireCredentials> for Credentials {
+    fn from(c: WireCredentials) -> Credentials {
+        Credentials { uid: c.uid, gid: c.gid, groups: c.groups }
+    }
+}
+
+/// A directory's partition map as its words; the reader checks it against the volume's shard count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireMap(pub Vec<u64>);
+
+impl From<&PartitionMap> for WireMap {
+    fn from(map: &PartitionMap) -> WireMap {
+        WireMap(map.words().to_vec())
+    }
+}
+
+impl WireMap {
+    /// `None` where the words are not a map of a volume with so many shards.
+    pub fn to_map(&self, shards: ShardCount) -> Option<PartitionMap> {
+        PartitionMap::from_words(shards, self.0.clone())
+    }
+}

@@ -4,12 +4,21 @@
 //! arrive, until nothing is missing) and then decides ([`Verb::decide`]). The driver in `shards` fetches and commits; it
 //! never interprets a rule. The rows may lie in several shards: a verb does not know.
 
+pub use crate::tables::Change;
+
 use crate::tables::{Key, Row};
-use varve_types::{Credentials, Errno, InodeId, Name, ShardCount, Timestamp};
+use varve_types::{Credentials, Errno, InodeId, NameHash, PartitionIndex, ShardCount, Timestamp};
 
 /// What a verb may look at: the rows that have been fetched so far.
+///
+/// The driver vouches for routing: a partition row it shows is live, its range holds the hashes for which
+/// [`View::partition_of`] names it, and an entry comes from the partition that holds its name. Where it learns that it
+/// was wrong (another shard answered that its partition was cut), it fetches again and asks [`Verb::keys`] again.
 pub trait View {
     fn row(&self, key: &Key) -> Seen<'_>;
+
+    /// The partition of `directory` that holds `hash`, as far as is known: partition 0 of a directory never heard of.
+    fn partition_of(&self, directory: InodeId, hash: NameHash) -> PartitionIndex;
 }
 
 /// One key as a [`View`] knows it.
@@ -22,7 +31,7 @@ pub enum Seen<'a> {
 }
 
 /// Everything besides rows that a decision may depend on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context<'a> {
     pub caller: &'a Credentials,
     /// The server's wall clock when the request was taken up.
@@ -31,22 +40,8 @@ pub struct Context<'a> {
     pub fresh: InodeId,
     pub shards: ShardCount,
     pub inline_limit: u32,
-}
-
-/// One row changed, or one tally of a partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    Put(Key, Row),
-    Delete(Key),
-    /// Adds to the counts of the partition of `directory` that holds `name` and sets its mtime (never back). Kept apart
-    /// from `Put`, so that creates in one directory by several-shard changes need not exclude each other.
-    Tally {
-        directory: InodeId,
-        name: Name,
-        entries: i64,
-        subdirectories: i64,
-        at: Timestamp,
-    },
+    /// Whether a session has this file registered as open. Asked only of inodes of rows that were seen.
+    pub is_open: &'a dyn Fn(InodeId) -> bool,
 }
 
 /// What must happen beside the tables once the change is committed; done again after a crash by whoever finds the

@@ -1,15 +1,22 @@
 //! What is stored: keys and rows. The bytes are in [`codec`]; `formats/tables.md` describes them.
 
+pub mod codec;
+mod stored;
+
 use bytes::Bytes;
 use varve_types::{
-    Attributes, Epoch, FileKind, InodeId, LayoutGeneration, Mode, Name, PartitionIndex, PartitionMap, ShardId,
-    Timestamp,
+    Attributes, Epoch, FileKind, InodeId, LayoutGeneration, Mode, Name, NameHash, PartitionIndex, PartitionMap,
+    SessionId, ShardId, Timestamp,
 };
 
-/// The address of a row. Its bytes sort so that the entries of a directory are one contiguous range, ordered by hash.
+/// The address of a row, unique in the volume. Its bytes sort so that the entries of a directory are one contiguous
+/// range, ordered by hash.
+///
+/// Every key but `Entry` says where its row lies: `Partition(directory, index)` at `index.shard(directory.shard(), …)`,
+/// those of an inode at `inode.shard()`. An entry lies where the partition that holds its name's hash does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    Partition(InodeId),
+    Partition(InodeId, PartitionIndex),
     Entry(InodeId, Name),
     Directory(InodeId),
     Inode(InodeId),
@@ -19,8 +26,41 @@ pub enum Key {
     Intent(TransactionId),
     /// The coordinator's decision.
     Decision(TransactionId),
+    /// Answers given to the changes of one batch; numbers rise within a shard.
     Replies(u64),
     Counter,
+}
+
+/// What a key addresses, and so what its row is: the first byte of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Partition,
+    Entry,
+    Directory,
+    Inode,
+    Xattr,
+    Orphan,
+    Intent,
+    Decision,
+    Replies,
+    Counter,
+}
+
+impl Key {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Key::Partition(..) => Kind::Partition,
+            Key::Entry(..) => Kind::Entry,
+            Key::Directory(_) => Kind::Directory,
+            Key::Inode(_) => Kind::Inode,
+            Key::Xattr(..) => Kind::Xattr,
+            Key::Orphan(_) => Kind::Orphan,
+            Key::Intent(_) => Kind::Intent,
+            Key::Decision(_) => Kind::Decision,
+            Key::Replies(_) => Kind::Replies,
+            Key::Counter => Kind::Counter,
+        }
+    }
 }
 
 /// A change over several shards: the coordinator's shard and epoch, and a count within them.
@@ -37,8 +77,46 @@ pub enum Row {
     Entry(EntryRow),
     Directory(DirectoryRow),
     Inode(NodeRow),
+    /// A value of at most 64 KiB.
     Xattr(Bytes),
     Orphan(OrphanRow),
+    Intent(IntentRow),
+    Decision(DecisionRow),
+    Replies(Vec<ReplyRecord>),
+    Counter(CounterRow),
+}
+
+impl Row {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Row::Partition(_) => Kind::Partition,
+            Row::Entry(_) => Kind::Entry,
+            Row::Directory(_) => Kind::Directory,
+            Row::Inode(_) => Kind::Inode,
+            Row::Xattr(_) => Kind::Xattr,
+            Row::Orphan(_) => Kind::Orphan,
+            Row::Intent(_) => Kind::Intent,
+            Row::Decision(_) => Kind::Decision,
+            Row::Replies(_) => Kind::Replies,
+            Row::Counter(_) => Kind::Counter,
+        }
+    }
+}
+
+/// One row changed, or one tally of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Put(Key, Row),
+    Delete(Key),
+    /// Adds to the counts of the partition of `directory` that holds `name` and sets its mtime (never back). Kept apart
+    /// from `Put`, so that creates in one directory by several-shard changes need not exclude each other.
+    Tally {
+        directory: InodeId,
+        name: Name,
+        entries: i64,
+        subdirectories: i64,
+        at: Timestamp,
+    },
 }
 
 /// A shard's part of a directory.
@@ -92,6 +170,9 @@ pub struct NodeRow {
     pub attributes: Attributes,
     pub content: Content,
     pub generation: LayoutGeneration,
+    /// Names of the extended attributes, sorted; their values are `Xattr` rows. Empty in an entry: a file with xattrs
+    /// has an inode row.
+    pub xattrs: Vec<Bytes>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,11 +212,62 @@ pub struct DirectoryRow {
     pub btime: Timestamp,
     /// A hint: partition rows are the truth.
     pub map: PartitionMap,
-    pub xattrs: u32,
+    /// Names of the extended attributes, sorted; their values are `Xattr` rows.
+    pub xattrs: Vec<Bytes>,
 }
 
 /// An inode without a name, kept while it is open somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrphanRow {
     pub since: Timestamp,
+}
+
+/// A participant's part of a several-shard change, fsynced before it votes. Its keys and those it rests on stay locked
+/// until the coordinator has decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntentRow {
+    /// All participants, the coordinator included if it has a part.
+    pub participants: Vec<ShardId>,
+    /// What this shard changes, in order.
+    pub changes: Vec<Change>,
+    /// What the decision rests on in this shard: the rows were checked against these digests when the intent was
+    /// written.
+    pub reads: Vec<ReadRecord>,
+    /// The answer to give to a retry, in the part of the shard that the call was sent to.
+    pub reply: Option<ReplyRecord>,
+}
+
+/// A row that a several-shard change rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRecord {
+    pub key: Key,
+    /// XXH3-64 of the row's bytes; `None`: the row was absent.
+    pub digest: Option<u64>,
+}
+
+/// The coordinator's record that a several-shard change is committed, kept until every participant has applied its
+/// part. Where there is none, the change is aborted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionRow {
+    /// Participants that may not have applied their part yet.
+    pub participants: Vec<ShardId>,
+}
+
+/// The answer given to one change, so that a retry gets it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyRecord {
+    pub session: SessionId,
+    pub slot: u32,
+    pub number: u64,
+    /// Directory and name hash that the call was about: a split moves the record with them.
+    pub about: Option<(InodeId, NameHash)>,
+    /// The response as it goes on the wire.
+    pub reply: Bytes,
+}
+
+/// Counters of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterRow {
+    /// Inode counters below this are used or leased to an epoch, and are never given again.
+    pub inodes_end: u64,
 }

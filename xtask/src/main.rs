@@ -1,1 +1,37 @@
-fn main() {}
+//! Chores of the house: `cargo xtask tidy` checks its rules.
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy    check the house rules (layers, sizes, formats, documents)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["tidy"] => tidy(),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn tidy() -> ExitCode {
+    match xtask::tidy::check(&xtask::root()) {
+        Ok(complaints) if complaints.is_empty() => ExitCode::SUCCESS,
+        Ok(complaints) => {
+            for complaint in &complaints {
+                println!("{complaint}");
+            }
+            eprintln!("tidy: {} complaints", complaints.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tidy: cannot check the tree: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

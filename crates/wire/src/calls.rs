@@ -172,7 +172,7 @@ pub enum Call {
         at: Locator,
         generation: u32,
     },
-    /// The writer is done for now: the size and mtime of the backing file.
+    /// The writer has stopped: the size and mtime of the backing file.
     SettleSize {
         at: Locator,
         generation: u32,

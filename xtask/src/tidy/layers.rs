@@ -1,0 +1,123 @@
+//! Who may know whom: arrows between crates, the seams that keep a library in its room, licences.
+
+use super::{Complaint, File, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const PREFIX: &str = "varve-";
+
+/// Libraries that only one room may know: the word as it appears in code and manifests, and the paths allowed to
+/// mention it.
+const SEAMS: [(&str, &[&str]); 3] = [
+    ("slatedb", &["crates/meta/src/shards/", "crates/meta/src/shards.rs", "crates/meta/Cargo.toml"]),
+    ("hdf5", &["crates/detector/"]),
+    ("fuser", &["crates/fuse/", "crates/bench/"]),
+];
+
+/// Arrows between crates are those of the code map in ARCHITECTURE.md. Dependencies of tests are free.
+pub fn arrows(tree: &Tree) -> Vec<Complaint> {
+    let Some(architecture) = tree.file(ARCHITECTURE) else {
+        return vec![Complaint { path: ARCHITECTURE.into(), line: 0, text: "is missing".into() }];
+    };
+    let map = code_map(&architecture.text);
+    let mut complaints = Vec::new();
+    for manifest in manifests(tree) {
+        let Some(name) = manifest.path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/Cargo.toml")) else {
+            continue;
+        };
+        let Some(allowed) = map.get(name) else {
+            complaints
+                .push(manifest.complain_whole(format!("crate `{name}` is not in the code map of {ARCHITECTURE}")));
+            continue;
+        };
+        if allowed.contains("all") {
+            continue;
+        }
+        let known = match dependencies(manifest) {
+            Ok(known) => known,
+            Err(complaint) => {
+                complaints.push(complaint);
+                continue;
+            }
+        };
+        for dependency in known.iter().filter_map(|name| name.strip_prefix(PREFIX)) {
+            if !allowed.contains(dependency) {
+                complaints.push(manifest.complain_whole(format!(
+                    "`{name}` must not know `{dependency}`: the code map of {ARCHITECTURE} has no such arrow"
+                )));
+            }
+        }
+    }
+    complaints
+}
+
+/// A library behind a seam is mentioned by its room alone.
+pub fn seams(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (library, rooms) in SEAMS {
+        for file in tree.files.iter().filter(|file| file.path.starts_with("crates/")) {
+            if rooms.iter().any(|room| file.path.starts_with(room)) {
+                continue;
+            }
+            let named = |line: &str| -> bool {
+                if file.path.ends_with("Cargo.toml") {
+                    line.trim_start().starts_with(library)
+                } else {
+                    file.has_extension("rs")
+                        && (line.contains(&format!("{library}::")) || line.contains(&format!("use {library}")))
+                }
+            };
+            for (index, _) in file.text.lines().enumerate().filter(|(_, line)| named(line)) {
+                complaints.push(file.complain(index, format!("only {} may know `{library}`", rooms[0])));
+            }
+        }
+    }
+    complaints
+}
+
+/// Every crate bears the workspace's licence, and its text is there.
+pub fn licenses(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    match tree.file("LICENSE") {
+        Some(license) if license.text.contains("Apache License") => {}
+        _ => complaints.push(Complaint {
+            path: "LICENSE".into(),
+            line: 0,
+            text: "must hold the text of the Apache License 2.0".into(),
+        }),
+    }
+    for manifest in manifests(tree) {
+        let inherits = manifest.text.lines().any(|line| line.trim() == "license.workspace = true");
+        let states = manifest.path == "Cargo.toml" && manifest.text.contains("license = \"Apache-2.0\"");
+        if !inherits && !states {
+            complaints.push(manifest.complain_whole("must say `license.workspace = true`"));
+        }
+    }
+    complaints
+}
+
+fn manifests(tree: &Tree) -> impl Iterator<Item = &File> {
+    tree.files.iter().filter(|file| file.path == "Cargo.toml" || file.path.ends_with("/Cargo.toml"))
+}
+
+/// Crate name → the crates it may know, from the table `| Crate | Holds | Knows |`.
+fn code_map(architecture: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let rows =
+        architecture.lines().skip_while(|line| !line.starts_with("| Crate |")).take_while(|l| l.starts_with('|'));
+    rows.filter_map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let name = cells.first()?.trim_matches('`').strip_prefix("crates/")?;
+        Some((name, cells.last()?.split(',').map(str::trim).collect()))
+    })
+    .collect()
+}
+
+fn dependencies(manifest: &File) -> Result<Vec<String>, Complaint> {
+    let table: toml::Table =
+        manifest.text.parse().map_err(|error| manifest.complain_whole(format!("is not TOML: {error}")))?;
+    let names = ["dependencies", "build-dependencies"]
+        .iter()
+        .filter_map(|section| table.get(*section)?.as_table())
+        .flat_map(|section| section.keys().cloned());
+    Ok(names.collect())
+}

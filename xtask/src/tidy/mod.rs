@@ -1,0 +1,58 @@
+//! The house rules that a machine can check. Each rule is one function from the tree to complaints; a complaint names
+//! the place and says what to do.
+//!
+//! - [`layers`]: arrows between crates run as ARCHITECTURE.md's table says; SlateDB stays in `meta::shards`, HDF5 in
+//!   `detector`.
+//! - [`text`]: no overlong files, no unfinished business, no trailing blanks.
+//! - [`documents`]: every promise and every format names a test that exists; every chore the README names exists.
+
+pub mod documents;
+pub mod layers;
+pub mod text;
+mod tree;
+
+pub use tree::{File, Tree};
+
+use std::fmt;
+use std::path::Path;
+
+/// One rule broken at one place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Complaint {
+    /// Path from the root of the workspace.
+    pub path: String,
+    /// Counted from 1; 0 where the whole file is meant.
+    pub line: usize,
+    pub text: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.text),
+            line => write!(f, "{}:{line}: {}", self.path, self.text),
+        }
+    }
+}
+
+/// Checks every rule on the tree at `root`.
+///
+/// # Errors
+/// If a file of the tree cannot be read.
+pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
+    let tree = Tree::read(root)?;
+    let rules = [
+        layers::arrows,
+        layers::seams,
+        layers::licenses,
+        text::sizes,
+        text::unfinished,
+        text::blanks,
+        documents::promises,
+        documents::formats,
+        documents::chores,
+    ];
+    let mut complaints: Vec<Complaint> = rules.iter().flat_map(|rule| rule(&tree)).collect();
+    complaints.sort();
+    Ok(complaints)
+}

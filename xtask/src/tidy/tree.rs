@@ -1,0 +1,78 @@
+//! The files of the workspace, read once.
+
+use super::Complaint;
+use anyhow::Context;
+use std::path::Path;
+
+/// Built or downloaded, not written: at the root of the workspace only.
+const NOT_OURS: [&str; 3] = ["target", "venv", ".git"];
+/// What is read as text; everything else (golden bytes, pictures) is not looked at.
+const TEXT: [&str; 7] = ["rs", "md", "toml", "py", "sh", "yml", "txt"];
+const TEXT_NAMES: [&str; 5] = ["Makefile", "run", "LICENSE", ".gitignore", "mount.fuse.varve"];
+
+pub struct File {
+    /// From the root, with `/` between the parts.
+    pub path: String,
+    pub text: String,
+}
+
+impl File {
+    pub fn has_extension(&self, extension: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(_, e)| e == extension)
+    }
+
+    /// A line's complaint; `index` counts from 0.
+    pub fn complain(&self, index: usize, text: impl Into<String>) -> Complaint {
+        Complaint { path: self.path.clone(), line: index + 1, text: text.into() }
+    }
+
+    pub fn complain_whole(&self, text: impl Into<String>) -> Complaint {
+        Complaint { path: self.path.clone(), line: 0, text: text.into() }
+    }
+}
+
+pub struct Tree {
+    /// Sorted by path.
+    pub files: Vec<File>,
+}
+
+impl Tree {
+    /// Reads every text file below `root`.
+    ///
+    /// # Errors
+    /// If a directory or file cannot be read, or a text file is not UTF-8.
+    pub fn read(root: &Path) -> anyhow::Result<Tree> {
+        let mut files = Vec::new();
+        let mut waiting = vec![root.to_path_buf()];
+        while let Some(directory) = waiting.pop() {
+            let entries = std::fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
+            for entry in entries {
+                let entry = entry.with_context(|| format!("reading {}", directory.display()))?;
+                let path = entry.path();
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let kind = entry.file_type().with_context(|| format!("looking at {}", path.display()))?;
+                if kind.is_dir() && !(directory == root && NOT_OURS.contains(&name.as_str())) {
+                    waiting.push(path);
+                } else if kind.is_file() && is_text(&name) {
+                    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+                    let path = path.strip_prefix(root).expect("walked from the root").to_string_lossy().into_owned();
+                    files.push(File { path, text });
+                }
+            }
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Tree { files })
+    }
+
+    pub fn file(&self, path: &str) -> Option<&File> {
+        self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok().map(|index| &self.files[index])
+    }
+
+    pub fn with_extension<'a>(&'a self, extension: &'a str) -> impl Iterator<Item = &'a File> {
+        self.files.iter().filter(move |file| file.has_extension(extension))
+    }
+}
+
+fn is_text(name: &str) -> bool {
+    TEXT_NAMES.contains(&name) || name.rsplit_once('.').is_some_and(|(_, extension)| TEXT.contains(&extension))
+}

@@ -1,1 +1,35 @@
+//! The file system as a library: what every door calls.
+//!
+//! One entry: [`FileSystem::connect`]. A call goes through routing (which shard?), a session's slot (which call id?) and a
+//! `Transport` to the worker that owns the shard; answers update what is known of inodes and partition
+//! maps. Methods are `async` over the transport and need no runtime: over the blocking transport every future is
+//! ready as soon as it is polled, and doors use [`now`].
+//!
+//! Invariants:
+//! - Locks that are held over a call are `futures::lock::Mutex`; all others guard memory only and never span an `await`.
+//! - Nothing waits without a deadline ([`ClientConfig::deadline`]).
+//! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
+mod attributes;
+mod config;
+mod counters;
+mod directories;
+mod failure;
+mod file_system;
+mod files;
+mod library;
+mod namespace;
+mod now;
+mod volume;
+
+pub use config::ClientConfig;
+pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
+pub use directories::{DirectoryEntry, DirectoryHandle};
+pub use failure::{Failure, Result};
+pub use file_system::{FileSystem, Node};
+pub use files::{Handle, Io, OpenFlags, Opened, Whence};
+pub use library::Library;
+pub use now::now;
+pub use varve_wire::handshake::Purpose;
+pub use varve_wire::{NewNode, OpenMode, RenameFlags, XattrMode};
+pub use volume::VolumeStatistics;

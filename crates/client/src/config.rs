@@ -1,0 +1,39 @@
+//! How a client joins a volume.
+
+use std::time::Duration;
+use varve_wire::handshake::Purpose;
+use varve_world::volume_dir::VolumeDir;
+
+/// What a client is told when it connects.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    pub store: VolumeDir,
+    pub purpose: Purpose,
+    /// How long a call goes on trying when its server is gone or busy.
+    pub deadline: Duration,
+    /// Refuse every change with `EROFS` before it leaves this process.
+    pub read_only: bool,
+    /// Offer the kernel descriptors of backing files ([`crate::Io::Passthrough`]).
+    pub passthrough: bool,
+    /// Bytes written to small files that may wait in memory for their write-back; above it a writer writes its own
+    /// file back at once.
+    pub dirty_bytes_max: usize,
+}
+
+impl ClientConfig {
+    pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(60);
+    /// A thousand small files of the usual inline limit.
+    pub const DIRTY_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
+
+    /// A client that works on the volume at `store`, with everything else as usual.
+    pub fn new(store: VolumeDir) -> ClientConfig {
+        ClientConfig {
+            store,
+            purpose: Purpose::Work,
+            deadline: Self::DEADLINE_DEFAULT,
+            read_only: false,
+            passthrough: false,
+            dirty_bytes_max: Self::DIRTY_BYTES_DEFAULT,
+        }
+    }
+}

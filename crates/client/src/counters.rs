@@ -1,0 +1,150 @@
+//! Counts of what this client did: operations, errors and latencies, for `varve stats`.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+macro_rules! operations {
+    ($($variant:ident = $name:literal,)*) => {
+        /// A kind of operation, as doors ask for it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Operation { $($variant,)* }
+
+        impl Operation {
+            pub const ALL: &[Operation] = &[$(Operation::$variant,)*];
+
+            /// The word shown to people and in metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Operation::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+operations! {
+    Lookup = "lookup",
+    GetAttributes = "getattr",
+    SetAttributes = "setattr",
+    Create = "create",
+    MakeNode = "mknod",
+    MakeDirectory = "mkdir",
+    Unlink = "unlink",
+    RemoveDirectory = "rmdir",
+    Rename = "rename",
+    Link = "link",
+    ReadLink = "readlink",
+    Xattr = "xattr",
+    ReadDirectory = "readdir",
+    Open = "open",
+    Read = "read",
+    Write = "write",
+    Flush = "flush",
+    Fsync = "fsync",
+    Release = "release",
+    Allocate = "fallocate",
+    Seek = "lseek",
+    CopyRange = "copy_range",
+    Statistics = "statfs",
+    Sync = "sync",
+}
+
+/// Bucket `i` counts latencies below `2^i` microseconds that are not in bucket `i - 1`; the last also counts what is above.
+pub const LATENCY_BUCKETS: usize = 28;
+
+#[derive(Debug, Default)]
+struct Count {
+    calls: AtomicU64,
+    errors: AtomicU64,
+    nanoseconds: AtomicU64,
+    latency: [AtomicU64; LATENCY_BUCKETS],
+}
+
+/// Everything counted since the client connected. Read at any time; counts of one operation may be a few apart.
+#[derive(Debug)]
+pub struct Counters {
+    operations: Box<[Count]>,
+    pub(crate) requests: AtomicU64,
+    pub(crate) retries: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+}
+
+/// One operation's counts at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationCount {
+    pub operation: Operation,
+    pub calls: u64,
+    pub errors: u64,
+    /// Sum of all latencies.
+    pub total: Duration,
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            operations: Operation::ALL.iter().map(|_| Count::default()).collect(),
+            requests: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    pub fn of(&self, operation: Operation) -> OperationCount {
+        let count = &self.operations[operation as usize];
+        OperationCount {
+            operation,
+            calls: count.calls.load(Relaxed),
+            errors: count.errors.load(Relaxed),
+            total: Duration::from_nanos(count.nanoseconds.load(Relaxed)),
+            latency: std::array::from_fn(|i| count.latency[i].load(Relaxed)),
+        }
+    }
+
+    pub fn all(&self) -> Vec<OperationCount> {
+        Operation::ALL.iter().map(|operation| self.of(*operation)).collect()
+    }
+
+    /// Requests sent to servers, repeated ones included.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    /// Requests sent again: the partition had moved, the rows were busy, or the connection was lost.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Relaxed)
+    }
+
+    /// Times that a lost server was found again.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects.load(Relaxed)
+    }
+
+    pub(crate) fn record(&self, operation: Operation, took: Duration, failed: bool) {
+        let count = &self.operations[operation as usize];
+        count.calls.fetch_add(1, Relaxed);
+        count.errors.fetch_add(u64::from(failed), Relaxed);
+        count.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
+        count.latency[bucket(took)].fetch_add(1, Relaxed);
+    }
+}
+
+fn bucket(took: Duration) -> usize {
+    let microseconds = took.as_micros() as u64;
+    ((u64::BITS - microseconds.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: the bucket of a latency is the smallest power of two of microseconds above it.
+    #[test]
+    fn latencies_fall_into_powers_of_two() {
+        assert_eq!(bucket(Duration::from_nanos(900)), 0);
+        assert_eq!(bucket(Duration::from_micros(1)), 1);
+        assert_eq!(bucket(Duration::from_micros(3)), 2);
+        assert_eq!(bucket(Duration::from_micros(4)), 3);
+        assert_eq!(bucket(Duration::from_secs(100_000)), LATENCY_BUCKETS - 1);
+    }
+}

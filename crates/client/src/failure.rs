@@ -1,0 +1,44 @@
+//! What a call of the library ends with when it does not do what it says.
+
+use std::fmt;
+use varve_types::Errno;
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// An errno for the application, and, where there is more to say than the errno does, a sentence for people: what
+/// happened, why, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub errno: Errno,
+    pub message: Option<Box<str>>,
+}
+
+impl Failure {
+    pub fn new(errno: Errno, message: impl Into<String>) -> Failure {
+        Failure { errno, message: Some(message.into().into_boxed_str()) }
+    }
+
+    /// The failure of an operation on a file of the store. Errors that Varve has no errno for become `EIO` and keep
+    /// their text.
+    pub(crate) fn store(what: &str, error: &std::io::Error) -> Failure {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_number);
+        Failure::new(errno, format!("{what}: {error}"))
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure { errno, message: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.message {
+            Some(message) => write!(f, "{message} ({})", self.errno),
+            None => write!(f, "{}", self.errno),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

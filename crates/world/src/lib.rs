@@ -1,1 +1,12 @@
+//! The one seam to the outside: clock, chance, disk, the object store over a POSIX directory, and the layout of a
+//! volume's directory.
+//!
+//! Everything else in Varve reaches time, randomness and files through here (`clippy.toml` bans the rest), so that a
+//! whole cluster can later run on one thread from one seed. Nothing here knows what the bytes mean.
 
+pub mod clock;
+pub mod disk;
+pub mod posix_store;
+pub mod random;
+pub mod store_url;
+pub mod volume_dir;

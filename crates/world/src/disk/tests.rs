@@ -1,0 +1,98 @@
+use super::*;
+use std::sync::Barrier;
+
+const PRIMITIVES: [Exclusive; 3] = Exclusive::ALL;
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with(CONTENT_PREFIX))
+        .collect();
+    names.sort();
+    names
+}
+
+/// The proof picks a primitive and leaves nothing behind.
+#[test]
+fn the_proof_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    Exclusive::prove(directory.path()).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    for primitive in PRIMITIVES {
+        assert!(primitive.works(directory.path()).unwrap(), "{primitive:?}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{primitive:?}");
+    }
+}
+
+/// "Of several processes exactly one succeeds", with each primitive, and the winner's content is the one read.
+#[test]
+fn exactly_one_creates() {
+    for primitive in PRIMITIVES {
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..20 {
+            let path = directory.path().join(format!("name{round}"));
+            let barrier = Barrier::new(4);
+            let winners: Vec<u8> = std::thread::scope(|scope| {
+                let racers: Vec<_> = (0..4u8)
+                    .map(|racer| {
+                        let (path, barrier) = (&path, &barrier);
+                        scope.spawn(move || {
+                            barrier.wait();
+                            match create_if_absent(primitive, path, &[racer; 100]) {
+                                Ok(()) => Some(racer),
+                                Err(error) => {
+                                    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+                                    None
+                                }
+                            }
+                        })
+                    })
+                    .collect();
+                racers.into_iter().filter_map(|racer| racer.join().unwrap()).collect()
+            });
+            assert_eq!(winners.len(), 1, "{primitive:?}");
+            assert_eq!(std::fs::read(&path).unwrap(), vec![winners[0]; 100]);
+        }
+        assert_eq!(names(directory.path()).len(), 20, "{primitive:?} left temporary files");
+    }
+}
+
+/// Replacing and removing a file that was published as a symlink takes its content along.
+#[test]
+fn contents_of_symlinks_go_with_their_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("name");
+    create_if_absent(Exclusive::Symlink, &path, b"old").unwrap();
+    replace(&path, b"new").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    std::fs::remove_file(&path).unwrap();
+    create_if_absent(Exclusive::Symlink, &path, b"again").unwrap();
+    remove_published(&path).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// What a crash left goes at the next start; what is published stays.
+#[test]
+fn leftovers_go_and_published_files_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("kept");
+    create_if_absent(Exclusive::Symlink, &kept, b"content").unwrap();
+    write_synced(&temporary(directory.path()), b"half", FILE_MODE).unwrap();
+    write_synced(&directory.path().join(format!("{CONTENT_PREFIX}0")), b"never pointed to", FILE_MODE).unwrap();
+    assert_eq!(remove_leftovers(directory.path()).unwrap(), 2);
+    assert_eq!(std::fs::read(&kept).unwrap(), b"content");
+    assert_eq!(remove_leftovers(directory.path()).unwrap(), 0);
+}
+
+/// Missing directories above are made; existing ones are no error; a file in the way is.
+#[test]
+fn directories_are_made_to_any_depth() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = directory.path().join("a/b/c");
+    create_directories(&deep).unwrap();
+    create_directories(&deep).unwrap();
+    assert!(deep.is_dir());
+    std::fs::write(deep.join("file"), b"").unwrap();
+    assert!(create_directories(&deep.join("file")).is_err());
+}

@@ -1,0 +1,233 @@
+//! Puts, copies, renames and deletes. All of them block.
+
+use super::error::{failed, precondition};
+use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
+use crate::disk;
+use object_store::path::Path as ObjectPath;
+use object_store::{CopyMode, Extensions, PutPayload, PutResult, Result, UpdateVersion};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// A file that is complete, fsynced and not published yet.
+pub(super) struct Written {
+    pub(super) path: PathBuf,
+    pub(super) e_tag: String,
+}
+
+impl Inner {
+    pub(super) fn put_overwriting(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
+        let file = self.file(location)?;
+        let written = self.write(&file, payload).map_err(failed("write", location))?;
+        self.publish_over(location, written)
+    }
+
+    pub(super) fn put_creating(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
+        let file = self.file(location)?;
+        if file.symlink_metadata().is_ok() {
+            return Err(failed("create", location)(io::ErrorKind::AlreadyExists.into()));
+        }
+        let written = self.write(&file, payload).map_err(failed("write", location))?;
+        let _publishing = self.publishing().map_err(failed("lock the store to create", location))?;
+        disk::publish_if_absent(self.exclusive, &written.path, &file).map_err(failed("create", location))?;
+        Ok(result(written.e_tag))
+    }
+
+    pub(super) fn put_updating(
+        &self,
+        location: &ObjectPath,
+        payload: &PutPayload,
+        version: UpdateVersion,
+    ) -> Result<PutResult> {
+        let file = self.file(location)?;
+        let Some(expected) = version.e_tag else {
+            return Err(precondition(location, "an update needs the entity tag of the version it replaces".into()));
+        };
+        let written = self.write(&file, payload).map_err(failed("write", location))?;
+        let _alone = self.publishing_alone().map_err(failed("lock the store to update", location))?;
+        let refusal = match e_tag_of_path(&file) {
+            Ok(found) if found == expected => None,
+            Ok(found) => Some(precondition(location, format!("the version is {found}, not {expected}"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Some(precondition(location, "the object does not exist".into()))
+            }
+            Err(error) => Some(failed("read", location)(error)),
+        };
+        if let Some(refusal) = refusal {
+            // What matters is the refusal; a leftover is removed at the next start.
+            let _ = std::fs::remove_file(&written.path);
+            return Err(refusal);
+        }
+        disk::publish_replacing(&written.path, &file).map_err(failed("replace", location))?;
+        Ok(result(written.e_tag))
+    }
+
+    /// Publishes `written` as `location`, whatever is there.
+    pub(super) fn publish_over(&self, location: &ObjectPath, written: Written) -> Result<PutResult> {
+        let file = self.file(location)?;
+        let _publishing = self.publishing().map_err(failed("lock the store to write", location))?;
+        disk::publish_replacing(&written.path, &file).map_err(failed("replace", location))?;
+        Ok(result(written.e_tag))
+    }
+
+    pub(super) fn delete(&self, location: &ObjectPath) -> Result<()> {
+        let file = self.file(location)?;
+        let _publishing = self.publishing().map_err(failed("lock the store to delete", location))?;
+        match disk::remove_published(&file) {
+            // Nobody can tell a second delete from the first one's retry.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(failed("delete", location)),
+        }
+    }
+
+    pub(super) fn copy(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
+        let source = self.file(from)?;
+        let target = self.file(to)?;
+        let temporary = self.copy_aside(&source, &target).map_err(failed("copy", from))?;
+        let _publishing = self.publishing().map_err(failed("lock the store to copy to", to))?;
+        match mode {
+            CopyMode::Overwrite => disk::publish_replacing(&temporary, &target),
+            CopyMode::Create => disk::publish_if_absent(self.exclusive, &temporary, &target),
+        }
+        .map_err(failed("copy to", to))
+    }
+
+    pub(super) fn rename(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
+        let source = self.file(from)?;
+        let target = self.file(to)?;
+        let metadata = source.symlink_metadata().map_err(failed("rename", from))?;
+        if metadata.is_symlink() {
+            // A symlink that publishes a content beside it cannot move to another directory.
+            self.copy(from, to, mode)?;
+            return self.delete(from);
+        }
+        disk::create_directories(disk::parent(&target)).map_err(failed("make the directory of", to))?;
+        let _publishing = self.publishing().map_err(failed("lock the store to rename", from))?;
+        let temporary = disk::temporary(disk::parent(&target));
+        match mode {
+            CopyMode::Overwrite => disk::publish_replacing(&source, &target).map_err(failed("rename to", to))?,
+            CopyMode::Create => {
+                if target.symlink_metadata().is_ok() {
+                    return Err(failed("rename to", to)(io::ErrorKind::AlreadyExists.into()));
+                }
+                // By way of a temporary copy, so that a refusal leaves the source in its place.
+                std::fs::copy(&source, &temporary)
+                    .and_then(|_| File::open(&temporary)?.sync_all())
+                    .map_err(failed("rename", from))?;
+                disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(failed("rename to", to))?;
+                disk::remove_published(&source).map_err(failed("rename", from))?;
+            }
+        }
+        disk::sync_directory(disk::parent(&source)).map_err(failed("rename", from))
+    }
+
+    fn copy_aside(&self, source: &Path, target: &Path) -> io::Result<PathBuf> {
+        disk::create_directories(disk::parent(target))?;
+        let temporary = disk::temporary(disk::parent(target));
+        let copied = std::fs::copy(source, &temporary).and_then(|_| File::open(&temporary)?.sync_all());
+        if let Err(error) = copied {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
+        Ok(temporary)
+    }
+
+    fn write(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
+        let (mut output, path) = self.create_temporary(file)?;
+        let written = payload.iter().try_for_each(|part| output.write_all(part)).and_then(|()| output.sync_all());
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        let e_tag = if payload.content_length() as u64 <= HASHED_BYTES_MAX {
+            e_tag_of_content(payload.iter().map(|part| part.as_ref()))
+        } else {
+            e_tag_of_metadata(&output.metadata()?)
+        };
+        Ok(Written { path, e_tag })
+    }
+
+    /// An empty file beside `file`, whose directory is made if need be.
+    pub(super) fn create_temporary(&self, file: &Path) -> io::Result<(File, PathBuf)> {
+        let directory = disk::parent(file);
+        let path = disk::temporary(directory);
+        let create = || OpenOptions::new().read(true).write(true).create_new(true).mode(disk::FILE_MODE).open(&path);
+        let output = match create() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                disk::create_directories(directory)?;
+                create()?
+            }
+            other => other?,
+        };
+        Ok((output, path))
+    }
+
+    /// Held while something is published, together with other publications.
+    fn publishing(&self) -> io::Result<impl Drop + '_> {
+        let within = self.publications.read();
+        Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockShared)? })
+    }
+
+    /// Held while a version is compared and replaced: nothing else is published meanwhile.
+    fn publishing_alone(&self) -> io::Result<impl Drop + '_> {
+        let within = self.publications.write();
+        Ok(Publishing { _within: within, _across: self.lock(FlockOperation::LockExclusive)? })
+    }
+
+    /// Each holder opens the lock file for itself: flock belongs to the open file.
+    fn lock(&self, operation: FlockOperation) -> io::Result<File> {
+        let file = disk::open_lock_file(&self.root.join(LOCK_NAME))?;
+        loop {
+            match flock(&file, operation) {
+                Ok(()) => return Ok(file),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Unlocks across processes first, then within this one.
+struct Publishing<Within> {
+    _across: File,
+    _within: Within,
+}
+
+impl<Within> Drop for Publishing<Within> {
+    fn drop(&mut self) {}
+}
+
+fn result(e_tag: String) -> PutResult {
+    PutResult { e_tag: Some(e_tag), version: None, extensions: Extensions::new() }
+}
+
+pub(super) fn e_tag_of_content<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
+    let mut hasher = Xxh3::new();
+    parts.for_each(|part| hasher.update(part));
+    format!("\"{:032x}\"", hasher.digest128())
+}
+
+pub(super) fn e_tag_of_metadata(metadata: &Metadata) -> String {
+    let mtime = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+    format!("\"{:x}-{mtime:x}-{:x}\"", metadata.ino(), metadata.size())
+}
+
+/// The entity tag of the file at `path`, read now.
+pub(super) fn e_tag_of_path(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    e_tag_of_file(&file, &file.metadata()?)
+}
+
+pub(super) fn e_tag_of_file(mut file: &File, metadata: &Metadata) -> io::Result<String> {
+    use std::io::{Read, Seek};
+    if metadata.len() > HASHED_BYTES_MAX {
+        return Ok(e_tag_of_metadata(metadata));
+    }
+    let mut content = Vec::with_capacity(metadata.len() as usize);
+    file.rewind()?;
+    file.read_to_end(&mut content)?;
+    Ok(e_tag_of_content(std::iter::once(content.as_slice())))
+}

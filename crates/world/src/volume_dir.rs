@@ -1,0 +1,122 @@
+//! The directory of a volume: where its files are, and the ones that are not tables.
+//!
+//! ```text
+//! STORE/varve.toml            the volume file; the volume exists once this does
+//! STORE/key                   32 random bytes, mode 0600
+//! STORE/lock                  held with flock by the server
+//! STORE/servers/current.toml  where the server listens
+//! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
+//! STORE/shards/<nnnn>/log/    its log
+//! STORE/data/<xx>/<inode>     backing files
+//! ```
+
+mod format;
+mod lock;
+mod server_record;
+mod volume_file;
+
+pub use format::{FormatError, FormatOver};
+pub use lock::{LockError, VolumeLock};
+pub use server_record::{ServerRecord, WorkerRecord};
+pub use volume_file::{FORMAT_VERSION, VolumeFileError};
+
+use crate::disk;
+use std::io;
+use std::path::{Path, PathBuf};
+use varve_types::{InodeId, ShardId};
+
+/// The key of a volume, as stored.
+pub const KEY_BYTES: usize = 32;
+/// Only the volume's owner may read the key: it is the right to talk to the servers.
+const KEY_MODE: u32 = 0o600;
+
+/// The paths of a volume. Making one touches nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeDir {
+    root: PathBuf,
+}
+
+impl VolumeDir {
+    pub fn new(root: impl Into<PathBuf>) -> VolumeDir {
+        VolumeDir { root: root.into() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn volume_file(&self) -> PathBuf {
+        self.root.join("varve.toml")
+    }
+
+    pub fn key_file(&self) -> PathBuf {
+        self.root.join("key")
+    }
+
+    pub fn lock_file(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    pub fn servers(&self) -> PathBuf {
+        self.root.join("servers")
+    }
+
+    pub fn server_file(&self) -> PathBuf {
+        self.servers().join("current.toml")
+    }
+
+    /// The root of the object store that holds all tables.
+    pub fn shards(&self) -> PathBuf {
+        self.root.join("shards")
+    }
+
+    /// The name of a shard's directory below [`VolumeDir::shards`].
+    pub fn shard_name(shard: ShardId) -> String {
+        format!("{:04}", shard.0)
+    }
+
+    pub fn shard(&self, shard: ShardId) -> PathBuf {
+        self.shards().join(Self::shard_name(shard))
+    }
+
+    pub fn shard_log(&self, shard: ShardId) -> PathBuf {
+        self.shard(shard).join("log")
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    /// The directory of a backing file: one of 256, by the last byte of the inode's number, which counts up.
+    pub fn backing_directory(&self, inode: InodeId) -> PathBuf {
+        self.data().join(format!("{:02x}", inode.0 & 0xff))
+    }
+
+    pub fn backing_file(&self, inode: InodeId) -> PathBuf {
+        self.backing_directory(inode).join(format!("{:016x}", inode.0))
+    }
+
+    /// The volume's key.
+    pub fn read_key(&self) -> io::Result<[u8; KEY_BYTES]> {
+        let path = self.key_file();
+        let content = std::fs::read(&path).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}", path.display()))
+        })?;
+        content.as_slice().try_into().map_err(|_| {
+            let message = format!("the key {} has {} bytes, not {KEY_BYTES}", path.display(), content.len());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })
+    }
+
+    /// Removes what crashes left in the directories of this volume that are not tables. Only for the lock's holder.
+    pub fn remove_leftovers(&self, _lock: &VolumeLock) -> io::Result<u64> {
+        let mut removed = disk::remove_leftovers(&self.root)?;
+        if self.servers().is_dir() {
+            removed += disk::remove_leftovers(&self.servers())?;
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Making a volume.
+
+use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, volume_file};
+use crate::disk::{self, Exclusive};
+use crate::random;
+use std::io;
+use std::path::{Path, PathBuf};
+use varve_types::{ShardCount, VolumeSettings, VolumeSettingsError};
+
+/// What a format may find in its directory without refusing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatOver {
+    /// Only an empty directory, or none.
+    Nothing,
+    /// Files that are not a volume's; they stay.
+    OtherFiles,
+    /// A volume too, which is destroyed with all it holds.
+    Volume,
+}
+
+impl VolumeDir {
+    /// Makes a volume here, durably: it exists once its volume file does, so that a crash leaves either a volume or a
+    /// directory that the next format takes for its own with [`FormatOver::OtherFiles`].
+    pub fn format(&self, settings: &VolumeSettings, over: FormatOver) -> Result<(), FormatError> {
+        settings.check()?;
+        let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
+        disk::create_directories(self.root()).map_err(failed)?;
+        self.make_room(over)?;
+        self.lay_out(settings.shards, &volume_file::render(settings)).map_err(failed)
+    }
+
+    fn make_room(&self, over: FormatOver) -> Result<(), FormatError> {
+        let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
+        if self.volume_file().symlink_metadata().is_ok() {
+            if over != FormatOver::Volume {
+                return Err(FormatError::VolumeExists { directory: self.root().to_owned() });
+            }
+            let _lock = self.lock()?;
+            return self.destroy().map_err(failed);
+        }
+        let mut entries = std::fs::read_dir(self.root()).map_err(failed)?;
+        if over == FormatOver::Nothing && entries.next().is_some() {
+            return Err(FormatError::NotEmpty { directory: self.root().to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The volume file goes first, so that a half destroyed volume is none.
+    fn destroy(&self) -> io::Result<()> {
+        disk::remove_published(&self.volume_file())?;
+        disk::sync_directory(self.root())?;
+        for directory in [self.shards(), self.servers(), self.data()] {
+            absent_is_fine(std::fs::remove_dir_all(directory))?;
+        }
+        absent_is_fine(disk::remove_published(&self.key_file()))?;
+        disk::sync_directory(self.root())
+    }
+
+    fn lay_out(&self, shards: ShardCount, volume_file: &str) -> io::Result<()> {
+        let exclusive = Exclusive::prove(self.root())?;
+        let key: [u8; KEY_BYTES] = random::bytes();
+        disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)?;
+        disk::create_directories(&self.servers())?;
+        make_all(&self.shards(), shards.all().map(Self::shard_name))?;
+        for shard in shards.all() {
+            disk::create_directories(&self.shard_log(shard))?;
+        }
+        make_all(&self.data(), (0..=0xff).map(|last_byte| format!("{last_byte:02x}")))?;
+        disk::create_if_absent(exclusive, &self.volume_file(), volume_file.as_bytes())
+    }
+}
+
+/// Makes `directory` and the named ones in it, with one fsync for all of them.
+fn make_all(directory: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
+    disk::create_directories(directory)?;
+    for name in names {
+        match std::fs::create_dir(directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    disk::sync_directory(directory)
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    #[error("{} holds a Varve volume already: formatting would destroy it", directory.display())]
+    VolumeExists { directory: PathBuf },
+    #[error("{} is not empty: choose an empty or new directory for the volume", directory.display())]
+    NotEmpty { directory: PathBuf },
+    #[error(transparent)]
+    Settings(#[from] VolumeSettingsError),
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    #[error("cannot make a volume in {}: {source}", directory.display())]
+    Io { directory: PathBuf, source: io::Error },
+}

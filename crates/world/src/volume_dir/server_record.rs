@@ -1,0 +1,83 @@
+//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder, removed at its
+//! stop; after a crash it is stale until the next server replaces it, so a client that reaches nobody there reads again.
+
+use super::{VolumeDir, VolumeLock};
+use crate::disk;
+use serde::{Deserialize, Serialize};
+use std::io;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerRecord {
+    pub host: String,
+    /// The kernel's boot id: a process number means nothing beyond it.
+    pub boot_id: String,
+    pub pid: u32,
+    /// The server is inside a mount and serves it alone.
+    pub embedded: bool,
+    #[serde(default, rename = "worker")]
+    pub workers: Vec<WorkerRecord>,
+}
+
+/// Where one worker listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerRecord {
+    /// Path of the Unix socket, for clients of the same host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<String>,
+    /// `host:port`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
+}
+
+impl ServerRecord {
+    /// The record of this process.
+    pub fn of_this_process(embedded: bool, workers: Vec<WorkerRecord>) -> io::Result<ServerRecord> {
+        Ok(ServerRecord { host: host_name(), boot_id: boot_id()?, pid: std::process::id(), embedded, workers })
+    }
+
+    /// Whether the record was written on this host since it booted: only then are its Unix sockets and its process
+    /// number meaningful here.
+    pub fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|id| id == self.boot_id)
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+impl VolumeDir {
+    /// The record of the server, or of one that died without removing it; `None` if there is none.
+    pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
+        let path = self.server_file();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        toml::from_str(&text).map(Some).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a server record: {error}", path.display()))
+        })
+    }
+
+    /// Announces the server, replacing the record of one that died.
+    pub fn write_server_record(&self, _lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
+        let text = toml::to_string(record).map_err(io::Error::other)?;
+        disk::create_directories(&self.servers())?;
+        disk::replace(&self.server_file(), text.as_bytes())
+    }
+
+    /// Withdraws the announcement; none is no error.
+    pub fn remove_server_record(&self, _lock: &VolumeLock) -> io::Result<()> {
+        match disk::remove_published(&self.server_file()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

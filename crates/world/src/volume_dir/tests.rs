@@ -1,0 +1,97 @@
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+use varve_types::{ShardCount, VolumeId, VolumeSettings};
+
+fn settings() -> VolumeSettings {
+    VolumeSettings {
+        id: VolumeId([7; 16]),
+        name: "scratch".into(),
+        shards: ShardCount::new(4).unwrap(),
+        split_threshold: 8_000,
+        inline_limit: 65_536,
+        sync_interval: Duration::from_millis(1_500),
+        owner_uid: 1000,
+    }
+}
+
+fn formatted() -> (tempfile::TempDir, VolumeDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = VolumeDir::new(directory.path().join("volume"));
+    volume.format(&settings(), FormatOver::Nothing).unwrap();
+    (directory, volume)
+}
+
+/// ARCHITECTURE.md, "a volume is a directory": every part is where it says.
+#[test]
+fn a_formatted_volume_has_its_parts() {
+    let (_directory, volume) = formatted();
+    assert_eq!(volume.read_settings().unwrap(), settings());
+    assert_ne!(volume.read_key().unwrap(), [0; KEY_BYTES]);
+    assert_eq!(volume.key_file().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(volume.root().join("shards/0003/log").is_dir());
+    assert!(volume.root().join("data/ff").is_dir());
+    assert_eq!(
+        volume.backing_file(InodeId::new(ShardId(2), 0x1ab)),
+        volume.root().join("data/ab/00020000000001ab")
+    );
+}
+
+/// `varve format` refuses a non-empty directory and a volume that exists, unless told.
+#[test]
+fn formatting_refuses_what_is_there() {
+    let (_directory, volume) = formatted();
+    for over in [FormatOver::Nothing, FormatOver::OtherFiles] {
+        assert!(matches!(volume.format(&settings(), over), Err(FormatError::VolumeExists { .. })));
+    }
+    let key = volume.read_key().unwrap();
+    volume.format(&settings(), FormatOver::Volume).unwrap();
+    assert_ne!(volume.read_key().unwrap(), key);
+
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("mine"), b"").unwrap();
+    let volume = VolumeDir::new(other.path());
+    assert!(matches!(volume.format(&settings(), FormatOver::Nothing), Err(FormatError::NotEmpty { .. })));
+    volume.format(&settings(), FormatOver::OtherFiles).unwrap();
+    assert!(other.path().join("mine").exists());
+}
+
+/// A volume in use is not formatted over, and the error names who uses it.
+#[test]
+fn the_lock_names_its_holder() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    assert!(volume.lock().unwrap_err().to_string().contains("has not said yet"));
+    let workers = vec![WorkerRecord { unix: Some("/run/v.0".into()), tcp: Some("127.0.0.1:7".into()) }];
+    let record = ServerRecord::of_this_process(false, workers).unwrap();
+    volume.write_server_record(&lock, &record).unwrap();
+    assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
+    assert!(record.is_of_this_boot());
+    let message = volume.lock().unwrap_err().to_string();
+    assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
+    assert!(matches!(volume.format(&settings(), FormatOver::Volume), Err(FormatError::Locked(_))));
+    volume.remove_server_record(&lock).unwrap();
+    volume.remove_server_record(&lock).unwrap();
+    assert_eq!(volume.read_server_record().unwrap(), None);
+    drop(lock);
+    volume.lock().unwrap();
+}
+
+/// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.
+#[test]
+fn volume_files_that_are_not_ours_are_refused() {
+    let (directory, volume) = formatted();
+    let good = std::fs::read_to_string(volume.volume_file()).unwrap();
+    let refusal = |text: String| {
+        std::fs::write(volume.volume_file(), text).unwrap();
+        volume.read_settings().unwrap_err().to_string()
+    };
+    let newer = good.replace("format_version = 1", "format_version = 2") + "more = 1\n";
+    assert!(refusal(newer).contains("use a newer varve"));
+    assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
+    assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
+    assert!(refusal(good.replace("shards = 4\n", "")).contains("shards"));
+    assert!(refusal("not toml".into()).contains("not a volume file"));
+    let none = VolumeDir::new(directory.path().join("none"));
+    assert!(none.read_settings().unwrap_err().to_string().contains("not a Varve volume"));
+}

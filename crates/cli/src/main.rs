@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `varve`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    varve_cli::run(std::env::args_os().collect()).into()
+}

@@ -1,0 +1,132 @@
+//! `varve format STORE`: makes a volume.
+
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::{Bytes, Span};
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_world::random;
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
+
+/// Make a volume in a directory
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the volume shall be: a directory, or a file:// URL of one
+    store: StoreUrl,
+    /// Name of the volume: letters, digits, '-', '_', '.' [default: the directory's]
+    #[arg(long)]
+    name: Option<String>,
+    /// How many tables share the metadata, a power of two; they bound how many servers the volume can ever use
+    #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT)]
+    shards: u16,
+    /// Entries above which a part of a directory is cut in half
+    #[arg(long, value_name = "ENTRIES", default_value_t = VolumeSettings::SPLIT_THRESHOLD_DEFAULT)]
+    split_threshold: u64,
+    /// Files up to this size are kept in the metadata
+    #[arg(long, value_name = "SIZE", default_value_t = Bytes(VolumeSettings::INLINE_LIMIT_DEFAULT.into()))]
+    inline_limit: Bytes,
+    /// How long an acknowledged change may wait for its fsync; 0: fsynced before every reply
+    #[arg(long, value_name = "DURATION", default_value_t = Span(VolumeSettings::SYNC_INTERVAL_DEFAULT))]
+    sync_interval: Span,
+    /// Accept a directory that is not empty (other files stay); twice: destroy the volume that is there
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    force: u8,
+}
+
+#[derive(Serialize)]
+struct Formatted {
+    store: PathBuf,
+    id: String,
+    name: String,
+    shards: u16,
+    split_threshold: u64,
+    inline_limit_bytes: u32,
+    sync_interval_ms: u64,
+    owner_uid: u32,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let directory = std::path::absolute(arguments.store.directory())
+        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let settings = settings(arguments, &directory)?;
+    let over = match arguments.force {
+        0 => FormatOver::Nothing,
+        1 => FormatOver::OtherFiles,
+        _ => FormatOver::Volume,
+    };
+    VolumeDir::new(&directory).format(&settings, over).map_err(|error| explain(&directory, &error))?;
+    let formatted = Formatted {
+        store: directory,
+        id: settings.id.to_string(),
+        name: settings.name,
+        shards: settings.shards.get(),
+        split_threshold: settings.split_threshold,
+        inline_limit_bytes: settings.inline_limit,
+        sync_interval_ms: settings.sync_interval.as_millis() as u64,
+        owner_uid: settings.owner_uid,
+    };
+    output.result("format", &formatted, text)?;
+    Ok(Exit::Done)
+}
+
+fn settings(arguments: &Arguments, directory: &Path) -> Result<VolumeSettings> {
+    let shards = ShardCount::new(arguments.shards).ok_or_else(|| {
+        Problem::usage(format!("--shards {}", arguments.shards))
+            .because(format!("a volume has a power of two of shards, from 1 to {}", ShardCount::MAX))
+    })?;
+    let inline_limit = u32::try_from(arguments.inline_limit.0)
+        .ok()
+        .filter(|bytes| *bytes <= VolumeSettings::INLINE_LIMIT_MAX)
+        .ok_or_else(|| {
+            Problem::usage(format!("--inline-limit {}", arguments.inline_limit))
+                .because(format!("the most is {}", Bytes(VolumeSettings::INLINE_LIMIT_MAX.into())))
+        })?;
+    let settings = VolumeSettings {
+        id: VolumeId(random::bytes()),
+        name: arguments.name.clone().unwrap_or_else(|| name_of(directory)),
+        shards,
+        split_threshold: arguments.split_threshold,
+        inline_limit,
+        sync_interval: arguments.sync_interval.0,
+        owner_uid: rustix::process::geteuid().as_raw(),
+    };
+    settings.check().map_err(|error| Problem::usage("cannot make such a volume").caused_by(&error))?;
+    Ok(settings)
+}
+
+/// The directory's name as far as it can be a volume's.
+fn name_of(directory: &Path) -> String {
+    let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
+    let name: String = name.chars().filter(allowed).take(VolumeSettings::NAME_BYTES_MAX).collect();
+    if name.is_empty() { "volume".to_owned() } else { name }
+}
+
+fn explain(directory: &Path, error: &FormatError) -> Problem {
+    let problem = Problem::new(format!("cannot format {}", directory.display())).caused_by(error);
+    match error {
+        FormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
+        FormatError::VolumeExists { .. } => {
+            problem.next("To destroy that volume and all it holds, add --force twice.")
+        }
+        FormatError::Locked(_) => problem.next("Unmount it or stop its server, then format again."),
+        FormatError::Settings(_) | FormatError::Io { .. } => problem,
+    }
+}
+
+fn text(formatted: &Formatted) -> String {
+    let store = formatted.store.display();
+    let shown = columns(&[
+        ("volume", formatted.name.clone()),
+        ("id", formatted.id.clone()),
+        ("store", store.to_string()),
+        ("shards", formatted.shards.to_string()),
+        ("split threshold", format!("{} entries", formatted.split_threshold)),
+        ("inline limit", Bytes(formatted.inline_limit_bytes.into()).to_string()),
+        ("sync interval", Span(std::time::Duration::from_millis(formatted.sync_interval_ms)).to_string()),
+    ]);
+    format!("{shown}\nMount it with: varve mount {store} DIR\n")
+}

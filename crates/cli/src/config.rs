@@ -1,0 +1,191 @@
+//! The configuration file, and the order in which a flag gets its value: command line, then environment, then file,
+//! then default.
+//!
+//! The keys of the file are the long flags, grouped by command, so there is one definition of all of them:
+//!
+//! ```toml
+//! log = "info"            # varve --log
+//! [serve]
+//! workers = 4             # varve serve --workers
+//! [bench.mdtest]
+//! clients = [1, 8]        # varve bench mdtest --clients 1 --clients 8
+//! ```
+//!
+//! What the file says becomes a flag's default before the command line is parsed, hence clap itself checks the values.
+//! The environment variable of a flag is `VARVE_`, its command and its name in capitals: `VARVE_SERVE_WORKERS`.
+
+use crate::problem::{Problem, Result};
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Flags that a file may not set: those that find the file itself, and clap's own.
+const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
+/// Further from a known key than this, a suggestion would only mislead.
+const SUGGESTION_DISTANCE_MAX: usize = 3;
+
+/// Gives every flag its environment variable.
+pub fn with_environment(command: Command) -> Command {
+    name_variables(command, "VARVE")
+}
+
+fn name_variables(command: Command, prefix: &str) -> Command {
+    let variable = |name: &str| format!("{prefix}_{}", name.to_uppercase().replace('-', "_"));
+    command
+        .mut_args(|arg| match arg.get_long().map(variable) {
+            Some(name) if !is_ours_alone(&arg) => as_switch(arg).env(name),
+            _ => arg,
+        })
+        .mut_subcommands(|sub| {
+            let prefix = variable(sub.get_name());
+            name_variables(sub, &prefix)
+        })
+}
+
+/// `--help` and `--version` are questions, not settings.
+fn is_ours_alone(arg: &Arg) -> bool {
+    matches!(
+        arg.get_action(),
+        ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+    )
+}
+
+/// A switch reads `1`, `yes` or `on` from the environment as well as `true`.
+fn as_switch(arg: Arg) -> Arg {
+    if matches!(arg.get_action(), ArgAction::SetTrue) { arg.value_parser(BoolishValueParser::new()) } else { arg }
+}
+
+/// Reads the configuration file, if there is one, into the defaults of `command`.
+pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
+    let Some((path, asked_for)) = find(arguments) else {
+        return Ok(command);
+    };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !asked_for => return Ok(command),
+        Err(error) => {
+            return Err(Problem::usage(format!("cannot read the configuration {}", path.display()))
+                .caused_by(&error)
+                .next("Give another file with --config, or unset VARVE_CONFIG."));
+        }
+    };
+    apply(command, &text, &path)
+}
+
+/// The file to read, and whether somebody asked for it: then it must exist.
+fn find(arguments: &[OsString]) -> Option<(PathBuf, bool)> {
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        let Some(text) = argument.to_str() else { continue };
+        if text == "--" {
+            break;
+        }
+        if text == "--config" {
+            return rest.next().map(|path| (PathBuf::from(path), true));
+        }
+        if let Some(path) = text.strip_prefix("--config=") {
+            return Some((PathBuf::from(path), true));
+        }
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = set("VARVE_CONFIG") {
+        return Some((path, true));
+    }
+    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some((base.join("varve/config.toml"), false))
+}
+
+/// Makes the file's values the defaults of the flags they name.
+fn apply(command: Command, text: &str, path: &Path) -> Result<Command> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        Problem::usage(format!("the configuration {} is not TOML", path.display())).because(error)
+    })?;
+    merge(command, table, "", path)
+}
+
+fn merge(mut command: Command, table: Table, prefix: &str, path: &Path) -> Result<Command> {
+    for (key, value) in table {
+        let full = format!("{prefix}{key}");
+        let place = || format!("the configuration {} sets `{full}`", path.display());
+        if let Value::Table(inner) = value {
+            let Some(sub) = command.find_subcommand(&key).cloned() else {
+                return Err(unknown(place(), &key, &known_keys(&command)));
+            };
+            let merged = merge(sub, inner, &format!("{full}."), path)?;
+            command = command.mut_subcommand(&key, |_| merged);
+            continue;
+        }
+        let Some(id) = flags(&command).find(|arg| arg.get_long() == Some(&key)).map(|arg| arg.get_id().to_string())
+        else {
+            return Err(unknown(place(), &key, &known_keys(&command)));
+        };
+        let values = texts(&value).ok_or_else(|| {
+            Problem::usage(place()).because("a date or an array of arrays is no value of a flag")
+        })?;
+        command = command.mut_arg(id, |arg| arg.default_values(values));
+    }
+    Ok(command)
+}
+
+fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
+    let settable = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_A_FILE.contains(&long));
+    command.get_arguments().filter(settable)
+}
+
+fn known_keys(command: &Command) -> Vec<String> {
+    let subcommands = command.get_subcommands().map(|sub| sub.get_name().to_owned());
+    flags(command).filter_map(|arg| arg.get_long().map(str::to_owned)).chain(subcommands).collect()
+}
+
+/// One text a value, as the command line would give it; `None` for what no command line can say.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Integer(number) => Some(vec![number.to_string()]),
+        Value::Float(number) => Some(vec![number.to_string()]),
+        Value::Boolean(truth) => Some(vec![truth.to_string()]),
+        Value::Array(values) => {
+            let scalars: Option<Vec<Vec<String>>> =
+                values.iter().map(|value| if value.is_array() { None } else { texts(value) }).collect();
+            Some(scalars?.into_iter().flatten().collect())
+        }
+        Value::Datetime(_) | Value::Table(_) => None,
+    }
+}
+
+fn unknown(place: String, key: &str, known: &[String]) -> Problem {
+    let problem = Problem::usage(place).because("there is no such key");
+    match nearest(key, known) {
+        Some(suggestion) => problem.next(format!("Did you mean `{suggestion}`?")),
+        None => problem.next(format!("Known here: {}.", known.join(", "))),
+    }
+}
+
+fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
+    let distances = known.iter().map(|candidate| (edit_distance(key, candidate), candidate.as_str()));
+    // A short key is near to everything: at most half of it may differ.
+    let limit = SUGGESTION_DISTANCE_MAX.min(key.chars().count() / 2);
+    distances.min().filter(|(distance, _)| *distance <= limit).map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's: insertions, deletions and replacements that turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+#[path = "config/tests.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! The configuration file names flags, is checked, and yields to the command line.
+
+use super::{apply, edit_distance, with_environment};
+use crate::definition::definition;
+use std::path::Path;
+
+fn workers(file: &str, arguments: &[&str]) -> Option<u16> {
+    let command = apply(definition(), file, Path::new("config.toml")).expect("the file is sound");
+    let words = ["varve"].iter().chain(arguments);
+    let matches = command.try_get_matches_from(words).expect("the command line is sound");
+    matches.subcommand_matches("serve").and_then(|serve| serve.get_one::<u16>("workers").copied())
+}
+
+fn complaint(file: &str) -> String {
+    apply(definition(), file, Path::new("config.toml")).expect_err("the file is not sound").to_string()
+}
+
+#[test]
+fn the_file_gives_a_flag_its_value() {
+    assert_eq!(workers("[serve]\nworkers = 3\n", &["serve", "/s"]), Some(3));
+}
+
+#[test]
+fn the_command_line_goes_before_the_file() {
+    assert_eq!(workers("[serve]\nworkers = 3\n", &["serve", "/s", "--workers", "5"]), Some(5));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_a_suggestion() {
+    let text = complaint("[serve]\nworker = 3\n");
+    assert!(text.contains("`serve.worker`") && text.contains("`workers`"), "{text}");
+}
+
+#[test]
+fn an_unknown_table_is_refused_with_a_suggestion() {
+    assert!(complaint("[server]\nworkers = 3\n").contains("Did you mean `serve`?"));
+}
+
+#[test]
+fn a_key_like_no_other_is_refused_with_what_is_known() {
+    assert!(complaint("colour = \"blue\"\n").contains("Known here:"));
+}
+
+#[test]
+fn what_is_not_toml_is_refused() {
+    assert!(complaint("workers 3").contains("is not TOML"));
+}
+
+#[test]
+fn a_file_cannot_name_another_file() {
+    assert!(complaint("config = \"elsewhere.toml\"\n").contains("no such key"));
+}
+
+#[test]
+fn a_wrong_value_is_an_error_of_the_flag() {
+    let command = apply(definition(), "[serve]\nworkers = \"many\"\n", Path::new("config.toml")).expect("sound so far");
+    let error = command.try_get_matches_from(["varve", "serve", "/s"]).expect_err("many is no number");
+    assert!(error.to_string().contains("--workers"), "{error}");
+}
+
+#[test]
+fn every_flag_has_a_variable_of_its_own() {
+    fn collect(command: &clap::Command, into: &mut Vec<String>) {
+        into.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_string_lossy().into_owned())));
+        command.get_subcommands().for_each(|sub| collect(sub, into));
+    }
+    let mut variables = Vec::new();
+    collect(&with_environment(definition()), &mut variables);
+    for expected in ["VARVE_CONFIG", "VARVE_JSON", "VARVE_SERVE_WORKERS", "VARVE_FORMAT_SYNC_INTERVAL"] {
+        assert!(variables.iter().any(|name| name == expected), "{expected} is not among {variables:?}");
+    }
+    let count = variables.len();
+    variables.sort();
+    variables.dedup();
+    assert_eq!(variables.len(), count, "two flags share a variable");
+}
+
+#[test]
+fn edit_distances_are_levenshteins() {
+    for (a, b, distance) in [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("worker", "workers", 1)] {
+        assert_eq!(edit_distance(a, b), distance);
+    }
+}

@@ -1,0 +1,53 @@
+//! The one definition of the command line: help, completions, man pages, the configuration's keys and the names of
+//! environment variables are all made from it.
+
+use crate::commands;
+use crate::config;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "varve",
+    version,
+    about = "A parallel file system layered on the storage you already have",
+    long_about = "Varve layers a parallel file system on the storage you already have: a directory of any POSIX file \
+                  system becomes a volume whose directories scale over shards. Format one, mount it, measure it.",
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded (fsck has fsck(8)'s own).\n\
+                  Every flag can be set in the environment (VARVE_SERVE_WORKERS for serve --workers) and in \
+                  ~/.config/varve/config.toml ([serve] workers = 4).",
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Varve {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Configuration file [default: ~/.config/varve/config.toml, if it exists]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print results as JSON, with a schema_version
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as varve_meta=debug
+    #[arg(long, global = true, value_name = "FILTER", default_value = "warn")]
+    pub log: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Format(commands::format::Arguments),
+    Stats(commands::stats::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
+}
+
+/// The command line with the environment variables of its flags.
+pub fn definition() -> clap::Command {
+    config::with_environment(Varve::command())
+}

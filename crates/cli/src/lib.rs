@@ -1,0 +1,69 @@
+//! The program `varve`, as a library so that its tests share its one definition of the command line.
+//!
+//! [`run`] reads the configuration into the definition, parses the command line, runs one command, prints its problem
+//! if it has one, and says with which code to exit. Results go to stdout, everything else to stderr.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the program is the outside: it starts the real world and is never simulated"
+)]
+
+mod commands;
+mod config;
+mod control;
+mod definition;
+mod mount_table;
+mod output;
+mod problem;
+mod quantity;
+
+pub use definition::definition;
+pub use problem::Exit;
+
+use clap::FromArgMatches;
+use definition::{Command, Global, Varve};
+use output::Output;
+use problem::{Problem, Result};
+use std::ffi::OsString;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the command that `arguments` (the program's name first) ask for.
+pub fn run(arguments: Vec<OsString>) -> Exit {
+    let parsed = config::with_file(definition::definition(), &arguments);
+    let result = parsed.and_then(|command| match command.try_get_matches_from(arguments) {
+        Ok(matches) => {
+            let varve = Varve::from_arg_matches(&matches)
+                .map_err(|error| Problem::usage("cannot understand the command line").because(error))?;
+            listen_to_logs(&varve.global)?;
+            dispatch(&varve)
+        }
+        Err(answer) => {
+            // Help and version are answers on stdout; anything else explains itself on stderr.
+            answer.print().map_err(|error| Problem::new("cannot write to the terminal").caused_by(&error))?;
+            Ok(if answer.use_stderr() { Exit::Usage } else { Exit::Done })
+        }
+    });
+    result.unwrap_or_else(|problem| {
+        eprintln!("varve: {problem}");
+        problem.exit()
+    })
+}
+
+fn dispatch(varve: &Varve) -> Result<Exit> {
+    let output = Output::new(varve.global.json);
+    match &varve.command {
+        Command::Format(arguments) => commands::format::run(arguments, &output),
+        Command::Stats(arguments) => commands::stats::run(arguments, &output),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man(arguments) => commands::man::run(arguments, &output),
+    }
+}
+
+fn listen_to_logs(global: &Global) -> Result<()> {
+    let filter = EnvFilter::builder().parse(&global.log).map_err(|error| {
+        Problem::usage(format!("--log {}", global.log)).caused_by(&error).next("Say a level, such as info, or crate=level.")
+    })?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}

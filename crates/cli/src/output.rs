@@ -1,0 +1,75 @@
+//! Where words go: results to stdout, as text or JSON; progress to stderr, and only where a person watches.
+
+use crate::problem::{Problem, Result};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// Raised when a field of any command's JSON changes its meaning or goes away; new fields do not raise it.
+pub const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+    watched: bool,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    schema_version: u32,
+    command: &'a str,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+impl Output {
+    pub fn new(json: bool) -> Output {
+        Output { json, watched: io::stderr().is_terminal() }
+    }
+
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether bars and other moving things may be drawn on stderr.
+    pub fn shows_progress(&self) -> bool {
+        self.watched && !self.json
+    }
+
+    /// Prints a command's result: the fields of `result` beside `schema_version` and `command`, or `text`.
+    pub fn result<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        let line = if self.json {
+            let envelope = Envelope { schema_version: SCHEMA_VERSION, command, result };
+            serde_json::to_string(&envelope)
+                .map_err(|error| Problem::new("cannot write the result as JSON").caused_by(&error))?
+        } else {
+            text(result)
+        };
+        print_line(&line)
+    }
+
+    /// A line for a person who watches; nothing otherwise.
+    pub fn progress(&self, line: &str) {
+        if self.shows_progress() {
+            // A terminal that went away is no reason to stop the work.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+}
+
+/// Prints `text` and a newline unless it ends with one. A reader who closed the pipe has what they wanted.
+pub fn print_line(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    match write!(out, "{text}{newline}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Problem::new("cannot write to standard output").caused_by(&error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `name  value` lines with the values in one column.
+pub fn columns(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+}

@@ -1,0 +1,95 @@
+//! Why a command did not do what it was asked: what, why, what to do next, and the exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+/// How a command ended. (`fsck` alone speaks fsck(8)'s codes instead: [`Exit::Fsck`].)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Done,
+    Failed,
+    Usage,
+    /// It was done, but something that should stand behind it is missing: a result with a warning.
+    Degraded,
+    Fsck(u8),
+}
+
+impl Exit {
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Degraded => 3,
+            Exit::Fsck(code) => code,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// A command's failure as its user reads it.
+#[derive(Debug)]
+pub struct Problem {
+    what: String,
+    why: Option<String>,
+    next: Option<String>,
+    exit: Exit,
+}
+
+pub type Result<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    pub fn new(what: impl Into<String>) -> Problem {
+        Problem { what: what.into(), why: None, next: None, exit: Exit::Failed }
+    }
+
+    /// The command line or configuration is wrong; nothing was tried.
+    pub fn usage(what: impl Into<String>) -> Problem {
+        Problem { exit: Exit::Usage, ..Problem::new(what) }
+    }
+
+    pub fn because(self, why: impl fmt::Display) -> Problem {
+        Problem { why: Some(why.to_string()), ..self }
+    }
+
+    /// The error and all its causes, each once: some texts already end with their cause's.
+    pub fn caused_by(self, error: &dyn Error) -> Problem {
+        let mut why = error.to_string();
+        let mut cause = error.source();
+        while let Some(deeper) = cause {
+            let text = deeper.to_string();
+            if !why.contains(&text) {
+                why = format!("{why}: {text}");
+            }
+            cause = deeper.source();
+        }
+        Problem { why: Some(why), ..self }
+    }
+
+    pub fn next(self, next: impl Into<String>) -> Problem {
+        Problem { next: Some(next.into()), ..self }
+    }
+
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)?;
+        if let Some(why) = &self.why {
+            write!(f, ": {why}")?;
+        }
+        if let Some(next) = &self.next {
+            write!(f, "\n  {next}")?;
+        }
+        Ok(())
+    }
+}

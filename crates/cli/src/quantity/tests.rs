@@ -1,0 +1,54 @@
+//! Sizes and durations are read as people write them, refused with a hint, and printed so that they can be read again.
+
+use super::{Bytes, Span};
+use std::time::Duration;
+
+#[test]
+fn sizes_are_read() {
+    let cases = [
+        ("0", 0),
+        ("512", 512),
+        ("64KiB", 65_536),
+        ("64K", 65_536),
+        ("1.5MiB", 1_572_864),
+        ("2 GiB", 2 << 30),
+        ("10kB", 10_000),
+        ("3TB", 3_000_000_000_000),
+    ];
+    for (text, bytes) in cases {
+        assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_size_is_refused() {
+    for text in ["", "KiB", "-1", "1e3", "12parsecs", "0.3", "99999999TiB", "1.2.3"] {
+        assert!(text.parse::<Bytes>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn durations_are_read() {
+    let cases = [("0", 0), ("250us", 250), ("5ms", 5_000), ("5s", 5_000_000), ("1.5s", 1_500_000), ("2min", 120_000_000)];
+    for (text, micros) in cases {
+        assert_eq!(text.parse(), Ok(Span(Duration::from_micros(micros))), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_duration_is_refused() {
+    for text in ["", "5", "s", "-5s", "5 fortnights"] {
+        assert!(text.parse::<Span>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn printed_quantities_can_be_read_again() {
+    for bytes in [0, 1, 1023, 1024, 65_536, 1_572_864, 5 << 30] {
+        assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
+    }
+    for micros in [0, 1, 999, 1_000, 5_000_000, 90_000_000, 7_200_000_000] {
+        let span = Span(Duration::from_micros(micros));
+        assert_eq!(span.to_string().parse(), Ok(span));
+    }
+}

@@ -27,6 +27,7 @@ errnos! {
     EINTR = 4, "interrupted";
     EIO = 5, "input/output error";
     ENXIO = 6, "no such device or address";
+    E2BIG = 7, "argument list too long";
     EBADF = 9, "bad file descriptor";
     EAGAIN = 11, "try again";
     ENOMEM = 12, "out of memory";

@@ -4,10 +4,49 @@
 //! arrive, until nothing is missing) and then decides ([`Verb::decide`]). The driver in `shards` fetches and commits; it
 //! never interprets a rule. The rows may lie in several shards: a verb does not know.
 
-pub use crate::tables::Change;
+mod access;
+mod create;
+mod get_attributes;
+mod link;
+mod locate;
+mod lookup;
+mod make_directory;
+mod names;
+mod open;
+mod partitions;
+mod read_link;
+mod reader;
+mod remove_directory;
+mod rename;
+mod set_attributes;
+mod size;
+mod unlink;
+mod write_inline;
+mod xattr;
 
-use crate::tables::{Key, Row};
-use varve_types::{Credentials, Errno, InodeId, NameHash, PartitionIndex, ShardCount, Timestamp};
+pub use crate::tables::Change;
+pub use create::{Create, NewNode};
+pub use get_attributes::{DirectoryNode, GetAttributes, GetDirectory};
+pub use link::{LINKS_MAX, Link};
+pub use lookup::Lookup;
+pub use make_directory::MakeDirectory;
+pub use open::{Open, OpenMode};
+pub use read_link::ReadLink;
+pub use remove_directory::RemoveDirectory;
+pub use rename::{Rename, RenameFlags};
+pub use set_attributes::ChangeAttributes;
+pub use size::{FinishTruncate, Promote, SettleSize, UnsettleSize};
+pub use unlink::{Removed, Unlink};
+pub use write_inline::WriteInline;
+pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
+
+use crate::tables::{BackingSize, Content, Key, NodeRow, Row};
+use bytes::Bytes;
+use reader::Reader;
+use varve_types::{
+    Attributes, Credentials, Errno, FileKind, InodeId, LayoutGeneration, Name, NameHash, PartitionIndex, ShardCount,
+    Timestamp,
+};
 
 /// What a verb may look at: the rows that have been fetched so far.
 ///
@@ -44,29 +83,114 @@ pub struct Context<'a> {
     pub is_open: &'a dyn Fn(InodeId) -> bool,
 }
 
-/// What must happen beside the tables once the change is committed; done again after a crash by whoever finds the
-/// rows that ask for it.
+/// How a verb finds a file's row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// In the entry `name` of `parent`, if that still means `inode` and holds its attributes.
+    Entry { parent: InodeId, name: Name, inode: InodeId },
+    /// In its inode row or, for a directory, its directory row.
+    Inode(InodeId),
+}
+
+impl At {
+    pub fn inode(&self) -> InodeId {
+        match self {
+            At::Entry { inode, .. } | At::Inode(inode) => *inode,
+        }
+    }
+}
+
+/// What must happen beside the tables once the change is committed and before the reply; done again after a crash by
+/// whoever finds the rows that ask for it. The effects of one inode are done one at a time, in the order of the
+/// decisions: else a cut could fall on what a later writer wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// No name is left: remove the backing file and rows when no session has it open.
+    /// No name is left and no session has it open: remove the backing file. Its rows are gone already.
     Reap(InodeId),
     /// Give the backing file this owner and group / mode (root's volumes).
     Own { inode: InodeId, uid: u32, gid: u32, mode: varve_types::Mode },
-    /// Cut or extend the backing file, then settle its row at `at`.
-    Truncate { inode: InodeId, size: u64 },
+    /// Cut or extend the backing file to `size`, then run [`FinishTruncate`] on the row, which was at `at` when this was
+    /// decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it again.
+    Truncate { at: At, size: u64 },
+    /// Give the backing file this mtime: a writer has it open, so the backing file's counts and not the row's.
+    Touch { inode: InodeId, mtime: Timestamp },
+}
+
+/// Why a verb is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The file system's answer.
+    Errno(Errno),
+    /// The row is not where [`At`] says: by entry, the name means something else now or its attributes are in an inode
+    /// row; by inode, the file is gone or has no inode row.
+    NotHere,
+    /// The content has moved since the caller looked: this is its generation now.
+    Stale(LayoutGeneration),
+    /// The content would outgrow the row: the caller has to promote the file, then ask again.
+    MustPromote,
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
+        Refusal::Errno(errno)
+    }
 }
 
 /// What a verb decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<O> {
-    Refuse(Errno),
+    Refuse(Refusal),
     /// Nothing changes.
     Answer(O),
+    /// `changes` may be empty, where only effects are to be done again.
     Commit {
         changes: Vec<Change>,
         effects: Vec<Effect>,
         outcome: O,
     },
+}
+
+/// A file or directory as a verb answers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub inode: InodeId,
+    pub attributes: Attributes,
+    pub content: NodeContent,
+    pub generation: LayoutGeneration,
+    /// The attributes are in an inode or directory row, not in an entry.
+    pub by_inode: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeContent {
+    /// In the row; the bytes come with [`Open`] alone.
+    Inline(Option<Bytes>),
+    /// In the backing file. `settled`: the row's size and mtime are right; else the backing file's are.
+    Backing { settled: bool },
+    /// A directory, symlink or special file.
+    None,
+}
+
+impl Node {
+    /// Without the bytes of inline content.
+    fn of(inode: InodeId, row: &NodeRow, by_inode: bool) -> Node {
+        let content = match &row.content {
+            Content::Inline(_) => NodeContent::Inline(None),
+            // A truncate that is under way governs, and the row has its size.
+            Content::Backing(size) => NodeContent::Backing { settled: *size != BackingSize::Unsettled },
+            Content::Symlink(_) | Content::None => NodeContent::None,
+        };
+        Node { inode, attributes: row.attributes, content, generation: row.generation, by_inode }
+    }
+}
+
+/// What a name means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A file whose attributes are in its entry.
+    Node(Node),
+    /// A file with an inode row, or a directory.
+    Elsewhere { inode: InodeId, kind: FileKind },
 }
 
 /// One file system operation.
@@ -77,5 +201,83 @@ pub trait Verb {
     fn keys(&self, seen: &dyn View) -> Vec<Key>;
 
     /// Decides on what is seen. Called only when [`Verb::keys`] is empty.
+    ///
+    /// # Panics
+    /// If `seen` lacks a row that [`Verb::keys`] asks for.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Self::Outcome>;
 }
+
+/// How verbs are written in this room: what a verb looks at is said once, and serves both [`Verb::keys`] and
+/// [`Verb::decide`].
+trait Rule {
+    type Outcome;
+    type Rows<'a>;
+
+    /// The rows to decide on; `None` while one that was asked of `reader` is unknown. Rows that do not depend on each
+    /// other are all asked for before the first is looked at, so that they are fetched in one round.
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>>;
+
+    fn rule(&self, rows: Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Refusal>;
+}
+
+macro_rules! verbs {
+    ($($verb:ident => $outcome:ty;)*) => {
+        $(impl Verb for $verb {
+            type Outcome = $outcome;
+
+            fn keys(&self, seen: &dyn View) -> Vec<Key> {
+                missing(self, seen)
+            }
+
+            fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<$outcome> {
+                decide(self, seen, context)
+            }
+        })*
+    };
+}
+
+verbs! {
+    Lookup => Entry;
+    Create => Node;
+    MakeDirectory => Node;
+    Unlink => Removed;
+    RemoveDirectory => Removed;
+    Rename => Removed;
+    Link => Entry;
+    GetAttributes => Node;
+    GetDirectory => DirectoryNode;
+    ChangeAttributes => Node;
+    Open => Node;
+    WriteInline => Node;
+    Promote => Node;
+    UnsettleSize => Node;
+    SettleSize => Node;
+    FinishTruncate => ();
+    ReadLink => Bytes;
+    GetXattr => Bytes;
+    SetXattr => ();
+    ListXattrs => Vec<Bytes>;
+    RemoveXattr => ();
+}
+
+fn missing<R: Rule>(verb: &R, seen: &dyn View) -> Vec<Key> {
+    let reader = Reader::new(seen);
+    match verb.look(&reader) {
+        Some(_) => Vec::new(),
+        None => reader.into_missing(),
+    }
+}
+
+fn decide<R: Rule>(verb: &R, seen: &dyn View, context: &Context<'_>) -> Decision<R::Outcome> {
+    let reader = Reader::new(seen);
+    let rows = verb.look(&reader).expect("a verb decides only when its keys have been fetched");
+    verb.rule(rows, context).unwrap_or_else(Decision::Refuse)
+}
+
+/// A commit without effects.
+fn commit<O>(changes: Vec<Change>, outcome: O) -> Decision<O> {
+    Decision::Commit { changes, effects: Vec::new(), outcome }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! What a name means.
+
+use super::names::Slot;
+use super::reader::Reader;
+use super::{Context, Decision, Entry, Node, Refusal, Rule};
+use crate::tables::{EntryBody, EntryRow};
+use varve_types::{Errno, FileKind, InodeId, Name};
+
+/// Looks `name` up in `parent`, which the caller must be allowed to search. ENOENT where it means nothing.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    pub parent: InodeId,
+    pub name: Name,
+}
+
+impl Rule for Lookup {
+    type Outcome = Entry;
+    type Rows<'a> = Slot<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Slot<'a>> {
+        Slot::look(self.parent, &self.name, reader)
+    }
+
+    fn rule(&self, slot: Slot<'_>, context: &Context<'_>) -> Result<Decision<Entry>, Refusal> {
+        let entry = slot.search(context.caller)?.ok_or(Errno::ENOENT)?;
+        Ok(Decision::Answer(Entry::of(entry)))
+    }
+}
+
+impl Entry {
+    /// Inline content is left out.
+    pub fn of(row: &EntryRow) -> Entry {
+        match &row.body {
+            EntryBody::Node(node) => Entry::Node(Node::of(row.inode, node, false)),
+            EntryBody::Directory(_) => Entry::Elsewhere { inode: row.inode, kind: FileKind::Directory },
+            EntryBody::Reference(kind) => Entry::Elsewhere { inode: row.inode, kind: *kind },
+        }
+    }
+}

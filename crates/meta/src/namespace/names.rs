@@ -1,0 +1,158 @@
+//! What several verbs do to names: look one up with what it means, count it, and take it away.
+
+use super::access;
+use super::locate::put_inode;
+use super::partitions::{self, Partitions};
+use super::reader::Reader;
+use super::{Change, Context, Effect};
+use crate::tables::{Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, OrphanRow, PartitionRow, Row};
+use varve_types::{Credentials, Errno, InodeId, Mode, Name, Timestamp};
+
+/// A name, the partition of its parent that holds it, and the entry if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'a> {
+    pub(super) directory: InodeId,
+    pub(super) name: &'a Name,
+    pub(super) partition: Option<&'a PartitionRow>,
+    pub(super) entry: Option<&'a EntryRow>,
+}
+
+impl<'a> Slot<'a> {
+    pub(super) fn look(directory: InodeId, name: &'a Name, reader: &Reader<'a>) -> Option<Slot<'a>> {
+        let (partition, entry) = (reader.partition_of(directory, name), reader.entry(directory, name));
+        Some(Slot { directory, name, partition: partition?, entry: entry? })
+    }
+
+    pub(super) fn parent(&self) -> Result<&'a PartitionRow, Errno> {
+        access::parent(self.partition)
+    }
+
+    /// The entry, for a caller who may search the parent.
+    pub(super) fn search(&self, caller: &Credentials) -> Result<Option<&'a EntryRow>, Errno> {
+        access::check_search(self.parent()?, caller)?;
+        Ok(self.entry)
+    }
+
+    /// The parent, for a caller who may make this name, which must be free. A name that is taken is told even to who
+    /// may not write (Linux's order: `mkdir -p` on another's directory gets EEXIST).
+    pub(super) fn vacant(&self, caller: &Credentials) -> Result<&'a PartitionRow, Errno> {
+        if self.search(caller)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let parent = self.parent()?;
+        access::check_make(parent, caller)?;
+        Ok(parent)
+    }
+
+    /// Whether the parent is sticky, so that the owner of what the name means decides who may take it away.
+    pub(super) fn is_sticky(&self) -> bool {
+        self.partition.is_some_and(|partition| partition.mode.has(Mode::STICKY))
+    }
+
+    /// Counts `entries` more names, of which `subdirectories` more are directories' names.
+    pub(super) fn tally(&self, entries: i64, subdirectories: i64, at: Timestamp) -> Change {
+        Change::Tally { directory: self.directory, name: self.name.clone(), entries, subdirectories, at }
+    }
+
+    pub(super) fn put(&self, inode: InodeId, body: EntryBody) -> Change {
+        super::locate::put_entry(self.directory, self.name, inode, body)
+    }
+
+    pub(super) fn delete(&self) -> Change {
+        Change::Delete(Key::Entry(self.directory, self.name.clone()))
+    }
+}
+
+/// What a name means, with all rows that go when the name is its last.
+#[derive(Clone, Debug)]
+pub(super) enum Target<'a> {
+    /// `by_inode`: `row` is its inode row.
+    File {
+        inode: InodeId,
+        row: &'a NodeRow,
+        by_inode: bool,
+    },
+    Directory {
+        inode: InodeId,
+        row: &'a DirectoryRow,
+        partitions: Partitions<'a>,
+    },
+    /// A name whose inode or directory row is missing: the volume is damaged.
+    Broken,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn look(entry: &'a EntryRow, reader: &Reader<'a>) -> Option<Target<'a>> {
+        let inode = entry.inode;
+        Some(match &entry.body {
+            EntryBody::Node(row) => Target::File { inode, row, by_inode: false },
+            EntryBody::Reference(_) => {
+                reader.inode(inode)?.map_or(Target::Broken, |row| Target::File { inode, row, by_inode: true })
+            }
+            EntryBody::Directory(_) => {
+                let row = reader.directory(inode);
+                let partitions = partitions::look(inode, row.flatten(), reader);
+                match (row?, partitions?) {
+                    (Some(row), partitions) => Target::Directory { inode, row, partitions },
+                    (None, _) => Target::Broken,
+                }
+            }
+        })
+    }
+
+    pub(super) fn owner_uid(&self) -> Option<u32> {
+        match self {
+            Target::File { row, .. } => Some(row.attributes.uid),
+            Target::Directory { row, .. } => Some(row.uid),
+            Target::Broken => None,
+        }
+    }
+}
+
+/// What taking a name away brings about.
+#[derive(Debug, Default)]
+pub(super) struct Removal {
+    pub(super) changes: Vec<Change>,
+    pub(super) effects: Vec<Effect>,
+    /// The inode of which this was the last name.
+    pub(super) last_name_of: Option<InodeId>,
+}
+
+/// A name of the file `inode` goes; its entry is the caller's to delete or replace. The last name of an open file leaves
+/// an inode row without names and an orphan row, which the reaper finds when the last session has closed it.
+pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context: &Context<'_>) -> Removal {
+    let mut rest = row.clone();
+    rest.attributes.nlink = rest.attributes.nlink.saturating_sub(1);
+    rest.attributes.ctime = context.now;
+    if rest.attributes.nlink > 0 {
+        return Removal { changes: vec![put_inode(inode, rest)], ..Removal::default() };
+    }
+    let last_name_of = Some(inode);
+    if (context.is_open)(inode) {
+        let orphan = Change::Put(Key::Orphan(inode), Row::Orphan(OrphanRow { since: context.now }));
+        return Removal { changes: vec![put_inode(inode, rest), orphan], effects: Vec::new(), last_name_of };
+    }
+    let mut changes = Vec::new();
+    if by_inode {
+        changes.push(Change::Delete(Key::Inode(inode)));
+        changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(inode, name.clone()))));
+    }
+    let effects = match row.content {
+        Content::Backing(_) => vec![Effect::Reap(inode)],
+        _ => Vec::new(),
+    };
+    Removal { changes, effects, last_name_of }
+}
+
+/// The directory `inode` goes, which must be empty.
+pub(super) fn remove_directory(
+    inode: InodeId,
+    row: &DirectoryRow,
+    partitions: &Partitions<'_>,
+) -> Result<Removal, Errno> {
+    if !partitions::is_empty(partitions) {
+        return Err(Errno::ENOTEMPTY);
+    }
+    let changes = partitions::delete(inode, row, partitions);
+    Ok(Removal { changes, effects: Vec::new(), last_name_of: Some(inode) })
+}

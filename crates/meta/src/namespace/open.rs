@@ -1,0 +1,100 @@
+//! Opens a file or directory.
+
+use super::access::{READ, WRITE};
+use super::get_attributes::{directory_node, look_with_home};
+use super::locate::{Found, Located};
+use super::reader::Reader;
+use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule, commit};
+use crate::tables::{BackingSize, Content, NodeRow, PartitionRow};
+use bytes::Bytes;
+use varve_types::{Errno, FileKind};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    Read,
+    Write,
+    ReadWrite,
+}
+
+impl OpenMode {
+    fn permissions(self) -> u16 {
+        match self {
+            OpenMode::Read => READ,
+            OpenMode::Write => WRITE,
+            OpenMode::ReadWrite => READ | WRITE,
+        }
+    }
+}
+
+/// Checks that the caller may open the file so, cuts it to nothing if told (which takes the right to write, whatever the
+/// mode), and answers its attributes and inline bytes. The driver registers the file as open.
+#[derive(Clone, Debug)]
+pub struct Open {
+    pub at: At,
+    pub mode: OpenMode,
+    pub truncate: bool,
+}
+
+impl Rule for Open {
+    type Outcome = Node;
+    type Rows<'a> = (Found<'a>, Option<&'a PartitionRow>);
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+        look_with_home(&self.at, reader)
+    }
+
+    fn rule(&self, (found, home): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        let wanted = self.mode.permissions() | if self.truncate { WRITE } else { 0 };
+        match found {
+            Found::Nothing => Err(Refusal::NotHere),
+            Found::Directory(..) if wanted & WRITE != 0 => Err(Errno::EISDIR.into()),
+            Found::Directory(inode, row) => {
+                super::access::Guard::from(row).check(context.caller, wanted)?;
+                Ok(Decision::Answer(directory_node(inode, row, home)))
+            }
+            Found::File(file) if file.row.attributes.kind == FileKind::Symlink => Err(Errno::ELOOP.into()),
+            Found::File(file) => {
+                file.guard().check(context.caller, wanted)?;
+                // open(2): O_TRUNC means nothing to what is no regular file.
+                let truncate = self.truncate && file.row.attributes.kind == FileKind::Regular;
+                Ok(if truncate { self.cut(&file, context) } else { self.answer(&file) })
+            }
+        }
+    }
+}
+
+impl Open {
+    fn answer(&self, file: &Located<'_>) -> Decision<Node> {
+        let node = with_bytes(file.node(), file.row);
+        match file.row.content {
+            // A truncate that was cut short by a crash is finished before anybody reads or writes.
+            Content::Backing(BackingSize::Truncating(size)) => Decision::Commit {
+                changes: Vec::new(),
+                effects: vec![Effect::Truncate { at: self.at.clone(), size }],
+                outcome: node,
+            },
+            _ => Decision::Answer(node),
+        }
+    }
+
+    fn cut(&self, file: &Located<'_>, context: &Context<'_>) -> Decision<Node> {
+        let mut row = file.written(context.caller, context.now);
+        row.attributes.size = 0;
+        let in_row = matches!(row.content, Content::Inline(_));
+        row.content = if in_row { Content::Inline(Bytes::new()) } else { Content::Backing(BackingSize::Truncating(0)) };
+        let node = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
+        let changes = vec![file.put(row)];
+        if in_row {
+            return commit(changes, node);
+        }
+        let effects = vec![Effect::Truncate { at: self.at.clone(), size: 0 }];
+        Decision::Commit { changes, effects, outcome: node }
+    }
+}
+
+fn with_bytes(mut node: Node, row: &NodeRow) -> Node {
+    if let Content::Inline(bytes) = &row.content {
+        node.content = NodeContent::Inline(Some(bytes.clone()));
+    }
+    node
+}

@@ -1,0 +1,49 @@
+//! All partitions of a directory, found from the partition rows themselves: maps are hints.
+
+use super::Change;
+use super::reader::Reader;
+use crate::tables::{DirectoryRow, Key, PartitionRow};
+use varve_types::{InodeId, PartitionIndex};
+
+/// The partition rows of a directory, each with its index. Empty where partition 0 is absent: then there is no such
+/// directory.
+pub(super) type Partitions<'a> = Vec<(PartitionIndex, &'a PartitionRow)>;
+
+/// Every partition of `directory`. A partition of depth `d` that was cut off at depth `b` has itself been cut at depths
+/// `b` to `d - 1`, and what was cut off is `index | 1 << depth`; so from partition 0 all are reached. `row`'s map only
+/// helps to ask for many at once.
+pub(super) fn look<'a>(
+    directory: InodeId,
+    row: Option<&'a DirectoryRow>,
+    reader: &Reader<'a>,
+) -> Option<Partitions<'a>> {
+    for index in row.iter().flat_map(|row| row.map.iter()) {
+        reader.partition(directory, index);
+    }
+    let mut found = Partitions::new();
+    let mut known = true;
+    let mut open = vec![(PartitionIndex::FIRST, 0)];
+    while let Some((index, born_at)) = open.pop() {
+        match reader.partition(directory, index) {
+            None => known = false,
+            Some(None) => {}
+            Some(Some(partition)) => {
+                open.extend((born_at..partition.depth).map(|depth| (index.upper_half(depth), depth + 1)));
+                found.push((index, partition));
+            }
+        }
+    }
+    known.then_some(found)
+}
+
+pub(super) fn is_empty(partitions: &Partitions<'_>) -> bool {
+    partitions.iter().all(|(_, partition)| partition.entries == 0)
+}
+
+/// Takes away all rows of a directory but its entry.
+pub(super) fn delete(directory: InodeId, row: &DirectoryRow, partitions: &Partitions<'_>) -> Vec<Change> {
+    let mut changes = vec![Change::Delete(Key::Directory(directory))];
+    changes.extend(partitions.iter().map(|(index, _)| Change::Delete(Key::Partition(directory, *index))));
+    changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(directory, name.clone()))));
+    changes
+}

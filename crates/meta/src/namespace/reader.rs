@@ -1,0 +1,90 @@
+//! Typed looks at a [`View`], which remember what was not there to see.
+
+use super::{Seen, View};
+use crate::tables::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
+use bytes::Bytes;
+use std::cell::RefCell;
+use varve_types::{InodeId, Name, PartitionIndex};
+
+/// Looks at rows for one verb. Each look answers `None` while the row is unknown, and the key is then among
+/// [`Reader::into_missing`]; `Some(None)` where there is no such row.
+pub(super) struct Reader<'a> {
+    seen: &'a dyn View,
+    missing: RefCell<Vec<Key>>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(seen: &'a dyn View) -> Reader<'a> {
+        Reader { seen, missing: RefCell::new(Vec::new()) }
+    }
+
+    pub(super) fn into_missing(self) -> Vec<Key> {
+        self.missing.into_inner()
+    }
+
+    fn row(&self, key: Key) -> Option<Option<&'a Row>> {
+        match self.seen.row(&key) {
+            Seen::Present(row) => {
+                assert_eq!(row.kind(), key.kind(), "the row at {key:?} is of another kind");
+                Some(Some(row))
+            }
+            Seen::Absent => Some(None),
+            Seen::Unknown => {
+                let mut missing = self.missing.borrow_mut();
+                if !missing.contains(&key) {
+                    missing.push(key);
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn entry(&self, directory: InodeId, name: &Name) -> Option<Option<&'a EntryRow>> {
+        let row = self.row(Key::Entry(directory, name.clone()))?;
+        Some(row.map(|row| match row {
+            Row::Entry(row) => row,
+            other => wrong_kind(other),
+        }))
+    }
+
+    /// The row of the partition that holds `name`.
+    pub(super) fn partition_of(&self, directory: InodeId, name: &Name) -> Option<Option<&'a PartitionRow>> {
+        self.partition(directory, self.seen.partition_of(directory, name.hash()))
+    }
+
+    pub(super) fn partition(&self, directory: InodeId, index: PartitionIndex) -> Option<Option<&'a PartitionRow>> {
+        let row = self.row(Key::Partition(directory, index))?;
+        Some(row.map(|row| match row {
+            Row::Partition(row) => row,
+            other => wrong_kind(other),
+        }))
+    }
+
+    pub(super) fn directory(&self, inode: InodeId) -> Option<Option<&'a DirectoryRow>> {
+        let row = self.row(Key::Directory(inode))?;
+        Some(row.map(|row| match row {
+            Row::Directory(row) => row,
+            other => wrong_kind(other),
+        }))
+    }
+
+    pub(super) fn inode(&self, inode: InodeId) -> Option<Option<&'a NodeRow>> {
+        let row = self.row(Key::Inode(inode))?;
+        Some(row.map(|row| match row {
+            Row::Inode(row) => row,
+            other => wrong_kind(other),
+        }))
+    }
+
+    pub(super) fn xattr(&self, inode: InodeId, name: &Bytes) -> Option<Option<&'a Bytes>> {
+        let row = self.row(Key::Xattr(inode, name.clone()))?;
+        Some(row.map(|row| match row {
+            Row::Xattr(value) => value,
+            other => wrong_kind(other),
+        }))
+    }
+}
+
+fn wrong_kind(row: &Row) -> ! {
+    unreachable!("a row of kind {:?} passed the check of its kind", row.kind())
+}

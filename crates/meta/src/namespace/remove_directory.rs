@@ -1,0 +1,44 @@
+//! Takes an empty directory away.
+
+use super::names::{self, Slot, Target};
+use super::reader::Reader;
+use super::{Context, Decision, Refusal, Removed, Rule, access, commit};
+use varve_types::{Errno, InodeId, Name};
+
+/// Removes the directory `name` (else ENOTDIR), which must be empty (ENOTEMPTY), from `parent`.
+///
+/// All partition rows of the directory are read and deleted with it. A create in it counts itself in one of them, so
+/// that it and the removal cannot both be decided on the same rows.
+#[derive(Clone, Debug)]
+pub struct RemoveDirectory {
+    pub parent: InodeId,
+    pub name: Name,
+}
+
+impl Rule for RemoveDirectory {
+    type Outcome = Removed;
+    type Rows<'a> = (Slot<'a>, Option<Target<'a>>);
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+        let slot = Slot::look(self.parent, &self.name, reader)?;
+        let target = match slot.entry {
+            Some(entry) => Some(Target::look(entry, reader)?),
+            None => None,
+        };
+        Some((slot, target))
+    }
+
+    fn rule(&self, (slot, target): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Removed>, Refusal> {
+        slot.search(context.caller)?;
+        let target = target.ok_or(Errno::ENOENT)?;
+        access::check_take(slot.parent()?, target.owner_uid(), context.caller)?;
+        let removal = match &target {
+            Target::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
+            Target::File { .. } => return Err(Errno::ENOTDIR.into()),
+            Target::Broken => return Err(Errno::EIO.into()),
+        };
+        let mut changes = vec![slot.delete(), slot.tally(-1, -1, context.now)];
+        changes.extend(removal.changes);
+        Ok(commit(changes, Removed { last_name_of: removal.last_name_of }))
+    }
+}

@@ -1,0 +1,170 @@
+//! Where a file's content and size are: promotion to a backing file, and who knows that file's size.
+//!
+//! ```text
+//!            Promote                  SettleSize                 set size, O_TRUNC
+//! Inline ──────────────▶ Unsettled ◀────────────▶ Settled ──────────────────────▶ Truncating(size)
+//!                            ▲       UnsettleSize                                        │
+//!                            └──────────────── FinishTruncate (Settled if not open) ◀────┘
+//! ```
+//!
+//! As in [`super::WriteInline`], the right to write was checked when the file was opened.
+
+use super::locate::{Found, Located};
+use super::reader::Reader;
+use super::{At, Context, Decision, Effect, Node, Refusal, Rule, commit};
+use crate::tables::{BackingSize, Content, NodeRow};
+use varve_types::{Errno, LayoutGeneration, Timestamp};
+
+/// The backing file, of `size` bytes and fsynced, holds the content from here on. Stale unless the content is in the row
+/// and of this `generation`, which rises.
+#[derive(Clone, Debug)]
+pub struct Promote {
+    pub at: At,
+    pub generation: LayoutGeneration,
+    pub size: u64,
+}
+
+impl Rule for Promote {
+    type Outcome = Node;
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        let file = found.file(Errno::EISDIR)?;
+        let in_row = matches!(file.row.content, Content::Inline(_));
+        if file.row.generation != self.generation || (is_backing(file.row) && !in_row) {
+            return Err(Refusal::Stale(file.row.generation));
+        }
+        if !in_row {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut row = file.written(context.caller, context.now);
+        row.attributes.size = self.size;
+        row.content = Content::Backing(BackingSize::Unsettled);
+        row.generation = LayoutGeneration(row.generation.0 + 1);
+        let (uid, gid, mode) = (row.attributes.uid, row.attributes.gid, row.attributes.mode);
+        let effects = vec![Effect::Own { inode: file.inode, uid, gid, mode }];
+        let outcome = Node::of(file.inode, &row, file.by_inode());
+        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
+    }
+}
+
+/// A writer begins: the backing file's size and mtime count from here on.
+#[derive(Clone, Debug)]
+pub struct UnsettleSize {
+    pub at: At,
+    pub generation: LayoutGeneration,
+}
+
+impl Rule for UnsettleSize {
+    type Outcome = Node;
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        let (file, size) = backing(found, self.generation)?;
+        match size {
+            BackingSize::Unsettled => Ok(Decision::Answer(file.node())),
+            BackingSize::Truncating(size) => Ok(truncate_first(&self.at, &file, size)),
+            BackingSize::Settled => {
+                let mut row = file.row.clone();
+                row.attributes.mode = file.guard().mode_after_write(context.caller);
+                row.content = Content::Backing(BackingSize::Unsettled);
+                let node = Node::of(file.inode, &row, file.by_inode());
+                Ok(commit(vec![file.put(row)], node))
+            }
+        }
+    }
+}
+
+/// The writer is done for now: the size and mtime that the backing file has.
+#[derive(Clone, Debug)]
+pub struct SettleSize {
+    pub at: At,
+    pub generation: LayoutGeneration,
+    pub size: u64,
+    pub mtime: Timestamp,
+}
+
+impl Rule for SettleSize {
+    type Outcome = Node;
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        let (file, size) = backing(found, self.generation)?;
+        match size {
+            // Settled already: this is a retry, or tells an older size than who settled it.
+            BackingSize::Settled => Ok(Decision::Answer(file.node())),
+            // The size was measured before the cut.
+            BackingSize::Truncating(size) => Ok(truncate_first(&self.at, &file, size)),
+            BackingSize::Unsettled => {
+                let mut row = file.row.clone();
+                row.attributes.size = self.size;
+                row.attributes.mtime = self.mtime;
+                row.attributes.ctime = context.now;
+                row.content = Content::Backing(BackingSize::Settled);
+                let node = Node::of(file.inode, &row, file.by_inode());
+                Ok(commit(vec![file.put(row)], node))
+            }
+        }
+    }
+}
+
+/// [`Effect::Truncate`] to `size` has been done. While a session has the file open it may be writing, and a size that
+/// is taken from the backing file is never wrong.
+#[derive(Clone, Debug)]
+pub struct FinishTruncate {
+    pub at: At,
+    pub size: u64,
+}
+
+impl Rule for FinishTruncate {
+    type Outcome = ();
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
+        let file = found.file(Errno::EISDIR)?;
+        // Another truncate has been decided since: its own effect follows.
+        if file.row.content != Content::Backing(BackingSize::Truncating(self.size)) {
+            return Ok(Decision::Answer(()));
+        }
+        let mut row = file.row.clone();
+        let open = (context.is_open)(file.inode);
+        row.content = Content::Backing(if open { BackingSize::Unsettled } else { BackingSize::Settled });
+        Ok(commit(vec![file.put(row)], ()))
+    }
+}
+
+fn is_backing(row: &NodeRow) -> bool {
+    matches!(row.content, Content::Backing(_))
+}
+
+/// A file whose content is in the backing file of this `generation`.
+fn backing<'a>(found: Found<'a>, generation: LayoutGeneration) -> Result<(Located<'a>, BackingSize), Refusal> {
+    let file = found.file(Errno::EISDIR)?;
+    match file.row.content {
+        _ if file.row.generation != generation => Err(Refusal::Stale(file.row.generation)),
+        Content::Backing(size) => Ok((file, size)),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// A truncate that was cut short governs: it is done again before the reply.
+fn truncate_first(at: &At, file: &Located<'_>, size: u64) -> Decision<Node> {
+    let effects = vec![Effect::Truncate { at: at.clone(), size }];
+    Decision::Commit { changes: Vec::new(), effects, outcome: file.node() }
+}

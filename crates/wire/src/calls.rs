@@ -326,6 +326,8 @@ pub enum Failure {
     NotHere,
     /// The content moved (inline to backing file): reopen, then write again.
     Stale { generation: u32 },
+    /// The content would outgrow the row: put it into the backing file, `Promote`, then ask again.
+    MustPromote,
     /// Another change is under way on the same rows; ask again after a moment.
     Busy,
     /// This server does not own the shard.

@@ -42,6 +42,17 @@ pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameE
     Ok(())
 }
 
+/// Appends a message that is encoded already (a recorded answer, say) as one frame to `out`.
+pub fn encode_body(body: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
+    if body.len() > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLong(body.len()));
+    }
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(xxh3_64(body) as u32).to_le_bytes());
+    out.extend_from_slice(body);
+    Ok(())
+}
+
 /// The length of the body that follows `header`.
 pub fn body_len(header: &[u8; HEADER_BYTES]) -> Result<usize, FrameError> {
     let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;

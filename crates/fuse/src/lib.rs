@@ -1,1 +1,20 @@
+//! The FUSE door of Varve: a volume as a directory of this machine.
+//!
+//! [`mount`] is the one entry; [`unmount`](unmount::unmount) ends what it began, from any process. [`stats`] and [`info`]
+//! ask a mount about itself. [`null`] is the ceiling that `varve bench` measures the door against.
 
+mod attach;
+mod door;
+mod errno;
+mod error;
+mod mounts;
+pub mod null;
+mod options;
+mod session;
+pub mod unmount;
+mod virtual_xattrs;
+
+pub use error::{Error, Result};
+pub use options::{Access, MountOptions, OptionError, THREADS_MAX};
+pub use session::{Mounted, Unmounter, mount};
+pub use virtual_xattrs::{info, stats};

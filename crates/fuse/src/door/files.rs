@@ -1,0 +1,90 @@
+//! Open files.
+
+use super::Door;
+use super::init::REQUEST_BYTES_MAX;
+use fuser::{BackingId, FileHandle, FopenFlags};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use varve_client::{Handle, Io, OpenFlags, Opened, Result, Whence, now};
+use varve_types::{Credentials, Errno, InodeId};
+
+/// One copy_file_range(2) copies at most so much: the answer's size has 32 bits, and a call should end before its
+/// caller wonders. Callers ask again for the rest.
+pub(super) const COPY_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// What the kernel is told about an open file.
+pub(super) struct Reply {
+    pub handle: FileHandle,
+    pub flags: FopenFlags,
+    pub backing: Option<Arc<BackingId>>,
+}
+
+pub(super) fn handle(fh: FileHandle) -> Handle {
+    Handle(fh.0)
+}
+
+thread_local! {
+    /// What a thread reads into, kept so that a read of 1 MiB need not zero that much anew.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `read` with a buffer of `size` bytes, or of the largest request if the kernel asks for more than was agreed.
+pub(crate) fn with_buffer(size: usize, read: impl FnOnce(&mut [u8])) {
+    let size = size.min(REQUEST_BYTES_MAX as usize);
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size.next_power_of_two(), 0);
+        }
+        read(&mut buffer[..size]);
+    });
+}
+
+impl Door {
+    /// `register` gives the kernel a backing file for passthrough.
+    pub(super) fn open(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        bits: i32,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<Reply> {
+        let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
+        let Opened { handle, io } = now(self.fs.open(caller, inode, flags))?;
+        // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
+        let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+        let reply = |flags, backing| Reply { handle: FileHandle(handle.0), flags: quiet | flags, backing };
+        Ok(match io {
+            Io::Cached { keep: true } => reply(FopenFlags::FOPEN_KEEP_CACHE, None),
+            Io::Cached { keep: false } => reply(FopenFlags::empty(), None),
+            Io::Direct => reply(FopenFlags::FOPEN_DIRECT_IO, None),
+            Io::Passthrough(file) => match self.passthrough.acquire(inode, handle, || register(&file)) {
+                Ok(backing) => reply(FopenFlags::empty(), Some(backing)),
+                Err(error) => {
+                    tracing::info!(%error, "the kernel does not pass I/O through to backing files here");
+                    self.fs.decline_passthrough(handle);
+                    reply(FopenFlags::empty(), None)
+                }
+            },
+        })
+    }
+
+    pub(super) fn release(&self, handle: Handle) -> Result<()> {
+        self.passthrough.release(handle);
+        now(self.fs.release(handle));
+        Ok(())
+    }
+
+    pub(super) fn seek(&self, handle: Handle, offset: i64, whence: i32) -> Result<i64> {
+        let whence = match whence {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            // The kernel answers the others itself.
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let found = now(self.fs.seek(handle, offset, whence))?;
+        i64::try_from(found).map_err(|_| Errno::EOVERFLOW.into())
+    }
+}

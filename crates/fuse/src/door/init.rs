@@ -1,0 +1,56 @@
+//! What is agreed with the kernel when a mount begins.
+
+use fuser::{InitFlags, KernelConfig};
+
+/// The largest write and read request. More has no use: 256 pages are the kernel's own limit
+/// (`fs.fuse.max_pages_limit`), and at 1 MiB the request's own cost is lost in the copying.
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1024 * 1024;
+/// Readahead and asynchronous direct I/O requests in flight; the kernel's default of 12 starves fast stores.
+const BACKGROUND_MAX: u16 = 64;
+/// How many file systems may be stacked below a mount with passthrough: the store itself may be none. With 2, nothing
+/// (such as an overlay) could be stacked on top of the mount.
+const STACK_DEPTH_MAX: u32 = 1;
+
+/// Taken wherever the kernel has them.
+///
+/// Left out on purpose: FUSE_WRITEBACK_CACHE (the kernel would keep dirty pages and times of its own, and refuses
+/// passthrough beside it), FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS (one mount: the kernel keeps locks itself),
+/// FUSE_DONT_MASK and FUSE_POSIX_ACL (no ACLs), FUSE_SPLICE_* (payloads are copied once either way),
+/// FUSE_EXPORT_SUPPORT (an inode that nobody looked up cannot be found by its number alone).
+const WANTED: &[InitFlags] = &[
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_BIG_WRITES,
+    InitFlags::FUSE_MAX_PAGES,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    // A symlink's target never changes while its inode lives.
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // So that mmap(2) also works on what is opened past the page cache.
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+/// `alone`: nobody else can change the volume, so cached pages stay right even when the times of their file change.
+pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) {
+    for flag in WANTED {
+        request(config, *flag);
+    }
+    if !alone {
+        request(config, InitFlags::FUSE_AUTO_INVAL_DATA);
+    }
+    if passthrough && request(config, InitFlags::FUSE_PASSTHROUGH) {
+        config.set_max_stack_depth(STACK_DEPTH_MAX).expect("the kernel's limit is 2");
+    }
+    config.set_max_write(REQUEST_BYTES_MAX).expect("below the session's buffer");
+    config.set_max_background(BACKGROUND_MAX).expect("above zero");
+}
+
+fn request(config: &mut KernelConfig, flag: InitFlags) -> bool {
+    let granted = config.add_capabilities(flag).is_ok();
+    if !granted {
+        tracing::debug!(?flag, "the kernel has no such capability");
+    }
+    granted
+}

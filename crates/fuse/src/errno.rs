@@ -1,0 +1,64 @@
+//! The one place where a failure of the client becomes an `int`, and where bytes from the kernel are refused.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use varve_client::{Failure, Result};
+use varve_types::{Errno, Name, NameError};
+
+/// Runs a handler and says with which errno the kernel is answered if it does not do what it says.
+///
+/// A failure that has more to say than its errno is logged here, for here it is handled. A panic is a broken rule of
+/// ours: it costs this one call (EIO) and is logged, and the mount goes on, for the thousand other files in use did
+/// nothing wrong. The client's locks do not poison, and what they guard is changed in steps that each leave it whole.
+pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> std::result::Result<T, fuser::Errno> {
+    let failure = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            tracing::error!(call = what, panic = text.unwrap_or("of unknown kind"), "a handler panicked; answered EIO");
+            return Err(fuser::Errno::EIO);
+        }
+    };
+    if failure.message.is_some() {
+        tracing::warn!(call = what, "{failure}");
+    }
+    Err(fuser::Errno::from_i32(failure.errno.number()))
+}
+
+/// A name as it came from the kernel: every byte value is as good as any other.
+pub(crate) fn name(bytes: &OsStr) -> Result<Name> {
+    Name::new(bytes.as_bytes()).map_err(|error| {
+        Failure::from(match error {
+            NameError::TooLong => Errno::ENAMETOOLONG,
+            NameError::Empty => Errno::ENOENT,
+            NameError::ForbiddenByte | NameError::Dots => Errno::EINVAL,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A panic in a handler costs one call, not the mount.
+    #[test]
+    fn a_panic_becomes_eio_and_a_failure_its_number() {
+        assert_eq!(answer("test", || Ok(7)), Ok(7));
+        assert_eq!(answer::<()>("test", || Err(Errno::ENOTEMPTY.into())), Err(fuser::Errno::ENOTEMPTY));
+        let quiet = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| ()));
+        let panicked = answer::<()>("test", || panic!("a broken rule"));
+        std::panic::set_hook(quiet);
+        assert_eq!(panicked, Err(fuser::Errno::EIO));
+    }
+
+    #[test]
+    fn names_hold_any_byte_but_are_bounded() {
+        assert_eq!(name(OsStr::from_bytes(b"\xff\xfe\n\x01 ")).unwrap().as_bytes(), b"\xff\xfe\n\x01 ");
+        let long = [b'n'; 256];
+        assert_eq!(name(OsStr::from_bytes(&long)).unwrap_err().errno, Errno::ENAMETOOLONG);
+        assert_eq!(name(OsStr::new("..")).unwrap_err().errno, Errno::EINVAL);
+    }
+}

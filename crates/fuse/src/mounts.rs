@@ -1,0 +1,77 @@
+//! The kernel's table of mounts, as proc(5) shows it in `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The file system type of our mounts.
+pub(crate) const TYPE: &str = "fuse.varve";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountEntry {
+    /// Major and minor number of the device that `stat` and `/proc/<pid>/maps` show.
+    pub device: (u32, u32),
+    pub target: PathBuf,
+    pub kind: String,
+}
+
+/// All mounts of this process's namespace, in the order in which they were made.
+pub(crate) fn table() -> io::Result<Vec<MountEntry>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(entry).collect())
+}
+
+/// The mount that is on top at `target`, if it is a mount point.
+pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
+    table.iter().rev().find(|mount| mount.target == target).cloned()
+}
+
+/// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.
+fn entry(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let target = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(MountEntry {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        target,
+        kind: String::from_utf8_lossy(kind).into_owned(),
+    })
+}
+
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|digits| *first == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
+        match octal {
+            Some(digits) => {
+                bytes.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `varve umount` finds a mount whatever bytes its path has.
+    #[test]
+    fn lines_of_mountinfo_are_read_with_their_escapes() {
+        let line = br"36 35 0:98 / /mnt/a\040b\134c rw,noatime shared:1 master:2 - fuse.varve /store rw,user_id=0";
+        let entry = entry(line).unwrap();
+        assert_eq!(entry.device, (0, 98));
+        assert_eq!(entry.target, Path::new("/mnt/a b\\c"));
+        assert_eq!(entry.kind, TYPE);
+        assert_eq!(super::entry(b""), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! What a mount can be told with `-o`, in the words of mount(8), fuse(8) and fstab(5).
+
+use rustix::mount::MountFlags;
+use std::fmt::Write;
+
+/// Who may use the mount. The kernel refuses everyone else before a request is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// The user who mounted, and nobody else (not even root).
+    #[default]
+    Owner,
+    /// The user who mounted, and root.
+    OwnerAndRoot,
+    Everyone,
+}
+
+/// How a volume is mounted. [`MountOptions::new`] has the defaults; [`MountOptions::parse`] adds what `-o` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What the table of mounts shows as the device: the store.
+    pub source: String,
+    /// `ro`, `nosuid`, `noatime` and the like, as mount(2) takes them.
+    pub flags: MountFlags,
+    pub access: Access,
+    /// Unmounted by fusermount3 when this process ends, however it ends.
+    pub auto_unmount: bool,
+    /// Bytes of one read request at most; `None` leaves it to the kernel.
+    pub max_read: Option<u32>,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// Whether the kernel may read and write backing files itself, where it can.
+    pub passthrough: bool,
+}
+
+/// Threads below this would let one slow fsync hold up every other call.
+const THREADS_MIN: usize = 4;
+/// Threads above this only add memory (each has a request buffer) and contention on /dev/fuse.
+pub const THREADS_MAX: usize = 256;
+/// The kernel never reads less than a page at once.
+const MAX_READ_MIN: u32 = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    #[error("unknown mount option {name:?}{}", suggestion.map(|s| format!("; did you mean {s:?}?")).unwrap_or_default())]
+    Unknown { name: String, suggestion: Option<&'static str> },
+    #[error("mount option {name}={value:?}: {expected}")]
+    Value { name: &'static str, value: String, expected: &'static str },
+    #[error("mount option {0:?} takes no value")]
+    NoValue(String),
+    #[error("mount option \"remount\": a mounted volume cannot be changed; unmount it and mount it anew")]
+    Remount,
+}
+
+/// Options that set or clear a flag of mount(2).
+const FLAGS: &[(&str, MountFlags, bool)] = &[
+    ("ro", MountFlags::RDONLY, true),
+    ("rw", MountFlags::RDONLY, false),
+    ("nosuid", MountFlags::NOSUID, true),
+    ("suid", MountFlags::NOSUID, false),
+    ("nodev", MountFlags::NODEV, true),
+    ("dev", MountFlags::NODEV, false),
+    ("noexec", MountFlags::NOEXEC, true),
+    ("exec", MountFlags::NOEXEC, false),
+    ("noatime", MountFlags::NOATIME, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("nodiratime", MountFlags::NODIRATIME, true),
+    ("diratime", MountFlags::NODIRATIME, false),
+    ("relatime", MountFlags::RELATIME, true),
+    ("norelatime", MountFlags::RELATIME, false),
+    ("strictatime", MountFlags::STRICTATIME, true),
+    ("nostrictatime", MountFlags::STRICTATIME, false),
+    ("sync", MountFlags::SYNCHRONOUS, true),
+    ("async", MountFlags::SYNCHRONOUS, false),
+    ("dirsync", MountFlags::DIRSYNC, true),
+];
+
+/// Options that fstab(5) and mount(8) pass on although they are meant for mount(8) alone, or that say what is always
+/// so (`default_permissions`: the kernel checks every access against the attributes it was given).
+const ACCEPTED: &[&str] = &[
+    "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup",
+    "_netdev", "nofail", "loud", "silent", "lazytime", "nolazytime", "default_permissions",
+];
+
+const OWN: &[&str] = &[
+    "allow_other", "allow_root", "auto_unmount", "passthrough", "nopassthrough", "fsname=", "subtype=", "max_read=",
+    "threads=",
+];
+
+impl MountOptions {
+    /// The defaults. Root mounts for everyone, with set-user-id programs and devices as mount(8) has it; another user
+    /// mounts for themselves alone, without either, which is all that fusermount3 allows.
+    pub fn new(source: impl Into<String>) -> MountOptions {
+        let root = rustix::process::geteuid().is_root();
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        MountOptions {
+            source: source.into(),
+            flags: if root { MountFlags::empty() } else { MountFlags::NOSUID | MountFlags::NODEV },
+            access: if root { Access::Everyone } else { Access::Owner },
+            auto_unmount: false,
+            max_read: None,
+            // A thread waits while its call is with the server, so there are more threads than processors.
+            threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
+            passthrough: true,
+        }
+    }
+
+    pub fn read_only(&self) -> bool {
+        self.flags.contains(MountFlags::RDONLY)
+    }
+
+    /// Adds a list of options as after `-o`: separated by commas, `\,` being a comma inside a value.
+    pub fn parse(&mut self, list: &str) -> Result<(), OptionError> {
+        split(list).iter().try_for_each(|option| self.parse_one(option))
+    }
+
+    /// Adds one option, `name` or `name=value`.
+    pub fn parse_one(&mut self, option: &str) -> Result<(), OptionError> {
+        if let Some((_, flag, on)) = FLAGS.iter().find(|(name, _, _)| *name == option) {
+            self.flags.set(*flag, *on);
+            return Ok(());
+        }
+        if option.is_empty() || ACCEPTED.contains(&option) || option.starts_with("x-") {
+            return Ok(());
+        }
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("comment", _) => {}
+            ("remount", _) => return Err(OptionError::Remount),
+            ("allow_other", None) => self.access = Access::Everyone,
+            ("allow_root", None) => self.access = Access::OwnerAndRoot,
+            ("auto_unmount", None) => self.auto_unmount = true,
+            ("passthrough", None) => self.passthrough = true,
+            ("nopassthrough", None) => self.passthrough = false,
+            ("fsname", Some(value)) => self.source = value.to_owned(),
+            ("subtype", Some("varve")) => {}
+            ("subtype", Some(value)) => return Err(wrong("subtype", value, "is always \"varve\"")),
+            ("max_read", Some(value)) => self.max_read = Some(max_read(value)?),
+            ("threads", Some(value)) => self.threads = threads(value)?,
+            ("fsname" | "subtype" | "max_read" | "threads", None) => {
+                let name = OWN.iter().find(|own| own.trim_end_matches('=') == name).expect("listed in OWN");
+                return Err(wrong(name.trim_end_matches('='), "", "needs a value"));
+            }
+            (name, Some(_)) if OWN.contains(&name) || FLAGS.iter().any(|(flag, _, _)| *flag == name) => {
+                return Err(OptionError::NoValue(name.to_owned()));
+            }
+            (name, _) => return Err(OptionError::Unknown { name: name.to_owned(), suggestion: nearest(name) }),
+        }
+        Ok(())
+    }
+
+    /// What the file system itself is told: the last argument of mount(2), without the parts that name the device.
+    pub(crate) fn kernel_data(&self) -> String {
+        let mut data = String::from("default_permissions");
+        if self.access != Access::Owner {
+            // The kernel knows no `allow_root`: it lets everyone in, and the session turns the others away.
+            data.push_str(",allow_other");
+        }
+        if let Some(bytes) = self.max_read {
+            write!(data, ",max_read={bytes}").expect("writing to a string");
+        }
+        data
+    }
+
+    /// The whole of it as fusermount3 takes it after `-o`.
+    pub(crate) fn helper_list(&self) -> String {
+        let mut list = self.kernel_data();
+        for (name, flag, on) in FLAGS {
+            // fusermount3 knows the relative and strict access times of no file system.
+            let known = !flag.intersects(MountFlags::RELATIME | MountFlags::STRICTATIME | MountFlags::NODIRATIME);
+            if known && *on && self.flags.contains(*flag) {
+                write!(list, ",{name}").expect("writing to a string");
+            }
+        }
+        if self.auto_unmount {
+            list.push_str(",auto_unmount");
+        }
+        let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
+        write!(list, ",subtype=varve,fsname={source}").expect("writing to a string");
+        list
+    }
+}
+
+fn wrong(name: &'static str, value: &str, expected: &'static str) -> OptionError {
+    OptionError::Value { name, value: value.to_owned(), expected }
+}
+
+fn max_read(value: &str) -> Result<u32, OptionError> {
+    value
+        .parse()
+        .ok()
+        .filter(|bytes| *bytes >= MAX_READ_MIN)
+        .ok_or_else(|| wrong("max_read", value, "give a number of bytes, 4096 or more"))
+}
+
+fn threads(value: &str) -> Result<usize, OptionError> {
+    value
+        .parse()
+        .ok()
+        .filter(|threads| (1..=THREADS_MAX).contains(threads))
+        .ok_or_else(|| wrong("threads", value, "give a number from 1 to 256"))
+}
+
+fn split(list: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut characters = list.chars();
+    while let Some(character) = characters.next() {
+        let last = options.last_mut().expect("never empty");
+        match character {
+            ',' => options.push(String::new()),
+            '\\' => match characters.next() {
+                Some(escaped @ (',' | '\\')) => last.push(escaped),
+                Some(other) => last.extend(['\\', other]),
+                None => last.push('\\'),
+            },
+            other => last.push(other),
+        }
+    }
+    options
+}
+
+/// A known option that a typing error could have made `name` of.
+fn nearest(name: &str) -> Option<&'static str> {
+    let known = FLAGS.iter().map(|(flag, _, _)| *flag).chain(ACCEPTED.iter().copied()).chain(OWN.iter().copied());
+    let allowed = name.len().div_ceil(3);
+    known
+        .map(|candidate| (distance(name, candidate.trim_end_matches('=')), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many single bytes have to be changed, added or taken away to get from one word to the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! `-o` takes what mount(8), fstab(5) and fuse(8) say, and answers a typing error with the word that was meant.
+
+use super::*;
+
+fn parsed(list: &str) -> Result<MountOptions, OptionError> {
+    let mut options = MountOptions::new("/store");
+    options.parse(list).map(|()| options)
+}
+
+#[test]
+fn flags_and_values_are_taken_and_later_ones_win() {
+    let options = parsed("ro,noatime,suid,rw,ro,max_read=131072,threads=3,allow_root,auto_unmount,nopassthrough").unwrap();
+    assert!(options.read_only() && options.flags.contains(MountFlags::NOATIME));
+    assert!(!options.flags.contains(MountFlags::NOSUID));
+    assert_eq!((options.max_read, options.threads), (Some(131072), 3));
+    assert_eq!(options.access, Access::OwnerAndRoot);
+    assert!(options.auto_unmount && !options.passthrough);
+    assert!(!parsed("ro,rw").unwrap().read_only());
+}
+
+#[test]
+fn what_fstab_adds_for_others_is_passed_over() {
+    let plain = MountOptions::new("/store");
+    assert_eq!(parsed("defaults,_netdev,nofail,noauto,users,x-systemd.automount,comment=why,,").unwrap(), plain);
+}
+
+#[test]
+fn an_unknown_option_is_refused_with_the_one_that_was_meant() {
+    let unknown = |list, suggestion| {
+        assert!(matches!(parsed(list), Err(OptionError::Unknown { suggestion: s, .. }) if s == suggestion), "{list}");
+    };
+    unknown("alow_other", Some("allow_other"));
+    unknown("maxread=4096", Some("max_read="));
+    unknown("noatme", Some("noatime"));
+    unknown("grandmother", None);
+    let text = parsed("noexc").unwrap_err().to_string();
+    assert_eq!(text, "unknown mount option \"noexc\"; did you mean \"noexec\"?");
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for list in ["threads=0", "threads=257", "threads=many", "threads", "max_read=1", "max_read", "subtype=ext4"] {
+        assert!(matches!(parsed(list), Err(OptionError::Value { .. })), "{list}");
+    }
+    assert_eq!(parsed("ro=1"), Err(OptionError::NoValue("ro".into())));
+    assert_eq!(parsed("remount,rw"), Err(OptionError::Remount));
+}
+
+#[test]
+fn commas_in_the_store_s_path_survive_both_ways() {
+    let options = parsed(r"fsname=/a\,b\\c,ro").unwrap();
+    assert_eq!(options.source, r"/a,b\c");
+    assert!(options.read_only());
+    assert!(options.helper_list().ends_with(r"fsname=/a\,b\\c"), "{}", options.helper_list());
+}

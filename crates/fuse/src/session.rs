@@ -1,0 +1,163 @@
+//! A mount from its first request to its last: who carries the kernel's requests to the door, and how it ends.
+
+use crate::attach::{self, Attached};
+use crate::door::Door;
+use crate::error::{Error, Result};
+use crate::options::{Access, MountOptions};
+use fuser::{Config, Filesystem, Session, SessionACL};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use varve_client::FileSystem;
+
+/// One way of carrying requests between the kernel and a file system, made when the mount already stands and the first
+/// request (FUSE_INIT) is answered. Reading them from `/dev/fuse` is one; io_uring, which the kernel offers since 6.14,
+/// is to be another beside it.
+pub(crate) trait RequestLoop: Send {
+    /// Serves until the file system is unmounted, then tells it so.
+    fn run(self: Box<Self>) -> io::Result<()>;
+}
+
+/// Requests by read(2) and replies by write(2) on `/dev/fuse`, on several threads.
+struct DeviceLoop<F: Filesystem>(Session<F>);
+
+impl<F: Filesystem> RequestLoop for DeviceLoop<F> {
+    fn run(self: Box<Self>) -> io::Result<()> {
+        self.0.run()
+    }
+}
+
+impl<F: Filesystem> DeviceLoop<F> {
+    fn new(file_system: F, device: OwnedFd, options: &MountOptions) -> io::Result<Self> {
+        let access = match options.access {
+            Access::Owner => SessionACL::Owner,
+            Access::OwnerAndRoot => SessionACL::RootAndOwner,
+            Access::Everyone => SessionACL::All,
+        };
+        let mut config = Config::default();
+        config.n_threads = Some(options.threads);
+        // A descriptor a thread spares them the lock on one queue of pending replies. It needs the right to open the
+        // device, which a user whose descriptor came from the helper may lack.
+        config.clone_fd = File::options().read(true).write(true).open(attach::DEVICE).is_ok();
+        config.acl = access;
+        Session::from_fd(file_system, device, access, config).map(DeviceLoop)
+    }
+}
+
+/// What the door leaves behind when it has closed the volume.
+pub(crate) type Closed = Arc<OnceLock<std::result::Result<(), String>>>;
+
+/// A mount that is being served. Dropping it unmounts at once (files still open on it end with ENOTCONN when this
+/// process ends); [`Mounted::unmount`] is the orderly way.
+pub struct Mounted {
+    target: PathBuf,
+    closed: Closed,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    /// Closing it makes fusermount3 unmount (`auto_unmount`), so it lives as long as the mount.
+    _helper: Option<UnixStream>,
+}
+
+/// Mounts a volume at a directory and serves it until it is unmounted.
+///
+/// # Errors
+/// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, or the kernel is too old.
+pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted> {
+    let closed = Closed::default();
+    let door = Door::new(fs, options, Arc::clone(&closed));
+    start(door, target, options, closed)
+}
+
+/// Mounts any file system on the same request loop.
+pub(crate) fn start<F: Filesystem>(
+    file_system: F,
+    target: &Path,
+    options: &MountOptions,
+    closed: Closed,
+) -> Result<Mounted> {
+    let target = attach::resolve(target)?;
+    let Attached { device, helper } = attach::attach(&target, options)?;
+    let started = DeviceLoop::new(file_system, device, options).and_then(|requests| {
+        let requests: Box<dyn RequestLoop> = Box::new(requests);
+        std::thread::Builder::new().name("fuse".into()).spawn(move || requests.run())
+    });
+    match started {
+        Ok(thread) => Ok(Mounted { target, closed, thread: Some(thread), _helper: helper }),
+        Err(error) => {
+            // The device is closed by now, so what is mounted is dead: nobody can be using it.
+            if let Err(left) = attach::detach(&target, true) {
+                tracing::warn!(target = %target.display(), error = %left, "a dead mount is left behind");
+            }
+            Err(Error::Session(error))
+        }
+    }
+}
+
+impl Mounted {
+    /// Where it is mounted, as the kernel names it.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Waits until somebody unmounts (umount(8), `varve umount`, [`Unmounter`]) and the volume is closed: everything
+    /// that was acknowledged is then durable.
+    ///
+    /// # Errors
+    /// If the volume could not be closed, or the request loop failed.
+    pub fn join(mut self) -> Result<()> {
+        self.wait()
+    }
+
+    /// Unmounts and waits until the volume is closed.
+    ///
+    /// # Errors
+    /// As [`Mounted::join`]; [`Error::Unmount`] if the kernel refuses.
+    pub fn unmount(mut self) -> Result<()> {
+        self.unmounter().unmount()?;
+        self.wait()
+    }
+
+    /// A way to unmount from elsewhere, such as a signal's thread, while this is joined.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter { target: self.target.clone() }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let thread = self.thread.take().expect("waited for once");
+        let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the request loop panicked")));
+        ended.map_err(Error::Session)?;
+        match self.closed.get() {
+            Some(Err(text)) => Err(Error::Closing(text.clone())),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if let Err(error) = attach::detach(&self.target, true) {
+                tracing::warn!(target = %self.target.display(), %error, "cannot unmount");
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    target: PathBuf,
+}
+
+impl Unmounter {
+    /// Takes the mount away if nothing is open on it. Does not wait for the volume to close: joining does.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] with what holds it, if something does.
+    pub fn unmount(&self) -> Result<()> {
+        crate::unmount::detach(&self.target)
+    }
+}

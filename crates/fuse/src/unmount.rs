@@ -1,0 +1,267 @@
+//! `varve umount DIR`: returns when everything is durable and the mount's process has gone, or says what holds it.
+
+use crate::attach;
+use crate::error::{Error, Result};
+use crate::mounts::{self, MountEntry, TYPE};
+use crate::virtual_xattrs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The last descriptor of a process that has just ended is closed a moment after the process: an unmount that is
+/// refused while nothing seems to hold the mount is tried again so often.
+const BUSY_TRIES: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// A list longer than this helps nobody.
+const HOLDERS_MAX: usize = 32;
+/// A command is shown on one line of a terminal.
+const COMMAND_CHARACTERS_MAX: usize = 80;
+
+/// What keeps a mount busy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    Process { pid: u32, command: String, how: How },
+    /// Another mount below.
+    Mount(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    WorkingDirectory,
+    RootDirectory,
+    Program,
+    OpenFile,
+    MappedFile,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Mount(path) => write!(f, "another mount at {}", path.display()),
+            Holder::Process { pid, command, how } => {
+                let how = match how {
+                    How::WorkingDirectory => "its working directory is there",
+                    How::RootDirectory => "its root directory is there",
+                    How::Program => "it is a program from there",
+                    How::OpenFile => "it has a file open there",
+                    How::MappedFile => "it has a file mapped from there",
+                };
+                write!(f, "process {pid} ({command}): {how}")
+            }
+        }
+    }
+}
+
+/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end.
+///
+/// # Errors
+/// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
+/// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
+/// to have ended.
+pub fn unmount(target: &Path, wait: Duration) -> Result<()> {
+    let mount = find(target)?;
+    let target = mount.target;
+    // A volume whose process died has nothing left to write.
+    let alive = !matches!(rustix::fs::statfs(&target), Err(Errno::NOTCONN | Errno::CONNABORTED));
+    let process = if alive { server_of(&target) } else { Ok(None) };
+    if alive {
+        sync(&target)?;
+    }
+    detach(&target)?;
+    match process {
+        Ok(None) => Ok(()),
+        Ok(Some((pid, process))) if ended(&process, wait).map_err(unwatched(&target))? => {
+            tracing::debug!(pid, "the mount's process has ended");
+            Ok(())
+        }
+        Ok(Some((pid, _))) => Err(Error::StillRunning { target, pid, waited: wait }),
+        Err(source) => Err(unwatched(&target)(source)),
+    }
+}
+
+fn unwatched(target: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Unwatched { target: target.to_owned(), source }
+}
+
+/// Takes the mount away unless it is busy.
+pub(crate) fn detach(target: &Path) -> Result<()> {
+    for _ in 0..BUSY_TRIES {
+        match attach::detach(target, false) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                let holders = holders(target);
+                if !holders.is_empty() {
+                    return Err(Error::Busy { target: target.to_owned(), holders });
+                }
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            Err(source) => return Err(Error::Unmount { target: target.to_owned(), source }),
+        }
+    }
+    Err(Error::Busy { target: target.to_owned(), holders: Vec::new() })
+}
+
+fn find(target: &Path) -> Result<MountEntry> {
+    let wrap = |source| Error::Unmount { target: target.to_owned(), source };
+    let resolved = resolve(target).map_err(wrap)?;
+    let table = mounts::table().map_err(wrap)?;
+    match mounts::at(&table, &resolved) {
+        Some(mount) if mount.kind == TYPE => Ok(mount),
+        Some(mount) => Err(Error::NotVarve { target: resolved, kind: mount.kind }),
+        None => {
+            let around = resolved.ancestors().find_map(|ancestor| mounts::at(&table, ancestor));
+            match around.filter(|mount| mount.kind == TYPE) {
+                Some(mount) => Err(Error::InsideMount { target: resolved, mount: mount.target }),
+                None => Err(Error::NotMounted(resolved)),
+            }
+        }
+    }
+}
+
+/// The path as the table of mounts has it. A mount whose process died, or that is closed to this user, cannot be looked
+/// into, but the directory around it can.
+fn resolve(target: &Path) -> io::Result<PathBuf> {
+    match target.canonicalize() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) => {
+            let absolute = std::path::absolute(target)?;
+            match (absolute.parent(), absolute.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                _ => Err(error),
+            }
+        }
+        resolved => resolved,
+    }
+}
+
+/// Everything goes to disk while failure can still be told: after the unmount only the process's log would know. First
+/// what the kernel has not handed over yet (pages written through shared mappings), then what the volume has
+/// acknowledged. A user who may not read the root directory relies on the process, which does the same when it ends.
+fn sync(target: &Path) -> Result<()> {
+    let synced = File::open(target)
+        .and_then(|root| Ok(rustix::fs::syncfs(root)?))
+        .and_then(|()| virtual_xattrs::sync(target));
+    match synced {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced.map_err(|source| Error::NotDurable { target: target.to_owned(), source }),
+    }
+}
+
+/// The process that serves the mount, by its own word; `None` if it has just ended.
+fn server_of(target: &Path) -> io::Result<Option<(u32, OwnedFd)>> {
+    let stated = virtual_xattrs::process(target)?;
+    if stated.namespace != virtual_xattrs::own_namespace()? {
+        return Err(io::Error::other("it runs in another namespace of processes"));
+    }
+    let pid = i32::try_from(stated.pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("it has no number"))?;
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => Ok(Some((stated.pid, process))),
+        Err(Errno::SRCH) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    let ready = rustix::io::retry_on_intr(|| poll(&mut watched, Some(&timeout)))?;
+    Ok(ready == 1)
+}
+
+/// Who uses the mount at `target`: every process whose /proc entry shows a path on it, and mounts below. Processes of
+/// others are unseen unless this is root.
+pub fn holders(target: &Path) -> Vec<Holder> {
+    let mut found = Vec::new();
+    let table = mounts::table().unwrap_or_default();
+    let below = table.iter().filter(|mount| mount.target != target && mount.target.starts_with(target));
+    found.extend(below.map(|mount| Holder::Mount(mount.target.clone())));
+    let device = mounts::at(&table, target).map(|mount| mount.device);
+    let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if found.len() >= HOLDERS_MAX {
+            break;
+        }
+        if let Some(how) = how_held(&process.path(), target, device) {
+            found.push(Holder::Process { pid, command: command(&process.path()), how });
+        }
+    }
+    found
+}
+
+fn how_held(process: &Path, target: &Path, device: Option<(u32, u32)>) -> Option<How> {
+    let on_mount = |link: PathBuf| std::fs::read_link(link).is_ok_and(|path| path.starts_with(target));
+    let links = [("cwd", How::WorkingDirectory), ("root", How::RootDirectory), ("exe", How::Program)];
+    if let Some((_, how)) = links.into_iter().find(|(name, _)| on_mount(process.join(name))) {
+        return Some(how);
+    }
+    let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    if open.into_iter().any(|descriptor| on_mount(descriptor.path())) {
+        return Some(How::OpenFile);
+    }
+    let maps = std::fs::read(process.join("maps")).unwrap_or_default();
+    let device = device?;
+    let mapped = maps.split(|byte| *byte == b'\n').any(|line| maps_device(line) == Some(device));
+    mapped.then_some(How::MappedFile)
+}
+
+/// The device of a line of `maps`: `7f00-7f01 r-xp 00000000 fe:01 1234 /path`, its numbers in hexadecimal.
+fn maps_device(line: &[u8]) -> Option<(u32, u32)> {
+    let field = line.split(|byte| *byte == b' ').nth(3)?;
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+}
+
+fn command(process: &Path) -> String {
+    let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> = line.split(|byte| *byte == 0).filter(|w| !w.is_empty()).map(String::from_utf8_lossy).collect();
+    let joined = words.join(" ");
+    match joined.char_indices().nth(COMMAND_CHARACTERS_MAX) {
+        Some((cut, _)) => format!("{}…", &joined[..cut]),
+        None if joined.is_empty() => {
+            let name = std::fs::read(process.join("comm")).unwrap_or_default();
+            String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+        }
+        None => joined,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `varve umount` names what holds a mount.
+    #[test]
+    fn this_process_is_found_by_its_open_file_and_its_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap();
+        let own = |holders: Vec<Holder>| {
+            holders.into_iter().find(|h| matches!(h, Holder::Process { pid, .. } if *pid == std::process::id()))
+        };
+        assert_eq!(own(holders(&path)), None);
+        let file = File::create(path.join("open")).unwrap();
+        let held = own(holders(&path)).expect("holds a file");
+        assert!(matches!(held, Holder::Process { how: How::OpenFile, .. }), "{held}");
+        drop(file);
+        let program = std::env::current_exe().unwrap();
+        assert!(own(holders(program.parent().unwrap())).is_some());
+    }
+
+    #[test]
+    fn maps_are_searched_by_device() {
+        assert_eq!(maps_device(b"7f00-7f01 r-xp 00000000 fe:1a 1234    /path"), Some((0xfe, 0x1a)));
+        assert_eq!(maps_device(b""), None);
+    }
+
+    #[test]
+    fn a_plain_directory_is_not_unmounted() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(matches!(unmount(directory.path(), Duration::ZERO), Err(Error::NotMounted(_))));
+        assert!(matches!(unmount(Path::new("/proc"), Duration::ZERO), Err(Error::NotVarve { .. })));
+    }
+}

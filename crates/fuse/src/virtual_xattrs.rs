@@ -1,0 +1,97 @@
+//! Extended attributes that no file has: what a mount tells of itself to `varve stats`, `varve info` and
+//! `varve umount`. They are read with getxattr(2), need no socket and no privilege beyond reading the file, and are
+//! never listed, so that copying tools do not see them.
+
+use crate::error::{Error, Result};
+use serde_json::json;
+use std::io;
+use std::path::Path;
+use varve_client::Counters;
+
+/// On the root of the mount: counters of its operations, as JSON.
+pub(crate) const STATS: &[u8] = b"varve.stats";
+/// On anything: its inode, shard, partitions and where its bytes are, as JSON.
+pub(crate) const INFO: &[u8] = b"varve.info";
+/// On the root of the mount: the process that serves it.
+pub(crate) const PROCESS: &[u8] = b"varve.process";
+/// On the root of the mount: empty, and answered when everything acknowledged before is on disk.
+pub(crate) const SYNC: &[u8] = b"varve.sync";
+/// Names that begin so are the mount's own; nobody can set or remove one.
+pub(crate) const PREFIX: &[u8] = b"varve.";
+
+/// XATTR_SIZE_MAX of Linux: no value is longer.
+const VALUE_BYTES_MAX: usize = 64 * 1024;
+
+/// A process and the namespace (an inode of nsfs) in which its number means something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub pid: u32,
+    pub namespace: String,
+}
+
+/// The counters of the volume mounted at `directory`, as JSON.
+///
+/// # Errors
+/// If `directory` is not the root of a mounted volume.
+pub fn stats(directory: &Path) -> Result<String> {
+    text(directory, STATS).map_err(|source| Error::Target { target: directory.to_owned(), source })
+}
+
+/// What the mount knows of the file or directory at `path`, as JSON. A symlink is described itself.
+///
+/// # Errors
+/// If `path` is not on a mounted volume, or this user may not read it.
+pub fn info(path: &Path) -> Result<String> {
+    text(path, INFO).map_err(|source| Error::Target { target: path.to_owned(), source })
+}
+
+/// The process that serves the mount at `directory`.
+pub(crate) fn process(directory: &Path) -> io::Result<Process> {
+    let stated = text(directory, PROCESS)?;
+    let malformed = || io::Error::other(format!("the mount names its process as {stated:?}"));
+    let (pid, namespace) = stated.split_once(' ').ok_or_else(malformed)?;
+    Ok(Process { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
+}
+
+/// Everything that the mount at `directory` has acknowledged is on disk when this returns.
+pub(crate) fn sync(directory: &Path) -> io::Result<()> {
+    text(directory, SYNC).map(drop)
+}
+
+/// What [`stats`] answers: counts since the client connected. Bucket `i` of `latency_log2_us` counts latencies below
+/// `2^i` microseconds that are in no earlier one.
+pub(crate) fn counters(counters: &Counters) -> String {
+    let operation = |count: varve_client::OperationCount| {
+        json!({
+            "operation": count.operation.name(),
+            "calls": count.calls,
+            "errors": count.errors,
+            "total_ns": count.total.as_nanos() as u64,
+            "latency_log2_us": count.latency.as_slice(),
+        })
+    };
+    json!({
+        "pid": std::process::id(),
+        "requests": counters.requests(),
+        "retries": counters.retries(),
+        "reconnects": counters.reconnects(),
+        "operations": counters.all().into_iter().map(operation).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+/// This process, as [`process`] reads it.
+pub(crate) fn own_process() -> io::Result<String> {
+    Ok(format!("{} {}", std::process::id(), own_namespace()?))
+}
+
+pub(crate) fn own_namespace() -> io::Result<String> {
+    Ok(std::fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
+}
+
+fn text(path: &Path, name: &[u8]) -> io::Result<String> {
+    let mut value = vec![0; VALUE_BYTES_MAX];
+    let length = rustix::fs::lgetxattr(path, name, &mut value)?;
+    value.truncate(length);
+    String::from_utf8(value).map_err(io::Error::other)
+}

@@ -1,0 +1,119 @@
+//! The request loop on a real mount, with a file system that only remembers names: the ceiling of `varve bench`, and
+//! mounting and unmounting themselves.
+
+mod common;
+
+use common::{MountPoint, can_mount, is_mounted};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+use varve_fuse::unmount::{Holder, How};
+use varve_fuse::{Access, Error, MountOptions, null};
+
+fn options() -> MountOptions {
+    let mut options = MountOptions::new("null");
+    options.threads = 4;
+    options
+}
+
+/// `--ceilings`: the three phases of mdtest, and writes, work on the null file system from several threads.
+#[test]
+fn names_are_created_found_and_removed() {
+    if !can_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mounted = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let directory = point.join(format!("d{thread}"));
+            scope.spawn(move || {
+                fs::create_dir(&directory).unwrap();
+                for i in 0..200 {
+                    let path = directory.join(format!("file.{i}"));
+                    let mut file = fs::File::create_new(&path).unwrap();
+                    file.write_all(&[7; 100]).unwrap();
+                    drop(file);
+                    assert_eq!(fs::metadata(&path).unwrap().len(), 100);
+                    assert_eq!(fs::File::create_new(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+                    fs::remove_file(&path).unwrap();
+                    assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+                }
+                fs::remove_dir(&directory).unwrap();
+            });
+        }
+    });
+    mounted.unmount().unwrap();
+    assert!(!is_mounted(point.path()));
+}
+
+/// `varve umount` names what holds a mount, and the mount goes on being served until it is let go.
+#[test]
+fn a_busy_mount_is_not_unmounted_and_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mounted = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    let unmounter = mounted.unmounter();
+    let file = fs::File::create(point.join("held")).unwrap();
+    let Err(Error::Busy { holders, .. }) = unmounter.unmount() else { panic!("it is busy") };
+    let own = std::process::id();
+    let how = holders.iter().find_map(|holder| match holder {
+        Holder::Process { pid, how, .. } if *pid == own => Some(*how),
+        _ => None,
+    });
+    assert_eq!(how, Some(How::OpenFile), "{holders:?}");
+    assert!(fs::metadata(point.join("held")).is_ok());
+    drop(file);
+    unmounter.unmount().unwrap();
+    mounted.join().unwrap();
+}
+
+/// What others unmount is noticed, and what they mount there afterwards is left alone.
+#[test]
+fn an_unmount_by_others_ends_the_session_and_nothing_else() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may mount again at once");
+        return;
+    }
+    let point = MountPoint::new();
+    let first = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    rustix::mount::unmount(point.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    let second = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    first.join().unwrap();
+    assert!(is_mounted(point.path()), "the end of the first session took the second mount away");
+    second.unmount().unwrap();
+}
+
+/// A mount that nobody joins does not outlive its owner.
+#[test]
+fn a_dropped_mount_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    drop(null::mount(point.path(), Duration::ZERO, &options()).unwrap());
+    assert!(!is_mounted(point.path()));
+}
+
+/// `-o` reaches the kernel: type, source, flags and who may use the mount.
+#[test]
+fn the_table_of_mounts_shows_what_was_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mut options = options();
+    options.parse(r"fsname=/some\,store,ro,nosuid,nodev,noexec,noatime,max_read=65536").unwrap();
+    let mounted = null::mount(point.path(), Duration::ZERO, &options).unwrap();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let path = point.path().canonicalize().unwrap();
+    let line = table.lines().find(|line| line.contains(path.to_str().unwrap())).unwrap().to_owned();
+    assert!(line.contains(" ro,nosuid,nodev,noexec,noatime "), "{line}");
+    assert!(line.contains(" - fuse.varve /some,store "), "{line}");
+    assert!(line.contains("default_permissions") && line.contains("max_read=65536"), "{line}");
+    assert_eq!(line.contains("allow_other"), options.access == Access::Everyone, "{line}");
+    assert_eq!(fs::write(point.join("x"), b"").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    mounted.unmount().unwrap();
+}

@@ -1,0 +1,252 @@
+//! The bare request-reply rate over Unix sockets: clients send frames as long as a create's and get frames as long as
+//! its answer, and nobody does anything with them.
+//!
+//! Four servers are tried, for which is best depends on the machine and the number of clients: a thread a connection
+//! or worker threads that each wait for many, and either may look for 20 µs whether something comes before it sleeps
+//! (an idle processor takes longer than that to wake). Clients wait the way their server does.
+
+use super::REQUEST_REPLY;
+use crate::{Error, Result, interrupt};
+use rustix::event::epoll;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use varve_wire::{
+    Call, CallId, FileContent, NewNode, NodeReply, Reply, Request, Response, WireAttributes, WireCredentials, WireKind,
+    WireTime, frame,
+};
+
+/// How long each variant is measured, each turn.
+const TIME: Duration = Duration::from_millis(300);
+/// How long one looks before one sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Waiting {
+    Blocking,
+    Spinning,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Server {
+    ThreadAConnection,
+    Workers,
+}
+
+const VARIANTS: [(&str, Server, Waiting); 4] = [
+    ("request-reply/threads-blocking", Server::ThreadAConnection, Waiting::Blocking),
+    ("request-reply/threads-spinning", Server::ThreadAConnection, Waiting::Spinning),
+    ("request-reply/workers-blocking", Server::Workers, Waiting::Blocking),
+    ("request-reply/workers-spinning", Server::Workers, Waiting::Spinning),
+];
+
+/// Round trips a second of all `clients` together, for each variant and (first, as [`REQUEST_REPLY`]) the best.
+pub fn measure(clients: usize, workers: usize) -> Result<Vec<(&'static str, f64)>> {
+    let sizes = Sizes::of_a_create()?;
+    let mut rates = Vec::with_capacity(VARIANTS.len() + 1);
+    for (name, server, waiting) in VARIANTS {
+        interrupt::check()?;
+        let rate = run(server, waiting, clients, workers.clamp(1, clients), sizes)
+            .map_err(|error| Error::Ceiling { name: REQUEST_REPLY, reason: error.to_string() })?;
+        rates.push((name, rate));
+    }
+    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    rates.insert(0, (REQUEST_REPLY, best));
+    Ok(rates)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sizes {
+    pub(super) request: usize,
+    pub(super) reply: usize,
+}
+
+impl Sizes {
+    /// The frames of a create in a shared directory, as Varve sends them.
+    pub(super) fn of_a_create() -> Result<Sizes> {
+        let id = CallId { session: u64::MAX / 3, slot: 5, number: 1_000_000 };
+        let time = WireTime { seconds: 1_800_000_000, nanoseconds: 123_456_789 };
+        let call = Call::Create {
+            parent: (7 << 48) | 100,
+            name: b"file.mdtest.5.12345".to_vec(),
+            node: NewNode::Regular,
+            mode: 0o644,
+            open: false,
+        };
+        let credentials = WireCredentials { uid: 1000, gid: 1000, groups: vec![1000, 27] };
+        let request = Request { id, shard: 9, credentials, released: Vec::new(), call };
+        let attributes = WireAttributes {
+            kind: WireKind::Regular,
+            mode: 0o644,
+            uid: 1000,
+            gid: 1000,
+            nlink: 1,
+            size: 0,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let content = FileContent::Inline { data: None };
+        let node = NodeReply { inode: (9 << 48) | 1_000_000, attributes, content, generation: 0, by_inode: false };
+        let response = Response { id, result: Ok(Reply::Node(node)) };
+        let fail = |error: frame::FrameError| Error::Ceiling { name: REQUEST_REPLY, reason: error.to_string() };
+        let (mut sent, mut answered) = (Vec::new(), Vec::new());
+        frame::encode(&request, &mut sent).map_err(fail)?;
+        frame::encode(&response, &mut answered).map_err(fail)?;
+        Ok(Sizes { request: sent.len(), reply: answered.len() })
+    }
+}
+
+fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: Sizes) -> io::Result<f64> {
+    let pairs = (0..clients).map(|_| UnixStream::pair()).collect::<io::Result<Vec<_>>>()?;
+    let (near, far): (Vec<UnixStream>, Vec<UnixStream>) = pairs.into_iter().unzip();
+    let groups: Vec<Vec<UnixStream>> = match server {
+        Server::ThreadAConnection => far.into_iter().map(|socket| vec![socket]).collect(),
+        Server::Workers => {
+            let mut groups: Vec<Vec<UnixStream>> = (0..workers).map(|_| Vec::new()).collect();
+            far.into_iter().enumerate().for_each(|(i, socket)| groups[i % workers].push(socket));
+            groups
+        }
+    };
+    let (stop, start) = (&AtomicBool::new(false), &Barrier::new(clients));
+    std::thread::scope(|scope| {
+        let servers: Vec<_> = groups
+            .into_iter()
+            .map(|sockets| {
+                scope.spawn(move || match (server, sockets) {
+                    (Server::ThreadAConnection, sockets) => serve_one(&sockets[0], waiting, sizes),
+                    (Server::Workers, sockets) => serve_many(&sockets, waiting, sizes),
+                })
+            })
+            .collect();
+        let callers: Vec<_> =
+            near.into_iter().map(|socket| scope.spawn(move || call(socket, waiting, sizes, start, stop))).collect();
+        std::thread::sleep(TIME);
+        stop.store(true, Relaxed);
+        let mut total = 0.0;
+        let mut outcome = Ok(());
+        for caller in callers {
+            match caller.join() {
+                Ok(Ok(per_second)) => total += per_second,
+                Ok(Err(error)) => outcome = Err(error),
+                Err(_) => outcome = Err(io::Error::other("a client panicked")),
+            }
+        }
+        // The clients' sockets are closed now, which ends the servers.
+        for server in servers {
+            match server.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => outcome = Err(error),
+                Err(_) => outcome = Err(io::Error::other("a server thread panicked")),
+            }
+        }
+        outcome.map(|()| total)
+    })
+}
+
+/// One client: round trips a second. Its socket is closed at the end.
+fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Barrier, stop: &AtomicBool) -> io::Result<f64> {
+    let request = vec![0x5a; sizes.request];
+    let mut reply = vec![0; sizes.reply];
+    start.wait();
+    let begun = Instant::now();
+    let mut calls = 0_u64;
+    while !stop.load(Relaxed) {
+        send(socket.as_fd(), &request)?;
+        if !receive(socket.as_fd(), &mut reply, waiting)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        calls += 1;
+    }
+    Ok(calls as f64 / begun.elapsed().as_secs_f64())
+}
+
+fn serve_one(socket: &UnixStream, waiting: Waiting, sizes: Sizes) -> io::Result<()> {
+    let mut request = vec![0; sizes.request];
+    let reply = vec![0xa5; sizes.reply];
+    while receive(socket.as_fd(), &mut request, waiting)? {
+        send(socket.as_fd(), &reply)?;
+    }
+    Ok(())
+}
+
+fn serve_many(sockets: &[UnixStream], waiting: Waiting, sizes: Sizes) -> io::Result<()> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (i, socket) in sockets.iter().enumerate() {
+        epoll::add(&epoll, socket, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
+    }
+    let mut request = vec![0; sizes.request];
+    let reply = vec![0xa5; sizes.reply];
+    let mut open = sockets.len();
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(sockets.len());
+    while open > 0 {
+        wait(&epoll, &mut events, waiting)?;
+        for event in &events {
+            let socket = &sockets[event.data.u64() as usize];
+            // A client sends a request in one piece and waits for the answer, so a whole one is there.
+            if receive(socket.as_fd(), &mut request, Waiting::Blocking)? {
+                send(socket.as_fd(), &reply)?;
+            } else {
+                epoll::delete(&epoll, socket)?;
+                open -= 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, waiting: Waiting) -> io::Result<()> {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let begun = Instant::now();
+    while waiting == Waiting::Spinning && begun.elapsed() < SPIN {
+        events.clear();
+        epoll::wait(epoll, rustix::buffer::spare_capacity(events), Some(&now))?;
+        if !events.is_empty() {
+            return Ok(());
+        }
+    }
+    events.clear();
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn send(socket: BorrowedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Fills `buffer`; `false` where the peer closed the connection before its first byte.
+fn receive(socket: BorrowedFd, buffer: &mut [u8], waiting: Waiting) -> io::Result<bool> {
+    let mut filled = 0;
+    let mut spun: Option<Instant> = None;
+    let mut block = waiting == Waiting::Blocking;
+    while filled < buffer.len() {
+        let flags = if block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        match rustix::net::recv(socket, &mut buffer[filled..], flags) {
+            Ok((_, 0)) if filled == 0 => return Ok(false),
+            Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, received)) => filled += received,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                std::hint::spin_loop();
+                block = spun.get_or_insert_with(Instant::now).elapsed() >= SPIN;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}

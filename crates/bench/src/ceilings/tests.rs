@@ -1,0 +1,43 @@
+//! Promises of the ceilings: frames as large as a create's, every variant measured, nothing left in the store.
+
+use super::*;
+use crate::target::Via;
+
+#[test]
+fn frames_are_as_large_as_a_creates() {
+    let sizes = request_reply::Sizes::of_a_create().unwrap();
+    assert!((40..120).contains(&sizes.request), "{sizes:?}");
+    assert!((60..160).contains(&sizes.reply), "{sizes:?}");
+}
+
+#[test]
+fn the_request_reply_ceiling_is_the_best_of_its_variants() {
+    let rates = request_reply::measure(3, 2).unwrap();
+    assert_eq!(rates.len(), 5);
+    assert_eq!(rates[0].0, REQUEST_REPLY);
+    assert!(rates.iter().all(|(_, rate)| *rate > 100.0), "{rates:?}");
+    assert!(rates.iter().all(|(_, rate)| *rate <= rates[0].1));
+}
+
+#[test]
+fn the_stores_fsyncs_are_counted_and_leave_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    assert!(store::fsyncs_per_second(store.path()).unwrap() > 1.0);
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_store_is_not_measured_twice() {
+    let parent = tempfile::tempdir().unwrap();
+    let store = parent.path().join("volume");
+    std::fs::create_dir(&store).unwrap();
+    let library = Via::Library(format!("file://{}", store.display()));
+    let config = CeilingsConfig::default();
+    let beside = Some(parent.path().canonicalize().unwrap());
+    assert_eq!(store::directory(&config, std::slice::from_ref(&library)), beside);
+    let path = Via::Path(parent.path().to_owned());
+    assert_eq!(store::directory(&config, &[library.clone(), path.clone()]), None);
+    assert_eq!(store::fsync_directory(&config, &[library, path]), beside);
+    let without = CeilingsConfig { measure_store: false, ..CeilingsConfig::default() };
+    assert_eq!(store::fsync_directory(&without, &[Via::Library(store.display().to_string())]), None);
+}

@@ -1,0 +1,112 @@
+//! The machine, from /proc and /sys. What a machine does not tell is left empty: it only describes the run.
+
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+fn line(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.lines().next()?.trim().to_owned())
+}
+
+pub fn host() -> String {
+    line("/proc/sys/kernel/hostname").unwrap_or_default()
+}
+
+pub fn kernel() -> String {
+    let name = line("/proc/sys/kernel/ostype").unwrap_or_default();
+    format!("{name} {}", line("/proc/sys/kernel/osrelease").unwrap_or_default())
+}
+
+pub fn governor() -> Option<String> {
+    line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+}
+
+fn field(file: &str, names: &[&str]) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let value = |name: &&str| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| key.trim() == *name)
+            .map(|(_, value)| value)
+    };
+    names.iter().find_map(value).map(|value| value.trim().to_owned())
+}
+
+pub fn cpu_model() -> String {
+    // x86 says "model name"; ARM kernels name the part by number only.
+    field("/proc/cpuinfo", &["model name", "Model", "Processor", "CPU part"]).unwrap_or_default()
+}
+
+pub fn memory_bytes() -> u64 {
+    let text = field("/proc/meminfo", &["MemTotal"]).unwrap_or_default();
+    text.trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
+}
+
+/// Times of all processors since the machine started, in ticks (proc_stat(5)).
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuTimes {
+    idle: u64,
+    stolen: u64,
+    total: u64,
+}
+
+impl CpuTimes {
+    pub fn now() -> io::Result<CpuTimes> {
+        let text = std::fs::read_to_string("/proc/stat")?;
+        CpuTimes::parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no cpu line in /proc/stat"))
+    }
+
+    /// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; the guests' are in user and nice too.
+    pub(super) fn parse(text: &str) -> Option<CpuTimes> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|tick| tick.parse().ok()).take(8).collect();
+        let at = |i: usize| ticks.get(i).copied().unwrap_or(0);
+        (ticks.len() >= 4).then(|| CpuTimes { idle: at(3) + at(4), stolen: at(7), total: ticks.iter().sum() })
+    }
+
+    fn share(&self, earlier: &CpuTimes, part: impl Fn(&CpuTimes) -> u64) -> f64 {
+        let total = self.total.saturating_sub(earlier.total).max(1);
+        part(self).saturating_sub(part(earlier)) as f64 / total as f64
+    }
+
+    pub fn stolen_since(&self, earlier: &CpuTimes) -> f64 {
+        (self.share(earlier, |times| times.stolen) * 1e4).round() / 1e4
+    }
+
+    pub(super) fn busy_since(&self, earlier: &CpuTimes) -> f64 {
+        if self.total <= earlier.total {
+            return 0.0;
+        }
+        (1.0 - self.share(earlier, |times| times.idle)).clamp(0.0, 1.0)
+    }
+}
+
+/// Long enough for 25 ticks a processor, short enough not to be noticed.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The share of the processors' time that is used while this process does nothing.
+pub fn load_now() -> io::Result<f64> {
+    let before = CpuTimes::now()?;
+    std::thread::sleep(LOOK);
+    Ok((CpuTimes::now()?.busy_since(&before) * 100.0).round() / 100.0)
+}
+
+/// In UTC, to the second.
+pub fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil_from_days(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// Days since 1970-01-01 as year, month, day (Hinnant, chrono-Compatible Low-Level Date Algorithms).
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}

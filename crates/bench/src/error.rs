@@ -1,0 +1,44 @@
+//! How a benchmark fails.
+
+use std::io;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for makes no sense; nothing was started.
+    #[error("{0}")]
+    Usage(String),
+    #[error("interrupted")]
+    Interrupted,
+    /// An operation of the workload failed at a target.
+    #[error("{via}: cannot {operation} {path}: {source}")]
+    Operation { via: String, operation: &'static str, path: String, source: io::Error },
+    /// A target gave an answer that no file system may give; its rates would mean nothing.
+    #[error("{via}: wrong answer: {what}")]
+    WrongAnswer { via: String, what: String },
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+    #[error("the ceiling {name} cannot be measured: {reason}")]
+    Ceiling { name: &'static str, reason: String },
+    /// The run is over, but what it made is still there.
+    #[error("cannot remove {path} of {via}, remove it by hand: {source}")]
+    Leftover {
+        via: String,
+        path: String,
+        source: io::Error,
+        #[source]
+        first: Option<Box<Error>>,
+    },
+    #[error("a benchmark's report is damaged: {0}")]
+    Report(#[from] serde_json::Error),
+    #[error("a client thread panicked: {0}")]
+    Panic(String),
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+}

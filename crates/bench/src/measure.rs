@@ -1,0 +1,48 @@
+//! How things are measured: client threads that start together, histograms of latencies, medians and intervals.
+
+mod gate;
+mod interval;
+mod latency;
+#[cfg(test)]
+mod tests;
+
+pub use gate::Gate;
+pub use interval::{Interval, PAIRS_FOR_INTERVAL, paired_ratios};
+pub use latency::{Latencies, Percentiles};
+
+use serde::{Deserialize, Serialize};
+
+/// What several repeats of one measurement gave.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    #[serde(default)]
+    pub mean: f64,
+    /// Standard deviation of the sample (n − 1); 0 for a single one.
+    #[serde(default)]
+    pub stddev: f64,
+    /// Each repeat's value, in order.
+    #[serde(default)]
+    pub samples: Vec<f64>,
+}
+
+impl Spread {
+    /// `None` of no samples.
+    pub fn of(samples: &[f64]) -> Option<Spread> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        let squares = sorted.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+        let stddev = if sorted.len() < 2 { 0.0 } else { (squares / (sorted.len() - 1) as f64).sqrt() };
+        Some(Spread { median: median_of_sorted(&sorted), min, max, mean, stddev, samples: samples.to_vec() })
+    }
+}
+
+/// The middle value, or the mean of the two middle ones.
+fn median_of_sorted(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}

@@ -1,0 +1,43 @@
+//! Progress on stderr, only where stderr is a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// How many operations a client does between two reports: a report costs an atomic addition and, ten times a second,
+/// a line on the terminal, which must not be seen in the rates.
+pub(crate) const STRIDE: u64 = 256;
+
+const REDRAWS_PER_SECOND: u8 = 5;
+
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// `steps` is the number of operations (or bytes) of the whole run.
+    pub(crate) fn new(wanted: bool, steps: u64) -> Progress {
+        let bar = if wanted && std::io::stderr().is_terminal() {
+            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND))
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template("{bar:30.cyan/dim} {percent:>3}% {elapsed} (left {eta}) {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        Progress { bar }
+    }
+
+    pub(crate) fn say(&self, text: String) {
+        self.bar.set_message(text);
+    }
+
+    pub(crate) fn advance(&self, steps: u64) {
+        self.bar.inc(steps);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

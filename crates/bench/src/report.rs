@@ -1,0 +1,195 @@
+//! The report of a run: what was measured, as data ([`Report`], which is also the JSON), as a text table, as a page, and
+//! compared with a recorded one.
+
+mod build;
+mod chart;
+mod compare;
+mod numbers;
+mod page;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use build::{of_mdtest, of_stream};
+pub use compare::{REGRESSION, Regression, compare};
+
+use crate::Result;
+use crate::environment::Environment;
+use crate::measure::{Interval, Percentiles, Spread};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Raised when a key changes its meaning or goes; new keys do not raise it.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything a run gave. Its JSON is a promise to later commands and other programs: `schema_version`, `command`,
+/// `results` and `ceilings` keep their form, other keys are only ever added.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema_version: u32,
+    /// `bench mdtest` or `bench stream`.
+    pub command: String,
+    pub results: Vec<PhaseResult>,
+    #[serde(default)]
+    pub ceilings: Vec<CeilingResult>,
+    #[serde(default)]
+    pub ratios: Vec<Ratio>,
+    /// The settings of the run, by name.
+    #[serde(default)]
+    pub settings: BTreeMap<String, serde_json::Value>,
+    #[serde(default)]
+    pub environment: Environment,
+    /// What makes the figures doubtful, a sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// The command line.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+}
+
+/// One phase at one target with one number of clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseResult {
+    /// `library`, `mount` or `path`.
+    pub via: String,
+    pub phase: String,
+    pub clients: usize,
+    /// Files of all clients together.
+    pub files: u64,
+    pub ops_per_s: Spread,
+    pub latency_us: Percentiles,
+    /// The store or directory.
+    #[serde(default)]
+    pub target: String,
+    /// Of streams: how fast bytes went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mib_per_s: Option<Spread>,
+}
+
+/// A limit that was measured in the same turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CeilingResult {
+    pub name: String,
+    /// Of those that run the same phases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    pub clients: usize,
+    /// The median.
+    pub ops_per_s: f64,
+    #[serde(default)]
+    pub min: f64,
+    #[serde(default)]
+    pub max: f64,
+    #[serde(default)]
+    pub samples: Vec<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<Percentiles>,
+}
+
+/// A target's rate divided by that of its neighbour in the same turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    pub via: String,
+    #[serde(default)]
+    pub target: String,
+    pub phase: String,
+    pub clients: usize,
+    /// `path`, or the name of a ceiling.
+    pub to: String,
+    /// The median of the pairs' ratios.
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub pairs: usize,
+    /// With ten pairs or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+}
+
+impl PhaseResult {
+    /// The rate that the report shows: MiB a second of streams, else operations.
+    pub fn rate(&self) -> &Spread {
+        self.mib_per_s.as_ref().unwrap_or(&self.ops_per_s)
+    }
+}
+
+impl Report {
+    pub fn from_json(text: &str) -> Result<Report> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// One line, for `--json`.
+    pub fn to_json(&self) -> Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    /// A self-contained HTML page.
+    pub fn to_html(&self) -> String {
+        page::render(self)
+    }
+
+    /// mdtest's summary, with the targets side by side.
+    pub fn to_text(&self) -> String {
+        text::render(self)
+    }
+
+    /// How a target is called within this report: its kind, with its place where the kind alone says too little.
+    pub fn label(&self, via: &str, target: &str) -> String {
+        let others = self.results.iter().any(|result| result.via == via && result.target != target);
+        if others { format!("{via}:{target}") } else { via.to_owned() }
+    }
+
+    /// Targets in order, each once.
+    fn targets(&self) -> Vec<(&str, &str)> {
+        let mut targets = Vec::new();
+        for result in &self.results {
+            let target = (result.via.as_str(), result.target.as_str());
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        targets
+    }
+
+    fn phases(&self) -> Vec<&str> {
+        let mut phases = Vec::new();
+        for result in &self.results {
+            if !phases.contains(&result.phase.as_str()) {
+                phases.push(result.phase.as_str());
+            }
+        }
+        phases
+    }
+
+    fn clients(&self) -> Vec<usize> {
+        let mut clients: Vec<usize> = self.results.iter().map(|result| result.clients).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+
+    /// What ratios are to, in order, each once.
+    fn references(&self) -> Vec<&str> {
+        let mut references = Vec::new();
+        for ratio in &self.ratios {
+            if !references.contains(&ratio.to.as_str()) {
+                references.push(ratio.to.as_str());
+            }
+        }
+        references
+    }
+
+    fn ratio(&self, result: &PhaseResult, to: &str) -> Option<&Ratio> {
+        self.ratios.iter().find(|ratio| {
+            ratio.to == to
+                && ratio.via == result.via
+                && ratio.target == result.target
+                && ratio.phase == result.phase
+                && ratio.clients == result.clients
+        })
+    }
+
+    fn unit(&self) -> &'static str {
+        if self.results.iter().any(|result| result.mib_per_s.is_some()) { "MiB/s" } else { "operations/s" }
+    }
+}

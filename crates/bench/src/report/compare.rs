@@ -1,0 +1,55 @@
+//! Whether something became slower: ratios of a run against those of a recorded one. Rates themselves are not
+//! compared, for they are of two machines, or of one on two days.
+
+use super::Report;
+
+/// A ratio that fell by more than this share of itself is reported.
+pub const REGRESSION: f64 = 0.10;
+
+/// One ratio that fell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regression {
+    /// As `library create, 8 clients, to request-reply`.
+    pub name: String,
+    pub recorded: f64,
+    pub now: f64,
+}
+
+impl std::fmt::Display for Regression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let fall = (1.0 - self.now / self.recorded) * 100.0;
+        write!(f, "{}: {:.3} was {:.3} ({fall:.0}% less)", self.name, self.now, self.recorded)
+    }
+}
+
+/// The ratios that are in both reports and fell by more than a tenth. Targets are matched by kind and by their order
+/// within it, for their places are rarely the same twice.
+pub fn compare(now: &Report, recorded: &Report) -> Vec<Regression> {
+    let recorded = named(recorded);
+    let fallen = |(name, ratio): &(String, f64)| {
+        let (_, before) = recorded.iter().find(|(known, _)| known == name)?;
+        (*ratio < before * (1.0 - REGRESSION)).then(|| Regression {
+            name: name.clone(),
+            recorded: *before,
+            now: *ratio,
+        })
+    };
+    named(now).iter().filter_map(fallen).collect()
+}
+
+fn named(report: &Report) -> Vec<(String, f64)> {
+    let targets = report.targets();
+    let name = |via: &str, target: &str| {
+        let position = targets.iter().filter(|(kind, _)| *kind == via).position(|(_, place)| *place == target);
+        match position {
+            None | Some(0) => via.to_owned(),
+            Some(n) => format!("{via} #{}", n + 1),
+        }
+    };
+    let of = |ratio: &super::Ratio| {
+        let target = name(&ratio.via, &ratio.target);
+        let clients = super::numbers::clients(ratio.clients);
+        (format!("{target} {}, {clients}, to {}", ratio.phase, ratio.to), ratio.median)
+    };
+    report.ratios.iter().map(of).collect()
+}

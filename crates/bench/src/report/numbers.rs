@@ -1,0 +1,65 @@
+//! Numbers for people.
+
+/// Three significant digits with k, M or G: `45.3 k`.
+pub fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        x if x >= 0.9995e9 => (value / 1e9, " G"),
+        x if x >= 0.9995e6 => (value / 1e6, " M"),
+        x if x >= 999.5 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    format!("{}{unit}", digits(scaled))
+}
+
+fn digits(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        x if x >= 99.95 => format!("{value:.0}"),
+        x if x >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// Microseconds as µs, ms or s.
+pub fn latency(microseconds: f64) -> String {
+    match microseconds {
+        x if x >= 0.9995e6 => format!("{} s", digits(x / 1e6)),
+        x if x >= 999.5 => format!("{} ms", digits(x / 1e3)),
+        x => format!("{} µs", digits(x)),
+    }
+}
+
+/// Thousands apart: `45 312`, or with a decimal below a thousand.
+pub fn grouped(value: f64) -> String {
+    if value.abs() < 1000.0 {
+        return format!("{value:.1}");
+    }
+    let plain = format!("{:.0}", value.abs());
+    let mut text = String::from(if value < 0.0 { "-" } else { "" });
+    for (i, digit) in plain.chars().enumerate() {
+        if i > 0 && (plain.len() - i) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Two digits after the point below 10, else one: `0.42`, `13.1`.
+pub fn ratio(value: f64) -> String {
+    if value < 9.995 { format!("{value:.2}") } else { format!("{value:.1}") }
+}
+
+/// `1 client`, `2 clients`.
+pub fn clients(clients: usize) -> String {
+    if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") }
+}
+
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 => format!("{} GiB", digits(b as f64 / (1_u64 << 30) as f64)),
+        b if b >= 1 << 20 => format!("{} MiB", digits(b as f64 / (1_u64 << 20) as f64)),
+        b if b >= 1 << 10 => format!("{} KiB", digits(b as f64 / 1024.0)),
+        b => format!("{b} bytes"),
+    }
+}

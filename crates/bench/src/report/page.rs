@@ -1,0 +1,3 @@
+pub fn render(_r: &super::Report) -> String {
+    String::new()
+}

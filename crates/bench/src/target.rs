@@ -1,0 +1,143 @@
+//! What is measured: one trait, with a plain directory (a mount is one too) and a volume's library behind it.
+//!
+//! A target is opened once; each client thread then connects for itself, so that clients share nothing but the
+//! target. Paths are relative to the target's root and have no leading slash.
+
+mod directory;
+mod library;
+#[cfg(test)]
+mod tests;
+
+pub use directory::DirectoryTarget;
+pub use library::LibraryTarget;
+
+use crate::{Error, Result};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use varve_world::store_url::StoreUrl;
+
+/// How a target is reached, as `--via` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The volume in a store, through Varve's library.
+    Library(String),
+    /// A directory on a FUSE mount.
+    Mount(PathBuf),
+    /// A plain directory.
+    Path(PathBuf),
+}
+
+impl Via {
+    /// The word before the colon; `via` in the JSON.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Via::Library(_) => "library",
+            Via::Mount(_) => "mount",
+            Via::Path(_) => "path",
+        }
+    }
+
+    /// What follows the colon; `target` in the JSON.
+    pub fn place(&self) -> String {
+        match self {
+            Via::Library(store) => store.clone(),
+            Via::Mount(dir) | Via::Path(dir) => dir.display().to_string(),
+        }
+    }
+
+    /// The directory whose file system is beneath: of a library, its store's.
+    pub fn directory(&self) -> PathBuf {
+        match self {
+            Via::Library(store) => match StoreUrl::parse(store) {
+                Ok(url) => url.directory().to_owned(),
+                Err(_) => PathBuf::from(store),
+            },
+            Via::Mount(dir) | Via::Path(dir) => dir.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind(), self.place())
+    }
+}
+
+impl FromStr for Via {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Via> {
+        match text.split_once(':') {
+            Some((_, "")) => Err(Error::Usage(format!("{text:?} names no place after its colon"))),
+            Some(("library", store)) => Ok(Via::Library(store.to_owned())),
+            Some(("mount", dir)) => Ok(Via::Mount(PathBuf::from(dir))),
+            Some(("path", dir)) => Ok(Via::Path(PathBuf::from(dir))),
+            _ => Err(Error::Usage(format!(
+                "{text:?} is no way to a target: use library:STORE, mount:DIR or path:DIR (a path:DIR may hold colons)"
+            ))),
+        }
+    }
+}
+
+/// Something that is measured.
+pub trait Target: Send + Sync {
+    /// As in messages: `path:/mnt/x`.
+    fn label(&self) -> String;
+
+    /// Opens one client's own way to the target. Called on the thread that will use it.
+    fn connect(&self) -> Result<Box<dyn Client>>;
+}
+
+/// One client of a target; used by one thread. Operations take names in the directory that was entered last.
+pub trait Client {
+    /// Later names are looked for in `directory`, which is relative to the target's root (empty: the root itself).
+    fn enter(&mut self, directory: &str) -> io::Result<()>;
+
+    /// open(2) with `O_CREAT | O_EXCL`, write of `content` if it has bytes, close.
+    fn create(&mut self, name: &str, content: &[u8]) -> io::Result<()>;
+
+    /// lstat(2); the size in bytes.
+    fn stat(&mut self, name: &str) -> io::Result<u64>;
+
+    /// open, read to the end, close; how many bytes there were.
+    fn read(&mut self, name: &str, buffer: &mut [u8]) -> io::Result<u64>;
+
+    fn unlink(&mut self, name: &str) -> io::Result<()>;
+
+    fn make_directory(&mut self, name: &str) -> io::Result<()>;
+
+    fn remove_directory(&mut self, name: &str) -> io::Result<()>;
+
+    /// Removes `path`, relative to the target's root, and everything in it; nothing there is no error. Not measured.
+    fn remove_tree(&mut self, path: &str) -> io::Result<()>;
+}
+
+/// Opens the target that `via` names and checks that it is what it says.
+pub fn open(via: &Via) -> Result<Box<dyn Target>> {
+    match via {
+        Via::Library(store) => Ok(Box::new(LibraryTarget::open(store)?)),
+        Via::Mount(dir) => {
+            let mount = crate::environment::mount_of(dir).map_err(Error::io(format!("{}", dir.display())))?;
+            if !mount.filesystem.starts_with("fuse") {
+                return Err(Error::Usage(format!(
+                    "mount:{} is not on a FUSE mount but on {}; is the volume mounted? (for a plain directory say path:{})",
+                    dir.display(),
+                    mount.filesystem,
+                    dir.display()
+                )));
+            }
+            Ok(Box::new(DirectoryTarget::open("mount", dir)?))
+        }
+        Via::Path(dir) => Ok(Box::new(DirectoryTarget::open("path", dir)?)),
+    }
+}
+
+fn missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+fn joined(directory: &Path, path: &str) -> PathBuf {
+    if path.is_empty() { directory.to_owned() } else { directory.join(path) }
+}

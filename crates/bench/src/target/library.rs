@@ -1,0 +1,135 @@
+//! A volume through Varve's library, without a kernel between. Each client joins the volume for itself, as another
+//! process would: session, connections and caches of its own.
+
+use super::{Client, Target};
+use crate::{Error, Result};
+use std::io;
+use varve_client::{Failure, Library, now};
+use varve_types::{Errno, FileKind, Mode};
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::VolumeDir;
+
+pub struct LibraryTarget {
+    store: String,
+    volume: VolumeDir,
+}
+
+impl LibraryTarget {
+    /// `store` as on the command line: a `file://` URL or a path. A server must be running.
+    pub fn open(store: &str) -> Result<LibraryTarget> {
+        let url = StoreUrl::parse(store).map_err(|error| Error::Usage(format!("library:{store}: {error}")))?;
+        Ok(LibraryTarget { store: store.to_owned(), volume: VolumeDir::new(url.directory()) })
+    }
+}
+
+impl Target for LibraryTarget {
+    fn label(&self) -> String {
+        format!("library:{}", self.store)
+    }
+
+    fn connect(&self) -> Result<Box<dyn Client>> {
+        let library = Library::open_volume(self.volume.clone())
+            .map_err(|failure| Error::Io { what: self.label(), source: to_io(failure) })?;
+        Ok(Box::new(LibraryClient { library, path: String::from("/"), directory_len: 1 }))
+    }
+}
+
+struct LibraryClient {
+    library: Library,
+    /// The directory that was entered, with a slash at its end; a name is put behind it for each call.
+    path: String,
+    directory_len: usize,
+}
+
+const FILE_MODE: Mode = Mode(0o644);
+const DIRECTORY_MODE: Mode = Mode(0o755);
+
+/// Keeps the errno where there is nothing more to say, so that `ErrorKind` is right.
+fn to_io(failure: Failure) -> io::Error {
+    let errno = io::Error::from_raw_os_error(failure.errno.number());
+    match &failure.message {
+        None => errno,
+        Some(message) => io::Error::new(errno.kind(), format!("{message} ({})", failure.errno)),
+    }
+}
+
+impl LibraryClient {
+    fn path(&mut self, name: &str) {
+        self.path.truncate(self.directory_len);
+        self.path.push_str(name);
+    }
+
+    fn remove(&self, path: &str) -> varve_client::Result<()> {
+        let mut children = Vec::new();
+        now(self.library.list(path.as_bytes(), &mut |entry| {
+            children.push((String::from_utf8_lossy(entry.name).into_owned(), entry.kind));
+            true
+        }))?;
+        for (name, kind) in children {
+            let child = format!("{path}/{name}");
+            match kind {
+                FileKind::Directory => self.remove(&child)?,
+                _ => now(self.library.unlink(child.as_bytes()))?,
+            }
+        }
+        now(self.library.remove_directory(path.as_bytes()))
+    }
+}
+
+impl Client for LibraryClient {
+    fn enter(&mut self, directory: &str) -> io::Result<()> {
+        self.path.clear();
+        self.path.push('/');
+        self.path.push_str(directory);
+        // Asking for it once fills the caches of the walk, as opening a directory does for the kernel's.
+        now(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
+        if !directory.is_empty() {
+            self.path.push('/');
+        }
+        self.directory_len = self.path.len();
+        Ok(())
+    }
+
+    fn create(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.path(name);
+        let path = self.path.as_bytes();
+        if content.is_empty() {
+            now(self.library.create(path, FILE_MODE)).map_err(to_io)
+        } else {
+            now(self.library.write_file(path, FILE_MODE, content)).map_err(to_io)
+        }
+    }
+
+    fn stat(&mut self, name: &str) -> io::Result<u64> {
+        self.path(name);
+        let node = now(self.library.stat(self.path.as_bytes())).map_err(to_io)?;
+        Ok(node.attributes.size)
+    }
+
+    fn read(&mut self, name: &str, _buffer: &mut [u8]) -> io::Result<u64> {
+        self.path(name);
+        Ok(now(self.library.read_file(self.path.as_bytes())).map_err(to_io)?.len() as u64)
+    }
+
+    fn unlink(&mut self, name: &str) -> io::Result<()> {
+        self.path(name);
+        now(self.library.unlink(self.path.as_bytes())).map_err(to_io)
+    }
+
+    fn make_directory(&mut self, name: &str) -> io::Result<()> {
+        self.path(name);
+        now(self.library.make_directory(self.path.as_bytes(), DIRECTORY_MODE)).map_err(to_io)
+    }
+
+    fn remove_directory(&mut self, name: &str) -> io::Result<()> {
+        self.path(name);
+        now(self.library.remove_directory(self.path.as_bytes())).map_err(to_io)
+    }
+
+    fn remove_tree(&mut self, path: &str) -> io::Result<()> {
+        match self.remove(&format!("/{path}")) {
+            Err(failure) if failure.errno == Errno::ENOENT => Ok(()),
+            result => result.map_err(to_io),
+        }
+    }
+}

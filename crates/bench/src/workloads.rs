@@ -1,0 +1,69 @@
+//! The workloads, a module each.
+
+pub mod mdtest;
+pub mod stream;
+
+use crate::target::{Client, Target};
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Above this many client threads on one machine only its scheduler is measured.
+pub const CLIENTS_MAX: usize = 1024;
+/// More repeats than this tell nothing new and would fill the report.
+pub const REPEAT_MAX: u32 = 10_000;
+
+/// The one directory of a target that holds everything a run makes.
+pub(crate) struct Workplace {
+    pub(crate) directory: String,
+}
+
+impl Workplace {
+    /// Makes it. Its name is unlike any that another process, or another run in this process, makes.
+    pub(crate) fn make(target: &dyn Target, control: &mut dyn Client) -> Result<Workplace> {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let run = RUNS.fetch_add(1, Relaxed);
+        let directory = format!("varve-bench.{}.{now_ms}.{run}", std::process::id());
+        let made = control.enter("").and_then(|()| control.make_directory(&directory));
+        made.map_err(|source| Error::Operation {
+            via: target.label(),
+            operation: "make the directory",
+            path: directory.clone(),
+            source,
+        })?;
+        Ok(Workplace { directory })
+    }
+
+    /// Removes it and what is in it, and keeps `outcome` unless the removal fails: what is left behind must be said.
+    pub(crate) fn remove<T>(self, target: &dyn Target, control: &mut dyn Client, outcome: Result<T>) -> Result<T> {
+        // After an error the old connection may be the broken thing, so a second attempt is made with a new one.
+        let removed = control.remove_tree(&self.directory).or_else(|first| match target.connect() {
+            Ok(mut anew) => anew.remove_tree(&self.directory),
+            Err(_) => Err(first),
+        });
+        match removed {
+            Ok(()) => outcome,
+            Err(source) => {
+                let first = outcome.err().map(Box::new);
+                Err(Error::Leftover { via: target.label(), path: self.directory, source, first })
+            }
+        }
+    }
+}
+
+/// A panic of a client thread as an error, so that the run still cleans up.
+pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    Error::Panic(text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned()))
+}
+
+fn check_clients_and_repeat(clients: &[usize], repeat: u32) -> Result<()> {
+    if clients.is_empty() || clients.iter().any(|n| *n == 0 || *n > CLIENTS_MAX) {
+        return Err(Error::Usage(format!("the number of clients goes from 1 to {CLIENTS_MAX}")));
+    }
+    if repeat == 0 || repeat > REPEAT_MAX {
+        return Err(Error::Usage(format!("the number of repeats goes from 1 to {REPEAT_MAX}")));
+    }
+    Ok(())
+}

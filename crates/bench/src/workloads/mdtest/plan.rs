@@ -1,0 +1,190 @@
+//! What each client does in each phase: pure arithmetic from the settings and a seed.
+
+use serde::{Deserialize, Serialize};
+
+/// One phase; all clients begin it together and the next begins when all have ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Create,
+    Stat,
+    Read,
+    Delete,
+    Mkdir,
+    Rmdir,
+}
+
+impl Phase {
+    /// `phase` in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Create => "create",
+            Phase::Stat => "stat",
+            Phase::Read => "read",
+            Phase::Delete => "delete",
+            Phase::Mkdir => "mkdir",
+            Phase::Rmdir => "rmdir",
+        }
+    }
+
+    /// As mdtest's summary calls it.
+    pub fn title(name: &str) -> &str {
+        match name {
+            "create" => "File creation",
+            "stat" => "File stat",
+            "read" => "File read",
+            "delete" => "File removal",
+            "mkdir" => "Directory creation",
+            "rmdir" => "Directory removal",
+            other => other,
+        }
+    }
+
+    /// Whose files a client works on: mdtest's `-N` with a stride of one client, so that nobody stats, reads or
+    /// deletes what is still in a cache of its own, and nobody deletes what it has just read.
+    fn shift(self) -> usize {
+        match self {
+            Phase::Create | Phase::Mkdir => 0,
+            Phase::Stat | Phase::Rmdir => 1,
+            Phase::Read => 2,
+            Phase::Delete => 3,
+        }
+    }
+
+    fn shuffled(self) -> bool {
+        self.shift() != 0
+    }
+}
+
+/// One pass over one target.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub clients: usize,
+    /// Files of all clients together.
+    pub files: u64,
+    /// A directory a client instead of one for all.
+    pub unique_dirs: bool,
+    /// The middle of the names, so that two plans can share a directory.
+    pub stem: &'static str,
+    /// Bytes that each file gets when it is created.
+    pub write_bytes: usize,
+    pub phases: Vec<Phase>,
+    pub seed: u64,
+}
+
+impl Plan {
+    /// How many of the files are `rank`'s: as even as can be, the first ranks have one more.
+    pub fn share(&self, rank: usize) -> u64 {
+        let (each, more) = (self.files / self.clients as u64, self.files % self.clients as u64);
+        each + u64::from((rank as u64) < more)
+    }
+
+    /// Whose files `rank` works on in `phase`.
+    pub fn owner(&self, phase: Phase, rank: usize) -> usize {
+        match (phase.shift(), self.clients) {
+            (0, _) | (_, 1) => rank,
+            // From 1 to clients - 1: never back to its own files.
+            (shift, clients) => (rank + 1 + (shift - 1) % (clients - 1)) % clients,
+        }
+    }
+
+    /// Directories below the pass's own, one or one a client.
+    pub fn directories(&self) -> Vec<String> {
+        if self.unique_dirs {
+            (0..self.clients).map(|rank| self.directory(rank)).collect()
+        } else {
+            vec![self.directory(0)]
+        }
+    }
+
+    pub fn directory(&self, owner: usize) -> String {
+        if self.unique_dirs { format!("unique.{owner}") } else { "shared".to_owned() }
+    }
+
+    /// The names of an owner's files (or directories) up to their number.
+    pub fn prefix(&self, phase: Phase, owner: usize) -> String {
+        match phase {
+            Phase::Mkdir | Phase::Rmdir => format!("dir.{}.{owner}.", self.stem),
+            _ => format!("file.{}.{owner}.", self.stem),
+        }
+    }
+
+    /// The numbers of the files in the order in which `rank` comes to them in `phase`: each exactly once.
+    pub fn order(&self, phase: Phase, rank: usize) -> Order {
+        let owner = self.owner(phase, rank);
+        let share = self.share(owner);
+        if !phase.shuffled() {
+            return Order::Rising(share);
+        }
+        let mut numbers: Vec<u32> = (0..share as u32).collect();
+        SplitMix64(self.seed ^ ((phase as u64) << 56) ^ ((rank as u64) << 32)).shuffle(&mut numbers);
+        Order::Shuffled(numbers)
+    }
+}
+
+/// File numbers are kept in 32 bits while they are shuffled.
+pub const FILES_MAX: u64 = u32::MAX as u64;
+
+pub enum Order {
+    Rising(u64),
+    Shuffled(Vec<u32>),
+}
+
+impl Order {
+    pub fn len(&self) -> u64 {
+        match self {
+            Order::Rising(len) => *len,
+            Order::Shuffled(numbers) => numbers.len() as u64,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// # Panics
+    /// If `position` is not below [`Order::len`].
+    pub fn at(&self, position: u64) -> u64 {
+        match self {
+            Order::Rising(_) => position,
+            Order::Shuffled(numbers) => u64::from(numbers[position as usize]),
+        }
+    }
+}
+
+/// Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014). A benchmark needs the same order
+/// from the same seed on every machine and nothing more.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Fisher and Yates; the bias of the multiplication is below 2^-32 for 32-bit lengths.
+    fn shuffle(&mut self, numbers: &mut [u32]) {
+        for i in (1..numbers.len()).rev() {
+            let j = ((u128::from(self.next()) * (i as u128 + 1)) >> 64) as usize;
+            numbers.swap(i, j);
+        }
+    }
+}
+
+/// Appends `number` in decimal. `write!` would cost as much as a cached stat's tenth.
+pub fn push_decimal(text: &mut String, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
+}

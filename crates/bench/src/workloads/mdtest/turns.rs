@@ -1,0 +1,236 @@
+//! Turns: every contender (a target or a ceiling) runs the same plan, one after the other.
+
+use super::pass::{self, PhaseOutcome};
+use super::{MdtestConfig, Phase, Plan};
+use crate::ceilings::{self, MountedNull, request_reply};
+use crate::measure::Latencies;
+use crate::progress::Progress;
+use crate::target::{self, Client, DirectoryTarget, Target, Via};
+use crate::workloads::Workplace;
+use crate::{Error, Result, interrupt};
+
+/// What a contender is in the report.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    Target(Via),
+    /// The name of a ceiling that runs the same phases.
+    Ceiling(&'static str),
+}
+
+/// The samples of one phase with one number of clients.
+pub struct Series {
+    pub clients: usize,
+    pub phase: Phase,
+    /// Operations a second, a sample a turn.
+    pub per_second: Vec<f64>,
+    /// The shortest pass, in seconds: what lasts too short is not worth much.
+    pub shortest_s: f64,
+    pub latencies: Latencies,
+}
+
+/// Samples of a ceiling that has no phases.
+pub struct CeilingSeries {
+    pub name: &'static str,
+    pub clients: usize,
+    pub per_second: Vec<f64>,
+}
+
+/// All that was measured.
+pub struct Measured {
+    pub contenders: Vec<(Role, Vec<Series>)>,
+    pub ceilings: Vec<CeilingSeries>,
+}
+
+struct Contender {
+    role: Role,
+    target: Box<dyn Target>,
+    /// Makes and removes directories; measures nothing.
+    control: Box<dyn Client>,
+    workplace: Workplace,
+    passes: u64,
+    series: Vec<Series>,
+}
+
+pub(super) struct Turns<'a> {
+    config: &'a MdtestConfig,
+    contenders: Vec<Contender>,
+    ceilings: Vec<CeilingSeries>,
+    null: Option<MountedNull>,
+}
+
+impl<'a> Turns<'a> {
+    pub(super) fn open(config: &'a MdtestConfig) -> Result<Turns<'a>> {
+        let mut turns = Turns { config, contenders: Vec::new(), ceilings: Vec::new(), null: None };
+        match turns.open_all() {
+            Ok(()) => Ok(turns),
+            // Those that were opened before the one that failed have made their workplaces already.
+            Err(error) => Err(match turns.clean(Err(error)) {
+                Ok(()) | Err(Error::Interrupted) => Error::Interrupted,
+                Err(error) => error,
+            }),
+        }
+    }
+
+    fn open_all(&mut self) -> Result<()> {
+        for via in &self.config.via {
+            self.add(Role::Target(via.clone()), target::open(via)?)?;
+        }
+        let Some(ceilings) = &self.config.ceilings else {
+            return Ok(());
+        };
+        if let Some(null) = &ceilings.null_fuse {
+            let null = self.null.insert(MountedNull::mount(&**null)?);
+            let target = DirectoryTarget::open(ceilings::NULL_FUSE, null.directory())?;
+            self.add(Role::Ceiling(ceilings::NULL_FUSE), Box::new(target))?;
+        }
+        if let Some(directory) = ceilings::store::directory(ceilings, &self.config.via) {
+            let target = DirectoryTarget::open(ceilings::STORE, &directory)?;
+            self.add(Role::Ceiling(ceilings::STORE), Box::new(target))?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, role: Role, target: Box<dyn Target>) -> Result<()> {
+        let mut control = target.connect()?;
+        let workplace = Workplace::make(&*target, &mut *control)?;
+        self.contenders.push(Contender { role, target, control, workplace, passes: 0, series: Vec::new() });
+        Ok(())
+    }
+
+    pub(super) fn contenders(&self) -> u64 {
+        self.contenders.len() as u64
+    }
+
+    /// Fills the directory that all later passes share.
+    pub(super) fn prefill(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+        for contender in &mut self.contenders {
+            progress.say(format!("prefilling {}", contender.target.label()));
+            contender.make_directories(PREFILLED, plan)?;
+            let directory = format!("{}/{PREFILLED}", contender.workplace.directory);
+            pass::run(&*contender.target, &directory, plan, progress)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn warm_up(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+        for contender in &mut self.contenders {
+            progress.say(format!("warming up {} with {} clients", contender.target.label(), plan.clients));
+            contender.pass(plan, self.config.prefill > 0, progress)?;
+        }
+        Ok(())
+    }
+
+    /// One counted turn.
+    pub(super) fn take(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
+        for contender in &mut self.contenders {
+            let outcomes = contender.pass(plan, self.config.prefill > 0, progress)?;
+            for outcome in outcomes {
+                contender.keep(plan.clients, outcome);
+            }
+        }
+        let Some(ceilings) = &self.config.ceilings else {
+            return Ok(());
+        };
+        if ceilings.request_reply {
+            for (name, per_second) in request_reply::measure(plan.clients, ceilings.workers)? {
+                self.keep_ceiling(name, plan.clients, per_second);
+            }
+        }
+        if let Some(directory) = ceilings::store::fsync_directory(ceilings, &self.config.via) {
+            let per_second = ceilings::store::fsyncs_per_second(&directory)?;
+            self.keep_ceiling(ceilings::STORE_FSYNC, 1, per_second);
+        }
+        interrupt::check()
+    }
+
+    fn keep_ceiling(&mut self, name: &'static str, clients: usize, per_second: f64) {
+        match self.ceilings.iter_mut().find(|series| series.name == name && series.clients == clients) {
+            Some(series) => series.per_second.push(per_second),
+            None => self.ceilings.push(CeilingSeries { name, clients, per_second: vec![per_second] }),
+        }
+    }
+
+    /// Removes everything that was made and hands over what was measured.
+    pub(super) fn close(mut self, progress: &Progress, outcome: Result<()>) -> Result<Measured> {
+        progress.say("removing what was made".to_owned());
+        let ceilings = std::mem::take(&mut self.ceilings);
+        let mut contenders = Vec::new();
+        for contender in &mut self.contenders {
+            contenders.push((contender.role.clone(), std::mem::take(&mut contender.series)));
+        }
+        self.clean(outcome)?;
+        Ok(Measured { contenders, ceilings })
+    }
+
+    fn clean(self, mut outcome: Result<()>) -> Result<()> {
+        for Contender { target, mut control, workplace, .. } in self.contenders {
+            outcome = workplace.remove(&*target, &mut *control, outcome);
+        }
+        // Only now that no client holds a descriptor in it.
+        match self.null.map_or(Ok(()), MountedNull::unmount) {
+            Ok(()) => outcome,
+            Err(error) => outcome.and(Err(error)),
+        }
+    }
+}
+
+/// The directory that is filled once and kept until the end.
+const PREFILLED: &str = "prefilled";
+
+impl Contender {
+    fn make_directories(&mut self, directory: &str, plan: &Plan) -> Result<()> {
+        let Contender { target, control, workplace, .. } = self;
+        let mut make = || {
+            control.enter(&workplace.directory)?;
+            control.make_directory(directory)?;
+            control.enter(&format!("{}/{directory}", workplace.directory))?;
+            plan.directories().iter().try_for_each(|name| control.make_directory(name))
+        };
+        make().map_err(|source| Error::Operation {
+            via: target.label(),
+            operation: "make directories in",
+            path: format!("{}/{directory}", workplace.directory),
+            source,
+        })
+    }
+
+    /// In a new directory, which is removed afterwards, or in the one that was filled before.
+    fn pass(&mut self, plan: &Plan, prefilled: bool, progress: &Progress) -> Result<Vec<PhaseOutcome>> {
+        if prefilled {
+            let directory = format!("{}/{PREFILLED}", self.workplace.directory);
+            return pass::run(&*self.target, &directory, plan, progress);
+        }
+        self.passes += 1;
+        let name = format!("pass.{}", self.passes);
+        self.make_directories(&name, plan)?;
+        let directory = format!("{}/{name}", self.workplace.directory);
+        let outcomes = pass::run(&*self.target, &directory, plan, progress)?;
+        let removed = self.control.remove_tree(&directory);
+        removed.map_err(|source| Error::Operation {
+            via: self.target.label(),
+            operation: "remove",
+            path: directory,
+            source,
+        })?;
+        Ok(outcomes)
+    }
+
+    fn keep(&mut self, clients: usize, outcome: PhaseOutcome) {
+        let per_second = outcome.per_second();
+        let seconds = outcome.elapsed.as_secs_f64();
+        match self.series.iter_mut().find(|series| series.clients == clients && series.phase == outcome.phase) {
+            Some(series) => {
+                series.per_second.push(per_second);
+                series.shortest_s = series.shortest_s.min(seconds);
+                series.latencies.add(&outcome.latencies);
+            }
+            None => self.series.push(Series {
+                clients,
+                phase: outcome.phase,
+                per_second: vec![per_second],
+                shortest_s: seconds,
+                latencies: outcome.latencies,
+            }),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Sequential writing and reading of large files, a file a client, through plain directories and mounts side by side.
+//!
+//! Writing counts the fsync at its end. Before reading, what the kernel caches of the files is dropped as far as this
+//! process may; where it may not, the report says so.
+
+#[cfg(test)]
+mod tests;
+
+use super::{Workplace, panicked};
+use crate::environment::Environment;
+use crate::interrupt::{self, Interrupt};
+use crate::measure::{Gate, Latencies};
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::target::{self, Client, Target, Via};
+use crate::{Error, Result};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub struct StreamConfig {
+    /// Plain directories and mounts; measured in turns, in this order.
+    pub via: Vec<Via>,
+    /// Bytes that each client writes and reads.
+    pub bytes: u64,
+    /// Bytes of one write(2) or read(2).
+    pub block_bytes: usize,
+    pub clients: Vec<usize>,
+    pub repeat: u32,
+    /// Drop all caches of the kernel before reading; without root only those of the files themselves are asked for.
+    pub drop_caches: bool,
+    pub progress: bool,
+    pub arguments: Vec<String>,
+}
+
+impl Default for StreamConfig {
+    fn default() -> StreamConfig {
+        StreamConfig {
+            via: Vec::new(),
+            bytes: 1 << 30,
+            block_bytes: 1 << 20,
+            clients: vec![1, 2],
+            repeat: 3,
+            drop_caches: true,
+            progress: true,
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// Samples of one phase at one target with one number of clients.
+pub struct StreamSeries {
+    pub via: Via,
+    pub phase: &'static str,
+    pub clients: usize,
+    pub mib_per_s: Vec<f64>,
+    /// Of single blocks.
+    pub latencies: Latencies,
+}
+
+pub const BLOCK_BYTES_MAX: usize = 64 << 20;
+const MIB: f64 = 1048576.0;
+
+impl StreamConfig {
+    fn check(&self) -> Result<()> {
+        super::check_clients_and_repeat(&self.clients, self.repeat)?;
+        let fail = |text: String| Err(Error::Usage(text));
+        if self.via.is_empty() {
+            return fail("nothing to measure: give at least one --via path:DIR or mount:DIR".to_owned());
+        }
+        if let Some(library) = self.via.iter().find(|via| matches!(via, Via::Library(_))) {
+            return fail(format!("{library}: streams go through directories only; use mount:DIR or path:DIR"));
+        }
+        if self.bytes == 0 || self.block_bytes == 0 || self.block_bytes > BLOCK_BYTES_MAX {
+            return fail(format!("a stream has at least 1 byte, in blocks of 1 to {BLOCK_BYTES_MAX} bytes"));
+        }
+        Ok(())
+    }
+}
+
+struct Contender {
+    via: Via,
+    target: Box<dyn Target>,
+    control: Box<dyn Client>,
+    workplace: Workplace,
+}
+
+/// Measures and reports. Whatever was made is removed, whether it went well or not.
+pub fn run(config: &StreamConfig) -> Result<Report> {
+    config.check()?;
+    let _interrupt = Interrupt::listen();
+    let environment = Environment::gather(&config.via)?;
+    let each: u64 = config.clients.iter().map(|clients| *clients as u64 * config.bytes).sum();
+    let steps = 2 * each * u64::from(config.repeat) * config.via.len() as u64;
+    let progress = Progress::new(config.progress, steps);
+    let mut contenders = Vec::new();
+    let mut measured = Measured::default();
+    let mut outcome = config.via.iter().try_for_each(|via| {
+        let target = target::open(via)?;
+        let mut control = target.connect()?;
+        let workplace = Workplace::make(&*target, &mut *control)?;
+        contenders.push(Contender { via: via.clone(), target, control, workplace });
+        Ok(())
+    });
+    if outcome.is_ok() {
+        outcome = measure(config, &contenders, &mut measured, &progress);
+    }
+    for Contender { target, mut control, workplace, .. } in contenders {
+        outcome = workplace.remove(&*target, &mut *control, outcome);
+    }
+    drop(progress);
+    outcome?;
+    Ok(report::of_stream(config, environment.finished(), measured.series, measured.notes))
+}
+
+#[derive(Default)]
+struct Measured {
+    series: Vec<StreamSeries>,
+    notes: Vec<String>,
+}
+
+impl Measured {
+    fn keep(&mut self, via: &Via, phase: &'static str, clients: usize, outcome: (f64, Latencies)) {
+        let (rate, latencies) = outcome;
+        let known =
+            |series: &&mut StreamSeries| series.via == *via && series.phase == phase && series.clients == clients;
+        match self.series.iter_mut().find(known) {
+            Some(series) => {
+                series.mib_per_s.push(rate);
+                series.latencies.add(&latencies);
+            }
+            None => {
+                let mib_per_s = vec![rate];
+                self.series.push(StreamSeries { via: via.clone(), phase, clients, mib_per_s, latencies });
+            }
+        }
+    }
+
+    fn note(&mut self, note: &str) {
+        if !self.notes.iter().any(|known| known == note) {
+            self.notes.push(note.to_owned());
+        }
+    }
+}
+
+fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, progress: &Progress) -> Result<()> {
+    for clients in &config.clients {
+        for turn in 0..config.repeat {
+            for contender in all {
+                progress.say(format!("{clients} clients, turn {}, {}", turn + 1, contender.target.label()));
+                let directory = contender.via.directory().join(&contender.workplace.directory);
+                let files: Vec<PathBuf> = (0..*clients).map(|rank| directory.join(format!("stream.{rank}"))).collect();
+                measured.keep(&contender.via, "write", *clients, pass(config, &files, write, progress)?);
+                if let Err(note) = drop_caches(config, &files)? {
+                    measured.note(note);
+                }
+                measured.keep(&contender.via, "read", *clients, pass(config, &files, read, progress)?);
+                for file in &files {
+                    std::fs::remove_file(file).map_err(Error::io(file.display().to_string()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+type Streamed = fn(&StreamConfig, &Path, &mut dyn FnMut(u64) -> Result<bool>) -> Result<()>;
+
+/// All clients at once; MiB a second of all together, from the first's beginning to the last's end.
+fn pass(config: &StreamConfig, files: &[PathBuf], stream: Streamed, progress: &Progress) -> Result<(f64, Latencies)> {
+    let gate = &Gate::new(files.len());
+    let one = |file: &Path| {
+        let mut latencies = Latencies::default();
+        gate.wait();
+        let begun = Instant::now();
+        let mut last = begun;
+        let result = stream(config, file, &mut |bytes| {
+            let now = Instant::now();
+            latencies.record(now - last);
+            last = now;
+            progress.advance(bytes);
+            interrupt::check()?;
+            Ok(!gate.given_up())
+        });
+        if result.is_err() {
+            gate.give_up();
+        }
+        result.map(|()| (begun, Instant::now(), latencies))
+    };
+    let one = &one;
+    let results: Vec<Result<(Instant, Instant, Latencies)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = files.iter().map(|file| scope.spawn(move || one(file))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|payload| Err(panicked(&*payload)))).collect()
+    });
+    let mut latencies = Latencies::default();
+    let mut span: Option<(Instant, Instant)> = None;
+    for result in results {
+        let (begun, ended, part) = result?;
+        latencies.add(&part);
+        span = Some(span.map_or((begun, ended), |(first, last)| (first.min(begun), last.max(ended))));
+    }
+    let elapsed = span.map_or(Duration::ZERO, |(begun, ended)| ended - begun);
+    let bytes = config.bytes as f64 * files.len() as f64;
+    Ok((bytes / MIB / elapsed.as_secs_f64().max(1e-9), latencies))
+}
+
+fn write(config: &StreamConfig, path: &Path, done: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
+    let fail = || Error::io(format!("cannot write {}", path.display()));
+    let block = block(config.block_bytes);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(fail())?;
+    let mut left = config.bytes;
+    while left > 0 {
+        let bytes = left.min(block.len() as u64);
+        file.write_all(&block[..bytes as usize]).map_err(fail())?;
+        left -= bytes;
+        if !done(bytes)? {
+            return Ok(());
+        }
+    }
+    file.sync_all().map_err(fail())
+}
+
+/// Bytes that no store can press together or leave out.
+fn block(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut block = Vec::with_capacity(bytes + 8);
+    while block.len() < bytes {
+        // xorshift64 (Marsaglia, 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        block.extend_from_slice(&state.to_le_bytes());
+    }
+    block.truncate(bytes);
+    block
+}
+
+fn read(config: &StreamConfig, path: &Path, done: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()> {
+    let fail = || Error::io(format!("cannot read {}", path.display()));
+    let mut block = vec![0; config.block_bytes];
+    let mut file = File::open(path).map_err(fail())?;
+    let mut total = 0;
+    loop {
+        let bytes = file.read(&mut block).map_err(fail())? as u64;
+        if bytes == 0 {
+            break;
+        }
+        total += bytes;
+        if !done(bytes)? {
+            return Ok(());
+        }
+    }
+    if total == config.bytes {
+        return Ok(());
+    }
+    let what = format!("{} has {total} bytes where {} were written", path.display(), config.bytes);
+    Err(Error::WrongAnswer { via: "stream".to_owned(), what })
+}
+
+const NOT_DROPPED: &str = "The kernel's caches could not be dropped before reading (that needs root); only the files' own were, where \
+their file system does so. Reads may be of memory.";
+const NOT_ASKED: &str = "The kernel's caches were not dropped before reading; reads are of memory.";
+
+/// `Ok(Err(note))` where what was asked for could not be done.
+fn drop_caches(config: &StreamConfig, files: &[PathBuf]) -> Result<std::result::Result<(), &'static str>> {
+    if !config.drop_caches {
+        return Ok(Err(NOT_ASKED));
+    }
+    for path in files {
+        let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
+        // A hint: what refuses it keeps its cache, which the note speaks of.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+    // 1: page cache only; the files were fsynced, so that all of it is clean.
+    Ok(std::fs::write("/proc/sys/vm/drop_caches", "1").map_err(|_| NOT_DROPPED))
+}

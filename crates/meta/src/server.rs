@@ -1,0 +1,398 @@
+//! The process side of the metadata service: a server of one volume.
+//!
+//! ```text
+//! receive → fetch → decide → commit → reply
+//! ```
+//!
+//! [`connection`] receives and replies, [`dispatch`] turns calls into verbs and outcomes into replies, and the shards
+//! do the rest. A server has N [`worker`]s, threads that share nothing an ordinary call touches: a client talks straight
+//! to the worker that owns the shard. What they do share is in [`shared`].
+
+mod board;
+mod connection;
+mod dispatch;
+mod handshake;
+mod inbox;
+mod leases;
+mod listener;
+mod metrics;
+mod sessions;
+mod shared;
+mod worker;
+
+pub use leases::LEASE;
+pub use sessions::SESSION_GRACE;
+
+use crate::shards::{OpenFiles, TableConfig};
+use board::{Board, Stage, Unreached};
+use inbox::{INBOX_MAX, Message};
+use leases::Leases;
+use parking_lot::Mutex;
+use sessions::{Admission, Sessions};
+use shared::Shared;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use varve_types::VolumeSettings;
+use varve_wire::handshake::{VolumeKey, WorkerAddress};
+use varve_world::clock::{Clock, RealClock};
+use varve_world::volume_dir::{LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
+
+/// Threads of a server: as many as the largest machines have processors that one service may take.
+pub const WORKERS_MAX: usize = 256;
+
+/// What a path of a Unix socket may have (`sun_path` has 108 bytes, the last a NUL).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// How a server is to be.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub volume: VolumeDir,
+    /// Threads; no more than the volume's shards are used.
+    pub workers: usize,
+    /// Worker `i` listens on this port plus `i`; each on a port of its own where it is 0.
+    pub listen: Option<SocketAddr>,
+    /// A directory for the workers' Unix sockets, made if need be; see [`socket_directory`].
+    pub unix_directory: Option<PathBuf>,
+    /// Inside a mount: one session of this very process works on the volume, all others only observe.
+    pub embedded: bool,
+    /// Bytes for cached rows, all shards together.
+    pub cache_bytes: usize,
+    /// Names of directories in use that are kept in memory (some 28 bytes each), all shards together.
+    pub names_max: usize,
+    /// A recorder of `metrics` is installed: count and time calls.
+    pub measure: bool,
+}
+
+impl ServerConfig {
+    pub const CACHE_BYTES_DEFAULT: usize = 256 * 1024 * 1024;
+    /// Some 220 MiB when all are in use.
+    pub const NAMES_DEFAULT: usize = 8_000_000;
+
+    /// A server of `volume` on Unix sockets alone.
+    pub fn new(volume: VolumeDir) -> ServerConfig {
+        ServerConfig {
+            volume,
+            workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            listen: None,
+            unix_directory: Some(socket_directory()),
+            embedded: false,
+            cache_bytes: Self::CACHE_BYTES_DEFAULT,
+            names_max: Self::NAMES_DEFAULT,
+            measure: false,
+        }
+    }
+}
+
+/// Where this user's servers have their sockets unless told otherwise.
+pub fn socket_directory() -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if !directory.is_empty() && uid != 0 => Path::new(&directory).join("varve"),
+        _ if uid == 0 => PathBuf::from("/run/varve"),
+        _ => PathBuf::from(format!("/tmp/varve-{uid}")),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error(transparent)]
+    Volume(#[from] VolumeFileError),
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    #[error("the volume {} belongs to user {owner}, and this is user {uid}: only its owner or root may serve it", directory.display())]
+    NotYours { directory: PathBuf, owner: u32, uid: u32 },
+    #[error("{0}")]
+    Config(String),
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: io::Error },
+    /// A worker could not begin, or has ended before its time. What was acknowledged is in the log.
+    #[error("{0}")]
+    Failed(String),
+    #[error(
+        "{workers} workers were not done {} s after they were asked to stop; what was acknowledged is in the log and the \
+         next server will find it", waited.as_secs()
+    )]
+    StopDeadline { workers: usize, waited: Duration },
+}
+
+/// A running server.
+pub struct Server {
+    shared: Arc<Shared>,
+    board: Arc<Board>,
+    inboxes: Vec<mpsc::Sender<Message>>,
+    running: Mutex<Option<Running>>,
+}
+
+/// What a stop takes apart. The lock is let go last.
+struct Running {
+    threads: Vec<JoinHandle<()>>,
+    lock: VolumeLock,
+}
+
+/// How long a server that is dropped without a stop waits for its workers.
+const DROP_DEADLINE: Duration = Duration::from_secs(10);
+
+impl Server {
+    /// Takes the volume's lock, opens its shards and listens. The server is announced when all of it is ready.
+    pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
+        let volume = config.volume.clone();
+        let settings = volume.read_settings()?;
+        let uid = rustix::process::geteuid().as_raw();
+        if uid != settings.owner_uid && uid != 0 {
+            let (directory, owner) = (volume.root().to_owned(), settings.owner_uid);
+            return Err(ServerError::NotYours { directory, owner, uid });
+        }
+        check(&config)?;
+        let lock = volume.lock()?;
+        let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+        let owned_since = clock.monotonic();
+        volume.remove_leftovers(&lock).map_err(doing("cannot clear the volume's directory of leftovers"))?;
+        let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
+        let admission = Admission {
+            owner_uid: settings.owner_uid,
+            server_uid: uid,
+            server_pid: std::process::id() as i32,
+            embedded: config.embedded,
+        };
+        let workers = config.workers.min(usize::from(settings.shards.get()));
+        let shared = Arc::new(Shared {
+            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
+            leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
+            open_files: OpenFiles::default(),
+            volume,
+            key,
+            clock,
+            workers,
+            embedded: config.embedded,
+            addresses: OnceLock::new(),
+            settings,
+        });
+        let board = Arc::new(Board::new(workers));
+        let (inboxes, threads) = spawn_workers(&config, &shared, &board)?;
+        let running = Mutex::new(Some(Running { threads, lock }));
+        let server = Server { shared, board, inboxes, running };
+        match server.open_doors() {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                // The first error is the one to tell; the stop's own would only say that the server has failed.
+                let _ = server.stop(DROP_DEADLINE);
+                Err(error)
+            }
+        }
+    }
+
+    fn open_doors(&self) -> Result<(), ServerError> {
+        self.board.wait_for(Stage::Ready, None).map_err(ServerError::from)?;
+        let addresses = self.board.addresses();
+        let record_of = |address: &WorkerAddress| WorkerRecord { unix: address.unix.clone(), tcp: address.tcp.clone() };
+        let workers = addresses.iter().map(record_of).collect();
+        // Set once, here; workers read it only after they have been told to accept.
+        self.shared.addresses.get_or_init(|| addresses);
+        self.tell(|| Message::Accept);
+        let record = ServerRecord::of_this_process(self.shared.embedded, workers)
+            .map_err(doing("cannot tell this host and boot"))?;
+        let running = self.running.lock();
+        let lock = &running.as_ref().expect("a server that starts is not stopped").lock;
+        self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot announce the server"))
+    }
+
+    pub fn settings(&self) -> &VolumeSettings {
+        &self.shared.settings
+    }
+
+    /// Where each worker listens.
+    pub fn addresses(&self) -> Vec<WorkerAddress> {
+        self.board.addresses()
+    }
+
+    /// Sessions that are connected or in their grace.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.count()
+    }
+
+    /// Waits until the server is stopped, or has failed.
+    pub fn wait(&self) -> Result<(), ServerError> {
+        self.board.wait_for_end(None).unwrap_or(Ok(())).map_err(ServerError::Failed)
+    }
+
+    /// [`Server::wait`] for at most `timeout`; `None`: it still runs.
+    pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<(), ServerError>> {
+        self.board.wait_for_end(Some(timeout)).map(|end| end.map_err(ServerError::Failed))
+    }
+
+    /// Stops: nothing more is accepted, what is under way is answered, the shards are synced and closed, the
+    /// announcement withdrawn, the lock let go. After `deadline` what is not done is left as a crash would leave it. A
+    /// second stop does nothing.
+    pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
+        let Some(Running { mut threads, lock }) = self.running.lock().take() else {
+            return Ok(());
+        };
+        let begin = Instant::now();
+        let end = begin + deadline;
+        self.tell(|| Message::Drain);
+        // Half of the time is for requests under way: a client that does not take its answers must not keep the shards
+        // from being closed.
+        let drained = self.board.wait_for(Stage::Drained, Some(begin + deadline / 2));
+        if let Err(Unreached::Deadline { workers }) = drained {
+            tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
+        }
+        self.tell(|| Message::Close);
+        while !threads.is_empty() && Instant::now() < end {
+            match threads.iter().position(JoinHandle::is_finished) {
+                // A worker's panic is caught and posted by the worker itself.
+                Some(finished) => drop(threads.swap_remove(finished).join()),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+        if !threads.is_empty() {
+            // A thread that still runs may still write: nobody else may have the volume while this process lives.
+            std::mem::forget(lock);
+            let error = ServerError::StopDeadline { workers: threads.len(), waited: deadline };
+            self.board.fail(error.to_string());
+            return Err(error);
+        }
+        let withdrawn = self.shared.volume.remove_server_record(&lock);
+        drop(lock);
+        if let Some(reason) = self.board.failure() {
+            return Err(ServerError::Failed(reason));
+        }
+        self.board.stop();
+        withdrawn.map_err(doing("cannot withdraw the server's announcement"))
+    }
+
+    fn tell(&self, message: impl Fn() -> Message) {
+        for inbox in &self.inboxes {
+            // An inbox that is closed belongs to a worker that has ended; one that is full is being emptied.
+            while let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(message()) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop(DROP_DEADLINE) {
+            tracing::error!("the server did not stop well: {error}");
+        }
+    }
+}
+
+fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    if config.workers == 0 || config.workers > WORKERS_MAX {
+        return Err(ServerError::Config(format!("{} workers: use 1 to {WORKERS_MAX}", config.workers)));
+    }
+    if config.listen.is_none() && config.unix_directory.is_none() {
+        return Err(ServerError::Config("nowhere to listen: give a TCP address or a directory for sockets".into()));
+    }
+    if let Some(address) = config.listen
+        && address.port() != 0
+        && usize::from(u16::MAX - address.port()) < config.workers - 1
+    {
+        return Err(ServerError::Config(format!("{address}: no {} ports from there on", config.workers)));
+    }
+    Ok(())
+}
+
+type Workers = (Vec<mpsc::Sender<Message>>, Vec<JoinHandle<()>>);
+
+fn spawn_workers(config: &ServerConfig, shared: &Arc<Shared>, board: &Arc<Board>) -> Result<Workers, ServerError> {
+    let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
+    let sockets = sockets.transpose()?;
+    let shards = usize::from(shared.settings.shards.get());
+    let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
+    let mut threads = Vec::new();
+    for (index, inbox) in receivers.into_iter().enumerate() {
+        let tcp = config.listen.map(|mut address| {
+            address.set_port(if address.port() == 0 { 0 } else { address.port() + index as u16 });
+            address
+        });
+        let worker = worker::WorkerConfig {
+            index,
+            shared: Arc::clone(shared),
+            board: Arc::clone(board),
+            inbox,
+            inboxes: inboxes.clone(),
+            unix: sockets.as_ref().map(|sockets| (sockets.path(index), sockets.mode)),
+            tcp,
+            table: TableConfig::of(&shared.settings),
+            cache_bytes_max: config.cache_bytes / shards,
+            names_max: config.names_max / shards,
+            measure: config.measure,
+        };
+        let thread = std::thread::Builder::new().name(format!("varve-worker-{index}"));
+        let thread = thread.spawn(move || worker::run(worker)).map_err(doing("cannot start a worker's thread"))?;
+        threads.push(thread);
+    }
+    Ok((inboxes, threads))
+}
+
+/// The names of the workers' sockets: `<volume>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
+/// server that is just going away is in the way.
+struct Sockets {
+    directory: PathBuf,
+    prefix: String,
+    mode: u32,
+}
+
+impl Sockets {
+    fn prepare(directory: &Path, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
+        // Who connects has to prove the key; for a user's volume the directory keeps others away besides.
+        let (directory_mode, mode) = if settings.owner_uid == 0 { (0o755, 0o666) } else { (0o700, 0o600) };
+        let uid = rustix::process::geteuid().as_raw();
+        let cannot = doing(format!("cannot use {} for sockets", directory.display()));
+        listener::prepare_socket_directory(directory, uid, directory_mode).map_err(cannot)?;
+        let volume = &settings.id.to_string()[..16];
+        remove_dead_sockets(directory, volume);
+        let prefix = format!("{volume}.{}", std::process::id());
+        let sockets = Sockets { directory: directory.to_owned(), prefix, mode };
+        let longest = sockets.path(WORKERS_MAX - 1);
+        if longest.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(ServerError::Config(format!(
+                "{} is too long for a socket's path, which has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter \
+                 directory for the sockets",
+                longest.display()
+            )));
+        }
+        Ok(sockets)
+    }
+
+    fn path(&self, worker: usize) -> PathBuf {
+        self.directory.join(format!("{}.{worker}.sock", self.prefix))
+    }
+}
+
+/// Removes the sockets of this volume's servers that died. What cannot be removed is only litter.
+fn remove_dead_sockets(directory: &Path, volume: &str) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(parts) = name.to_str().map(|name| name.split('.').collect::<Vec<_>>()) else { continue };
+        let [of, pid, _, "sock"] = parts[..] else { continue };
+        if of == volume && pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn doing(doing: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
+    let doing = doing.into();
+    move |source| ServerError::Io { doing, source }
+}
+
+impl From<Unreached> for ServerError {
+    fn from(unreached: Unreached) -> ServerError {
+        match unreached {
+            Unreached::Failed(reason) => ServerError::Failed(reason),
+            Unreached::Deadline { workers } => ServerError::Failed(format!("{workers} workers were not ready in time")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

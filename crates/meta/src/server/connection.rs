@@ -1,0 +1,211 @@
+//! One connection: frames in, requests under way, frames out.
+//!
+//! Requests of a connection run side by side and are answered in the order in which they end. What has been begun is
+//! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
+//! its answer is recorded for the retry. All answers that are ready go out in one write.
+
+use super::dispatch::{self, Answer};
+use super::handshake::{self, HandshakeError};
+use super::sessions::{Admitted, Peer};
+use super::worker::Worker;
+use bytes::{Buf, BytesMut};
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use varve_wire::frame::{self, FrameError};
+use varve_wire::{Failure, Request, Response};
+
+/// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
+/// than covers a group commit; beyond it the peer waits in its own socket buffer.
+const REQUESTS_IN_FLIGHT_MAX: usize = 64;
+
+/// Answers that the peer has not taken yet, in bytes, above which none of its requests is read: the largest listing
+/// fits several times.
+const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A typical request with a small file's content; larger ones make the buffer grow.
+const INPUT_BYTES: usize = 16 * 1024;
+
+/// Buffers that grew beyond this are given back once empty.
+const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+
+/// A peer that neither sends the rest of a frame nor takes an answer for so long is gone.
+const STALL: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("the connection ended in the middle of a frame, after {0} bytes")]
+    Truncated(usize),
+    #[error("session {used:016x} is named on a connection of session {own:016x}")]
+    ForeignSession { own: u64, used: u64 },
+    #[error("the peer has neither sent the rest of a frame nor taken its answers for {} s", STALL.as_secs())]
+    Stalled,
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Serves a connection from its first byte to its last. An error is what the peer did wrong or what failed.
+pub async fn serve<R, W>(mut reader: R, mut writer: W, peer: Peer, worker: Rc<Worker>) -> Result<(), ConnectionError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let (caller, _stay) = handshake::admit(&mut reader, &mut writer, &worker.shared, peer).await?;
+    converse(&mut reader, &mut writer, Rc::new(caller), worker).await
+}
+
+async fn converse<R, W>(
+    reader: &mut R,
+    writer: &mut W,
+    caller: Rc<Admitted>,
+    worker: Rc<Worker>,
+) -> Result<(), ConnectionError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut input = BytesMut::with_capacity(INPUT_BYTES);
+    let mut output = Output::default();
+    let mut in_flight = FuturesUnordered::new();
+    let mut progress = Progress::default();
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + STALL, STALL);
+    let mut stopping = pin!(worker.stopping());
+    // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
+    let mut end: Option<Result<(), ConnectionError>> = None;
+    loop {
+        while end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX {
+            match take_request(&mut input, &caller) {
+                Ok(Some(request)) => match dispatch::answer_at_once(&request) {
+                    Some(response) => output.add(&Answer::Response(response)),
+                    None => in_flight.push(dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request)),
+                },
+                Ok(None) => break,
+                Err(error) => end = Some(Err(error)),
+            }
+        }
+        if in_flight.is_empty()
+            && output.is_empty()
+            && let Some(end) = end
+        {
+            return end;
+        }
+        let reads = end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
+        // In this order: an answer that is ready joins those to be written, and they go before more is read.
+        tokio::select! {
+            biased;
+            Some(answer) = in_flight.next(), if !in_flight.is_empty() => output.add(&answer),
+            written = writer.write(output.bytes()), if !output.is_empty() => match written {
+                Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
+                Ok(count) => {
+                    output.advance(count);
+                    progress.bytes += count as u64;
+                }
+                Err(error) => end = output.abandon(Err(error.into())),
+            },
+            read = reader.read_buf(&mut input), if reads => match read {
+                Ok(0) if input.is_empty() => end = Some(Ok(())),
+                Ok(0) => end = Some(Err(ConnectionError::Truncated(input.len()))),
+                Ok(count) => progress.bytes += count as u64,
+                Err(error) => end = output.abandon(Err(error.into())),
+            },
+            _ = tick.tick() => {
+                let waits = !output.is_empty() || (reads && !input.is_empty());
+                if progress.stalled(waits) {
+                    end = output.abandon(Err(ConnectionError::Stalled));
+                }
+            }
+            () = &mut stopping, if end.is_none() => end = Some(Ok(())),
+        }
+        if end.as_ref().is_some_and(Result::is_err) {
+            input = BytesMut::new();
+        } else if input.is_empty() && input.capacity() > BUFFER_BYTES_KEPT {
+            input = BytesMut::with_capacity(INPUT_BYTES);
+        }
+    }
+}
+
+/// The next whole request of `input`, if there is one.
+fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<Request>, ConnectionError> {
+    let Some((request, len)) = frame::take::<Request>(input)? else {
+        return Ok(None);
+    };
+    input.advance(len);
+    if request.id.session != caller.session.0 {
+        return Err(ConnectionError::ForeignSession { own: caller.session.0, used: request.id.session });
+    }
+    Ok(Some(request))
+}
+
+/// Frames that wait for the peer.
+#[derive(Default)]
+struct Output {
+    frames: Vec<u8>,
+    written: usize,
+    abandoned: bool,
+}
+
+impl Output {
+    fn len(&self) -> usize {
+        self.frames.len() - self.written
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.frames[self.written..]
+    }
+
+    fn add(&mut self, answer: &Answer) {
+        if self.abandoned {
+            return;
+        }
+        let added = match answer {
+            Answer::Response(response) => frame::encode(response, &mut self.frames).map_err(|error| (response.id, error)),
+            Answer::Recorded { id, body } => frame::encode_body(body, &mut self.frames).map_err(|error| (*id, error)),
+        };
+        if let Err((id, error)) = added {
+            tracing::error!(?id, "an answer cannot be sent: {error}");
+            let failure = Failure::Server { errno: libc::EIO, message: format!("the answer cannot be sent: {error}") };
+            let short = frame::encode(&Response { id, result: Err(failure) }, &mut self.frames);
+            debug_assert!(short.is_ok(), "a short failure always fits a frame");
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.written += count;
+        if self.is_empty() {
+            self.frames.clear();
+            self.frames.shrink_to(BUFFER_BYTES_KEPT);
+            self.written = 0;
+        }
+    }
+
+    /// The peer is gone: nothing more is written.
+    fn abandon(&mut self, end: Result<(), ConnectionError>) -> Option<Result<(), ConnectionError>> {
+        *self = Output { abandoned: true, ..Output::default() };
+        Some(end)
+    }
+}
+
+/// Whether bytes have moved since the last tick.
+#[derive(Default)]
+struct Progress {
+    bytes: u64,
+    at_last_tick: u64,
+}
+
+impl Progress {
+    fn stalled(&mut self, waits: bool) -> bool {
+        let moved = self.bytes != self.at_last_tick;
+        self.at_last_tick = self.bytes;
+        waits && !moved
+    }
+}

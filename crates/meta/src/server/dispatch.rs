@@ -1,0 +1,160 @@
+//! From a request to its answer: wire call → verb → shard → wire reply. What a call means is decided elsewhere; here it
+//! is checked, translated and routed.
+
+mod backing;
+mod case;
+mod directories;
+mod files;
+mod names;
+mod retries;
+mod translate;
+
+pub use retries::InFlight;
+
+use super::metrics::Outcome;
+use super::sessions::Admitted;
+use super::worker::Worker;
+use case::{Answered, Case};
+use std::rc::Rc;
+use varve_types::{Credentials, Errno, InodeId, ShardId};
+use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response};
+
+/// What goes back.
+pub enum Answer {
+    Response(Response),
+    /// A response that was encoded when the change was decided, now or when the call first came.
+    Recorded { id: CallId, body: bytes::Bytes },
+}
+
+/// The answer to a call that needs neither shard nor waiting.
+pub fn answer_at_once(request: &Request) -> Option<Response> {
+    match &request.call {
+        Call::Ping { payload } if request.released.is_empty() => {
+            Some(Response { id: request.id, result: Ok(Reply::Pong { payload: payload.clone() }) })
+        }
+        _ => None,
+    }
+}
+
+/// Runs a request to its end.
+pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> Answer {
+    let begun = worker.metrics.begin(&request.call);
+    let id = request.id;
+    let answer = match respond(&worker, &caller, request).await {
+        Ok(Answered::Reply(reply)) => Answer::Response(Response { id, result: Ok(reply) }),
+        Ok(Answered::Encoded(body)) => Answer::Recorded { id, body },
+        Err(failure) => {
+            if let Failure::Server { message, .. } = &failure {
+                tracing::error!("a call of session {:016x} failed: {message}", id.session);
+            }
+            Answer::Response(Response { id, result: Err(failure) })
+        }
+    };
+    worker.metrics.end(begun, match &answer {
+        Answer::Response(response) => Outcome::of(response),
+        Answer::Recorded { .. } => Outcome::Done,
+    });
+    answer
+}
+
+async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Result<Answered, Failure> {
+    let Request { id, shard, credentials, released, call } = request;
+    let shard = worker.shard(ShardId(shard)).ok_or(Failure::NotOwner)?;
+    for inode in released {
+        shard.release(caller.session, InodeId(inode));
+    }
+    let changes = changes(&call);
+    if changes && caller.observer {
+        return Err(errno(Errno::EROFS));
+    }
+    if credentials.groups.len() > Credentials::GROUPS_MAX {
+        return Err(errno(Errno::EINVAL));
+    }
+    let credentials = caller.forced.clone().unwrap_or_else(|| credentials.into());
+    let case = Case { worker, shard: &shard, caller, credentials, id };
+    if !changes {
+        return case.perform(call).await;
+    }
+    if let Some(body) = shard.replay(caller.session, id.slot, id.number).await {
+        return case.replayed(&call, body);
+    }
+    // The first try of the same call may still be under way, its connection lost.
+    let Some(_first) = worker.in_flight.enter(id) else {
+        return Err(Failure::Busy);
+    };
+    case.perform(call).await
+}
+
+/// Whether a call changes the volume: refused to observers, and answered once however often it is sent.
+fn changes(call: &Call) -> bool {
+    match call {
+        Call::Open { mode, truncate, .. } => *truncate || *mode != OpenMode::Read,
+        Call::Create { .. }
+        | Call::MakeDirectory { .. }
+        | Call::Unlink { .. }
+        | Call::RemoveDirectory { .. }
+        | Call::Rename { .. }
+        | Call::Link { .. }
+        | Call::SetAttributes { .. }
+        | Call::WriteInline { .. }
+        | Call::Promote { .. }
+        | Call::UnsettleSize { .. }
+        | Call::SettleSize { .. }
+        | Call::SetXattr { .. }
+        | Call::RemoveXattr { .. } => true,
+        Call::Lookup { .. }
+        | Call::List { .. }
+        | Call::GetDirectory { .. }
+        | Call::PartitionStatus { .. }
+        | Call::GetAttributes { .. }
+        | Call::ReadLink { .. }
+        | Call::GetXattr { .. }
+        | Call::ListXattrs { .. }
+        | Call::Sync
+        | Call::Release
+        | Call::ShardStatus
+        | Call::Ping { .. } => false,
+    }
+}
+
+impl Case<'_> {
+    async fn perform(&self, call: Call) -> Result<Answered, Failure> {
+        match call {
+            Call::Lookup { parent, name } => self.lookup(parent, &name).await,
+            Call::Create { parent, name, node, mode, open } => self.create(parent, &name, node, mode, open).await,
+            Call::MakeDirectory { parent, name, mode } => self.make_directory(parent, &name, mode).await,
+            Call::Unlink { parent, name } => self.unlink(parent, &name).await,
+            Call::RemoveDirectory { parent, name } => self.remove_directory(parent, &name).await,
+            Call::Rename { parent, name, new_parent, new_name, flags } => {
+                self.rename((parent, &name), (new_parent, &new_name), flags).await
+            }
+            Call::Link { source, inode, parent, name } => self.link(source, inode, parent, &name).await,
+            Call::List { directory, from, bytes_max } => self.list(directory, from, bytes_max).await,
+            Call::GetDirectory { directory } => self.get_directory(directory).await,
+            Call::PartitionStatus { directory } => self.partition_status(directory).await,
+            Call::GetAttributes { at } => self.get_attributes(at).await,
+            Call::SetAttributes { at, set } => self.set_attributes(at, set).await,
+            Call::Open { at, mode, truncate } => self.open(at, mode, truncate).await,
+            Call::WriteInline { at, generation, data, mtime } => self.write_inline(at, generation, data, mtime).await,
+            Call::Promote { at, generation, size } => self.promote(at, generation, size).await,
+            Call::UnsettleSize { at, generation } => self.unsettle_size(at, generation).await,
+            Call::SettleSize { at, generation, size, mtime } => self.settle_size(at, generation, size, mtime).await,
+            Call::ReadLink { at } => self.read_link(at).await,
+            Call::GetXattr { at, name } => self.get_xattr(at, name).await,
+            Call::SetXattr { at, name, value, mode } => self.set_xattr(at, name, value, mode).await,
+            Call::ListXattrs { at } => self.list_xattrs(at).await,
+            Call::RemoveXattr { at, name } => self.remove_xattr(at, name).await,
+            Call::Sync => {
+                self.shard.sync().await.map_err(translate::failure)?;
+                Ok(Reply::Done.into())
+            }
+            Call::Release => Ok(Reply::Done.into()),
+            Call::ShardStatus => Ok(Reply::ShardStatus(self.shard.status()).into()),
+            Call::Ping { payload } => Ok(Reply::Pong { payload }.into()),
+        }
+    }
+}
+
+fn errno(errno: Errno) -> Failure {
+    Failure::Errno(errno.number())
+}

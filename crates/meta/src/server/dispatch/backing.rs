@@ -1,0 +1,46 @@
+//! Sizes that only the backing files know.
+
+use super::case::Case;
+use std::os::unix::fs::MetadataExt;
+use varve_types::InodeId;
+use varve_wire::{Failure, FileContent, NodeReply, WireTime};
+
+impl Case<'_> {
+    /// Gives each of `nodes` whose size is not settled the size and mtime of its backing file, asked of the store on a
+    /// thread apart: on some stores that takes milliseconds.
+    pub async fn fill_unsettled<'n>(&self, nodes: impl IntoIterator<Item = &'n mut NodeReply>) -> Result<(), Failure> {
+        let unsettled: Vec<_> =
+            nodes.into_iter().filter(|node| node.content == FileContent::Backing { settled: false }).collect();
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        let volume = self.worker.shared.volume.clone();
+        let inodes: Vec<_> = unsettled.iter().map(|node| InodeId(node.inode)).collect();
+        let ask = move || inodes.iter().map(|inode| size_and_mtime(&volume.backing_file(*inode))).collect::<Vec<_>>();
+        let told = tokio::task::spawn_blocking(ask).await.map_err(|error| Failure::Server {
+            errno: libc::EIO,
+            message: format!("sizes of backing files could not be asked for: {error}"),
+        })?;
+        for (node, told) in unsettled.into_iter().zip(told) {
+            match told {
+                Ok((size, mtime)) => {
+                    node.attributes.size = size;
+                    node.attributes.mtime = mtime;
+                    if (node.attributes.ctime.seconds, node.attributes.ctime.nanoseconds)
+                        < (mtime.seconds, mtime.nanoseconds)
+                    {
+                        node.attributes.ctime = mtime;
+                    }
+                }
+                // The name must stay usable (to remove it, for one), so the row's own size is shown.
+                Err(error) => tracing::error!("backing file of inode {:x}: {error}", node.inode),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn size_and_mtime(path: &std::path::Path) -> std::io::Result<(u64, WireTime)> {
+    let found = path.metadata()?;
+    Ok((found.len(), WireTime { seconds: found.mtime(), nanoseconds: found.mtime_nsec() as u32 }))
+}

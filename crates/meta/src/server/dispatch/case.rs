@@ -1,0 +1,166 @@
+//! One request at its shard.
+
+use super::super::sessions::Admitted;
+use super::super::worker::Worker;
+use super::{errno, translate};
+use crate::namespace::{At, Context, Decision, Node, Verb, View};
+use crate::shards::{Address, Makes, OpenFiles, Record, Run, Shard};
+use crate::tables::Key;
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::rc::Rc;
+use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
+use varve_wire::{Call, CallId, Failure, Locator, Reply, Response};
+
+pub struct Case<'a> {
+    pub worker: &'a Rc<Worker>,
+    pub shard: &'a Rc<Shard>,
+    pub caller: &'a Admitted,
+    pub credentials: Credentials,
+    pub id: CallId,
+}
+
+/// A call done.
+pub enum Answered {
+    Reply(Reply),
+    /// The whole response, encoded when it was recorded.
+    Encoded(Bytes),
+}
+
+impl From<Reply> for Answered {
+    fn from(reply: Reply) -> Answered {
+        Answered::Reply(reply)
+    }
+}
+
+impl Case<'_> {
+    /// Runs a verb that changes nothing.
+    pub async fn ask<V: Verb>(&self, verb: &V, address: Address) -> Result<V::Outcome, Failure> {
+        let run = Run { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
+        self.shard.run(verb, run).await.map_err(translate::failure)
+    }
+
+    /// Runs a verb that changes something; its answer is recorded with the change.
+    pub async fn change<V: Verb>(
+        &self,
+        verb: &V,
+        address: Address,
+        makes: Makes,
+        reply: impl Fn(&V::Outcome) -> Reply,
+    ) -> Result<Answered, Failure> {
+        let recorded = RefCell::new(None);
+        let encode = |outcome: &V::Outcome| {
+            let response = Response { id: self.id, result: Ok(reply(outcome)) };
+            let body = Bytes::from(postcard::to_stdvec(&response).expect("a response has no part that postcard refuses"));
+            recorded.replace(Some(body.clone()));
+            body
+        };
+        let record =
+            Record { session: self.caller.session, slot: self.id.slot, number: self.id.number, encode: &encode };
+        let run = Run { caller: &self.credentials, address, makes, record: Some(record) };
+        let outcome = self.shard.run(verb, run).await.map_err(translate::failure)?;
+        Ok(match recorded.take() {
+            Some(body) => Answered::Encoded(body),
+            None => Answered::Reply(reply(&outcome)),
+        })
+    }
+
+    /// The first answer once more. A file that it says is open in this session is open again, should the server have
+    /// forgotten it since.
+    pub fn replayed(&self, call: &Call, body: Bytes) -> Result<Answered, Failure> {
+        let opens = matches!(call, Call::Open { .. } | Call::Create { open: true, .. });
+        if opens {
+            let response: Result<Response, _> = postcard::from_bytes(&body);
+            let Ok(Response { result: Ok(Reply::Node(node)), .. }) = response else {
+                return Err(Failure::Server {
+                    errno: libc::EIO,
+                    message: format!("the recorded answer to call {:?} is damaged", self.id),
+                });
+            };
+            self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode));
+        }
+        Ok(Answered::Encoded(body))
+    }
+
+    /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have
+    /// opened it, for it may have done so at a server before this one.
+    pub fn check_is_open(&self, at: &At) -> Result<(), Failure> {
+        if self.caller.forced.is_none() || self.worker.shared.open_files.has_open(self.caller.session, at.inode()) {
+            Ok(())
+        } else {
+            Err(errno(Errno::EBADF))
+        }
+    }
+
+    /// An inode id as a client says it: one of a shard that there is.
+    pub fn inode(&self, inode: u64) -> Result<InodeId, Failure> {
+        let inode = InodeId(inode);
+        let known = inode.shard().0 < self.worker.shared.settings.shards.get() && inode.0 != 0;
+        if known { Ok(inode) } else { Err(errno(Errno::ESTALE)) }
+    }
+
+    /// A name in a directory, and where it is routed to.
+    pub fn name(&self, parent: u64, name: &[u8]) -> Result<(InodeId, Name, Address), Failure> {
+        let parent = self.inode(parent)?;
+        let name = Name::new(name).map_err(|error| {
+            errno(match error {
+                NameError::TooLong => Errno::ENAMETOOLONG,
+                NameError::Empty | NameError::ForbiddenByte | NameError::Dots => Errno::EINVAL,
+            })
+        })?;
+        let address = Address::Name(parent, name.hash());
+        Ok((parent, name, address))
+    }
+
+    /// A file as a client finds it, and where that is routed to.
+    pub fn at(&self, locator: Locator) -> Result<(At, Address), Failure> {
+        match locator {
+            Locator::Entry { parent, name, inode } => {
+                let (parent, name, address) = self.name(parent, &name)?;
+                Ok((At::Entry { parent, name, inode: self.inode(inode)? }, address))
+            }
+            Locator::Inode { inode } => {
+                let inode = self.inode(inode)?;
+                Ok((At::Inode(inode), Address::Inode(inode)))
+            }
+        }
+    }
+
+    /// A verb whose file the session holds open from the moment of the decision: until the reply has left, another
+    /// session may remove the name, and must find the file open.
+    pub fn opening<V>(&self, verb: V) -> Opening<'_, V> {
+        Opening { verb, session: self.caller.session, open_files: &self.worker.shared.open_files }
+    }
+
+    /// A hash of the partition that this shard has of `directory`, if it has one: the lowest, which it keeps however
+    /// often it is cut.
+    pub fn own_hash(&self, directory: InodeId) -> NameHash {
+        let shards = self.worker.shared.settings.shards;
+        let index = varve_types::PartitionIndex::at(self.shard.id(), directory.shard(), shards);
+        index.range(shards.depth_max()).first
+    }
+}
+
+pub struct Opening<'a, V> {
+    verb: V,
+    session: SessionId,
+    open_files: &'a OpenFiles,
+}
+
+impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
+    type Outcome = Node;
+
+    fn keys(&self, seen: &dyn View) -> Vec<Key> {
+        self.verb.keys(seen)
+    }
+
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
+        let decision = self.verb.decide(seen, context);
+        if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
+            && node.attributes.kind != FileKind::Directory
+        {
+            self.open_files.open(self.session, node.inode);
+        }
+        decision
+    }
+}

@@ -1,0 +1,105 @@
+//! Calls about names in directories.
+
+use super::super::leases::LeaseKey;
+use super::case::{Answered, Case};
+use super::{errno, translate};
+use crate::namespace::{Create, Entry, Link, Lookup, MakeDirectory, RemoveDirectory, Rename, Unlink};
+use crate::shards::Makes;
+use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
+use varve_wire::{EntryReply, Failure, Locator, NewNode, RenameFlags, Reply};
+
+impl Case<'_> {
+    pub async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let key = LeaseKey::name(parent, name.hash());
+        let leases = &self.worker.shared.leases;
+        let ticket = leases.ticket(key);
+        let found = self.ask(&Lookup { parent, name }, address).await?;
+        let lease_ms = match found {
+            Entry::Elsewhere { kind: FileKind::Directory, .. } => {
+                leases.grant(key, self.caller.session, ticket).as_millis() as u32
+            }
+            Entry::Elsewhere { .. } | Entry::Node(_) => 0,
+        };
+        let mut entry = translate::entry(&found);
+        if let EntryReply::Node(node) = &mut entry {
+            self.fill_unsettled(std::slice::from_mut(node)).await?;
+        }
+        Ok(Reply::Entry { entry, lease_ms }.into())
+    }
+
+    pub async fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        node: NewNode,
+        mode: u16,
+        open: bool,
+    ) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
+        let reply = |node: &_| Reply::Node(translate::node(node));
+        if open {
+            self.change(&self.opening(verb), address, Makes::File, reply).await
+        } else {
+            self.change(&verb, address, Makes::File, reply).await
+        }
+    }
+
+    pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let home = self.home_for(parent, &name);
+        let verb = MakeDirectory { parent, name, mode: Mode::new(mode.into()) };
+        self.change(&verb, address, Makes::Directory { home }, |node| Reply::Node(translate::node(node))).await
+    }
+
+    /// Directories are spread over all shards by their name and parent, so that a retry chooses the same home.
+    fn home_for(&self, parent: InodeId, name: &Name) -> ShardId {
+        let mixed = (name.hash().0 ^ parent.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ShardId((mixed >> 48) as u16 & (self.worker.shared.settings.shards.get() - 1))
+    }
+
+    pub async fn unlink(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        self.change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed).await
+    }
+
+    pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let _hold = self.hold(&[LeaseKey::name(parent, name.hash())]).await;
+        self.change(&RemoveDirectory { parent, name }, address, Makes::Nothing, translate::removed).await
+    }
+
+    pub async fn rename(
+        &self,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let (new_parent, new_name, _) = self.name(new_parent, new_name)?;
+        let names = [LeaseKey::name(parent, name.hash()), LeaseKey::name(new_parent, new_name.hash())];
+        let _hold = self.hold(&names).await;
+        let verb = Rename { parent, name, new_parent, new_name, flags: translate::rename_flags(flags) };
+        self.change(&verb, address, Makes::Nothing, translate::removed).await
+    }
+
+    pub async fn link(&self, source: Locator, inode: u64, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let (source, _) = self.at(source)?;
+        if source.inode().0 != inode {
+            return Err(errno(Errno::EINVAL));
+        }
+        let reply = |entry: &_| Reply::Entry { entry: translate::entry(entry), lease_ms: 0 };
+        self.change(&Link { source, parent, name }, address, Makes::Nothing, reply).await
+    }
+
+    /// Holds back a change until other sessions' leases on what it changes have ended.
+    pub async fn hold(&self, keys: &[LeaseKey]) -> Option<super::super::leases::Hold> {
+        // An embedded server has one working session, and who only observes may be shown what was.
+        if self.worker.shared.embedded {
+            return None;
+        }
+        Some(self.worker.shared.leases.hold(keys, self.caller.session).await)
+    }
+}

@@ -1,0 +1,79 @@
+//! The shared nouns of verbs and the wire, one into the other.
+
+use crate::namespace::{Entry, Node, NodeContent, Removed};
+use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
+use crate::shards::Refusal;
+use varve_types::Errno;
+use varve_wire::{EntryReply, Failure, FileContent, NodeReply, Reply, WireMap};
+
+pub fn failure(refusal: Refusal) -> Failure {
+    match refusal {
+        Refusal::Rule(Rule::Errno(errno)) => super::errno(errno),
+        Refusal::Rule(Rule::NotHere) => Failure::NotHere,
+        Refusal::Rule(Rule::Stale(generation)) => Failure::Stale { generation: generation.0 },
+        Refusal::Rule(Rule::MustPromote) => Failure::MustPromote,
+        Refusal::Moved { directory, map } => Failure::Moved { directory: directory.0, map: WireMap::from(&map) },
+        Refusal::Busy => Failure::Busy,
+        Refusal::Failed(message) => Failure::Server { errno: Errno::EIO.number(), message },
+    }
+}
+
+pub fn node(node: &Node) -> NodeReply {
+    NodeReply {
+        inode: node.inode.0,
+        attributes: node.attributes.into(),
+        content: match &node.content {
+            NodeContent::Inline(data) => FileContent::Inline { data: data.as_ref().map(|data| data.to_vec()) },
+            NodeContent::Backing { settled } => FileContent::Backing { settled: *settled },
+            NodeContent::None => FileContent::None,
+        },
+        generation: node.generation.0,
+        by_inode: node.by_inode,
+    }
+}
+
+pub fn entry(entry: &Entry) -> EntryReply {
+    match entry {
+        Entry::Node(file) => EntryReply::Node(node(file)),
+        Entry::Elsewhere { inode, kind } => EntryReply::Elsewhere { inode: inode.0, kind: (*kind).into() },
+    }
+}
+
+pub fn removed(removed: &Removed) -> Reply {
+    Reply::Removed { last_name_of: removed.last_name_of.map(|inode| inode.0) }
+}
+
+pub fn new_node(node: varve_wire::NewNode) -> NewNode {
+    match node {
+        varve_wire::NewNode::Regular => NewNode::Regular,
+        varve_wire::NewNode::Symlink { target } => NewNode::Symlink { target: target.into() },
+        varve_wire::NewNode::Fifo => NewNode::Fifo,
+        varve_wire::NewNode::Socket => NewNode::Socket,
+        varve_wire::NewNode::CharDevice { rdev } => NewNode::CharDevice { rdev },
+        varve_wire::NewNode::BlockDevice { rdev } => NewNode::BlockDevice { rdev },
+    }
+}
+
+pub fn rename_flags(flags: varve_wire::RenameFlags) -> RenameFlags {
+    match flags {
+        varve_wire::RenameFlags::Replace => RenameFlags::Replace,
+        varve_wire::RenameFlags::NoReplace => RenameFlags::NoReplace,
+        varve_wire::RenameFlags::Exchange => RenameFlags::Exchange,
+    }
+}
+
+pub fn open_mode(mode: varve_wire::OpenMode) -> OpenMode {
+    match mode {
+        varve_wire::OpenMode::Read => OpenMode::Read,
+        varve_wire::OpenMode::Write => OpenMode::Write,
+        varve_wire::OpenMode::ReadWrite => OpenMode::ReadWrite,
+    }
+}
+
+pub fn xattr_mode(mode: varve_wire::XattrMode) -> XattrMode {
+    match mode {
+        varve_wire::XattrMode::CreateOrReplace => XattrMode::CreateOrReplace,
+        varve_wire::XattrMode::Create => XattrMode::Create,
+        varve_wire::XattrMode::Replace => XattrMode::Replace,
+    }
+}

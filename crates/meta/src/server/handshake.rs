@@ -1,0 +1,131 @@
+//! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they know the key, whether they
+//! are admitted.
+
+use super::sessions::{Admitted, Peer, Stay};
+use super::shared::Shared;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use varve_types::SessionId;
+use varve_wire::frame::{self, FrameError, HEADER_BYTES};
+use varve_wire::handshake::{Greeting, Hello, Side, Welcome};
+use varve_world::random;
+
+/// A handshake is two short messages; a peer that has not said its own by then is not a client.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A stranger's Hello takes some 80 bytes; more is not read before the key is proved.
+const HELLO_BYTES_MAX: usize = 512;
+
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    #[error("the handshake was not done within {} s", HANDSHAKE_DEADLINE.as_secs())]
+    Deadline,
+    #[error("the connection ended in the handshake")]
+    Ended,
+    #[error("the first frame is no Hello: {0}")]
+    Garbage(FrameError),
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("the connection failed in the handshake: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Admits the peer or tells it why not.
+pub async fn admit<R, W>(
+    reader: &mut R,
+    writer: &mut W,
+    shared: &Arc<Shared>,
+    peer: Peer,
+) -> Result<(Admitted, Stay), HandshakeError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let dialogue = async {
+        let nonce = random::bytes();
+        send(writer, &Greeting { version: varve_wire::VERSION, volume: shared.settings.id.0, nonce }).await?;
+        let hello = match receive_hello(reader).await? {
+            Ok(hello) => hello,
+            Err(reason) => return refuse(writer, reason).await,
+        };
+        if !shared.key.verify(Side::Client, &hello.nonce, &nonce, &hello.proof) {
+            let reason = format!(
+                "the proof does not fit the key of volume {} ({}): is the client's copy of the key of another volume, \
+                 or was the volume formatted again?",
+                shared.settings.name, shared.settings.id
+            );
+            return refuse(writer, reason).await;
+        }
+        match shared.sessions.admit(SessionId(hello.session), hello.purpose, peer) {
+            Ok(admitted) => {
+                let proof = shared.key.prove(Side::Server, &hello.nonce, &nonce);
+                send(writer, &shared.welcome(proof)).await?;
+                Ok(admitted)
+            }
+            Err(reason) => refuse(writer, reason).await,
+        }
+    };
+    tokio::time::timeout(HANDSHAKE_DEADLINE, dialogue).await.unwrap_or(Err(HandshakeError::Deadline))
+}
+
+async fn refuse<W, T>(writer: &mut W, reason: String) -> Result<T, HandshakeError>
+where
+    W: AsyncWrite + Unpin,
+{
+    send(writer, &Welcome::Refused { reason: reason.clone() }).await?;
+    Err(HandshakeError::Refused(reason))
+}
+
+async fn send<W, M>(writer: &mut W, message: &M) -> Result<(), HandshakeError>
+where
+    W: AsyncWrite + Unpin,
+    M: serde::Serialize,
+{
+    let mut out = Vec::with_capacity(256);
+    frame::encode(message, &mut out).map_err(HandshakeError::Garbage)?;
+    writer.write_all(&out).await?;
+    writer.flush().await?;
+    Ok(())
+}
+
+/// The peer's Hello; the inner error is a reason that the peer can be told.
+async fn receive_hello<R>(reader: &mut R) -> Result<Result<Hello, String>, HandshakeError>
+where
+    R: AsyncRead + Unpin,
+{
+    let mut header = [0; HEADER_BYTES];
+    read_all(reader, &mut header).await?;
+    let len = frame::body_len(&header).map_err(HandshakeError::Garbage)?;
+    if len > HELLO_BYTES_MAX {
+        return Err(HandshakeError::Garbage(FrameError::Malformed(len, "too long for a Hello".into())));
+    }
+    let mut body = vec![0; len];
+    read_all(reader, &mut body).await?;
+    let decoded = frame::decode::<Hello>(&header, &body);
+    // The version comes first in every version's Hello, so it can be read even where the rest has changed.
+    let version = match &decoded {
+        Ok(hello) => Some(hello.version),
+        Err(FrameError::Malformed(..)) => postcard::take_from_bytes::<u16>(&body).ok().map(|(version, _)| version),
+        Err(_) => None,
+    };
+    match (version, decoded) {
+        (Some(version), _) if version != varve_wire::VERSION => Ok(Err(format!(
+            "the server speaks version {} of the protocol and the client version {version}: use the same varve on both",
+            varve_wire::VERSION
+        ))),
+        (_, Ok(hello)) => Ok(Ok(hello)),
+        (_, Err(error)) => Err(HandshakeError::Garbage(error)),
+    }
+}
+
+async fn read_all<R>(reader: &mut R, buffer: &mut [u8]) -> Result<(), HandshakeError>
+where
+    R: AsyncRead + Unpin,
+{
+    match reader.read_exact(buffer).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HandshakeError::Ended),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,94 @@
+//! Messages to a worker, and the other shards as a worker's shards reach them.
+
+use super::worker::Worker;
+use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
+use std::cell::OnceCell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use varve_types::{SessionId, ShardId};
+
+/// Messages that wait for a worker. Its loop only spawns what they ask for, so the queue is short even under load; a
+/// sender that finds it full waits.
+pub const INBOX_MAX: usize = 1024;
+
+/// How long a call waits for its worker to take it and for its shard to be open: opening a shard replays its log.
+const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
+
+pub enum Message {
+    /// What a shard of another worker asks of one of this worker's.
+    Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
+    /// The session is gone: what it had open is closed.
+    EndSession(SessionId),
+    /// All workers are ready: accept.
+    Accept,
+    /// Accept and read no more; finish what is under way.
+    Drain,
+    /// Close the shards and end.
+    Close,
+}
+
+/// The other shards of the volume, from one worker.
+pub struct WorkerPeers {
+    pub inboxes: Vec<mpsc::Sender<Message>>,
+    /// The worker itself, set when it is made; calls to its own shards go there directly.
+    pub worker: OnceCell<Weak<Worker>>,
+}
+
+impl WorkerPeers {
+    fn own(&self) -> Option<Rc<Worker>> {
+        self.worker.get().and_then(Weak::upgrade)
+    }
+
+    async fn deliver(&self, shard: ShardId, call: PeerCall) -> PeerReply {
+        let Some(own) = self.own() else {
+            return PeerReply::Failed("the worker has ended".into());
+        };
+        let owner = own.shared.owner(shard);
+        if owner == own.index {
+            return answer(&own, shard, call).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Peer { shard, call, reply };
+        drop(own);
+        match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
+            Ok(()) => {}
+            Err(_) => return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, takes no calls")),
+        }
+        let gone = |_| PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended"));
+        answer.await.unwrap_or_else(gone)
+    }
+}
+
+impl Peers for WorkerPeers {
+    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
+        Box::pin(self.deliver(shard, call))
+    }
+}
+
+/// Takes a worker's messages for as long as it lives.
+pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
+    while let Some(message) = inbox.recv().await {
+        match message {
+            Message::Accept => worker.accept(),
+            Message::Drain => worker.drain(),
+            Message::Close => worker.close(),
+            Message::EndSession(session) => worker.end_session(session),
+            Message::Peer { shard, call, reply } => {
+                let asked = Rc::clone(&worker);
+                worker.spawn(async move {
+                    // An asker that has gone away needs no answer.
+                    let _ = reply.send(answer(&asked, shard, call).await);
+                });
+            }
+        }
+    }
+}
+
+/// Runs what another shard asks of one of this worker's.
+async fn answer(worker: &Worker, shard: ShardId, call: PeerCall) -> PeerReply {
+    match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard)).await {
+        Ok(shard) => shard.peer_call(call).await,
+        Err(_) => PeerReply::Failed(format!("shard {shard} is not open")),
+    }
+}

@@ -1,0 +1,211 @@
+//! The sockets that a worker listens on, and their accept loops.
+
+use super::connection::{self, ConnectionError};
+use super::handshake::HandshakeError;
+use super::sessions::Peer;
+use super::worker::Worker;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use varve_wire::handshake::WorkerAddress;
+
+/// Connections of one worker. A client has one a thread to each worker; a thousand is many hosts, and each costs a
+/// descriptor and some 20 KiB.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Connections that wait to be accepted; what Linux allows by itself.
+const BACKLOG: u32 = 4096;
+
+/// After a failed accept (descriptors are used up, most often), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A TCP peer that says nothing is asked after a minute whether it still lives, and is given up half a minute later.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A Unix socket that is removed when the worker stops listening.
+pub struct UnixSocket {
+    pub listener: UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens on `path`. Whatever had the name is a dead server's: the caller holds the volume's lock, and the
+    /// directory is its own.
+    pub fn bind(path: PathBuf, mode: u32) -> io::Result<UnixSocket> {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+        Ok(UnixSocket { listener, path })
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!("cannot remove the socket {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Makes the directory for sockets, or checks that the one there is `uid`'s own: in a directory of another's, the
+/// sockets could be replaced.
+pub fn prepare_socket_directory(directory: &Path, uid: u32, mode: u32) -> io::Result<()> {
+    match std::fs::create_dir(directory) {
+        Ok(()) => return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(directory)?;
+            return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode));
+        }
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(_) => {}
+    }
+    let found = directory.symlink_metadata()?;
+    if !found.is_dir() || found.uid() != uid {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{} is not a directory of user {uid}: choose another for the sockets", directory.display()),
+        ));
+    }
+    Ok(())
+}
+
+/// Listens where the worker is told to: on a Unix socket of this path and mode, and on a TCP address.
+pub fn listen(unix: Option<&(PathBuf, u32)>, tcp: Option<SocketAddr>) -> io::Result<Listeners> {
+    let unix = unix.map(|(path, mode)| UnixSocket::bind(path.clone(), *mode)).transpose()?;
+    let tcp = tcp.map(bind_tcp).transpose()?;
+    Ok(Listeners { unix, tcp })
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that comes back must not wait for its predecessor's connections to be forgotten.
+    socket.set_reuseaddr(true)?;
+    let told = |error: io::Error| io::Error::new(error.kind(), format!("on {address}: {error}"));
+    socket.bind(address).map_err(told)?;
+    socket.listen(BACKLOG).map_err(told)
+}
+
+/// What a worker listens on.
+#[derive(Default)]
+pub struct Listeners {
+    pub unix: Option<UnixSocket>,
+    pub tcp: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Where clients reach them.
+    pub fn address(&self) -> io::Result<WorkerAddress> {
+        let unix = self.unix.as_ref().map(|socket| socket.path.to_string_lossy().into_owned());
+        let tcp = self.tcp.as_ref().map(TcpListener::local_addr).transpose()?.map(advertised);
+        Ok(WorkerAddress { unix, tcp })
+    }
+
+    /// Accepts until the worker stops.
+    pub async fn accept(self, worker: Rc<Worker>) {
+        let unix = async {
+            match &self.unix {
+                Some(socket) => accept_unix(&socket.listener, &worker).await,
+                None => std::future::pending().await,
+            }
+        };
+        let tcp = async {
+            match &self.tcp {
+                Some(listener) => accept_tcp(listener, &worker).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = unix => {}
+            () = tcp => {}
+            () = worker.stopping() => {}
+        }
+    }
+}
+
+/// A listener on all addresses is advertised by the host's name.
+fn advertised(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), address.port())
+    } else {
+        address.to_string()
+    }
+}
+
+async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => spawn_unix(stream, worker),
+            Err(error) => pause(error).await,
+        }
+    }
+}
+
+fn spawn_unix(mut stream: UnixStream, worker: &Rc<Worker>) {
+    let peer = match stream.peer_cred() {
+        Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
+        Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
+    };
+    spawn(worker, peer, |worker| async move {
+        let (reader, writer) = stream.split();
+        connection::serve(reader, writer, peer, worker).await
+    });
+}
+
+async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match tune(&stream) {
+                Ok(()) => spawn_tcp(stream, worker),
+                Err(error) => tracing::warn!("a TCP connection is closed: {error}"),
+            },
+            Err(error) => pause(error).await,
+        }
+    }
+}
+
+fn spawn_tcp(mut stream: TcpStream, worker: &Rc<Worker>) {
+    spawn(worker, Peer::Remote, |worker| async move {
+        let (reader, writer) = stream.split();
+        connection::serve(reader, writer, Peer::Remote, worker).await
+    });
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    rustix::net::sockopt::set_socket_keepalive(stream, true)?;
+    rustix::net::sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    rustix::net::sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    rustix::net::sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>) -> C)
+where
+    C: Future<Output = Result<(), ConnectionError>> + 'static,
+{
+    if worker.connections() >= CONNECTIONS_MAX {
+        return tracing::warn!(%peer, "a connection is closed: the worker has {CONNECTIONS_MAX} already");
+    }
+    let task = connection(Rc::clone(worker));
+    worker.spawn_connection(async move {
+        match task.await {
+            Ok(()) => tracing::debug!(%peer, "connection ended"),
+            Err(ConnectionError::Handshake(HandshakeError::Ended)) => tracing::debug!(%peer, "left without a word"),
+            Err(error) => tracing::warn!(%peer, "connection closed: {error}"),
+        }
+    });
+}
+
+async fn pause(error: io::Error) {
+    tracing::warn!("cannot accept a connection: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}

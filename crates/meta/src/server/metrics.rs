@@ -1,0 +1,115 @@
+//! Counters and times of calls, through the `metrics` facade: whoever installs a recorder before the server starts
+//! sees them, and without one they cost nothing.
+//!
+//! | Name | Labels | |
+//! |---|---|---|
+//! | `varve_calls_total` | worker, call, outcome (`done`, `refused`, `failed`) | calls answered |
+//! | `varve_call_seconds` | worker, call | from the decoded request to the answer |
+//! | `varve_connections` | worker | open connections |
+
+use std::time::Instant;
+use varve_wire::{Call, Failure, Response};
+
+macro_rules! call_kinds {
+    ($($kind:ident = $name:literal),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CallKind { $($kind),* }
+
+        impl CallKind {
+            const ALL: &[CallKind] = &[$(CallKind::$kind),*];
+
+            pub fn of(call: &Call) -> CallKind {
+                match call { $(Call::$kind { .. } => CallKind::$kind),* }
+            }
+
+            pub fn name(self) -> &'static str {
+                match self { $(CallKind::$kind => $name),* }
+            }
+        }
+    };
+}
+
+call_kinds! {
+    Lookup = "lookup", Create = "create", MakeDirectory = "make_directory", Unlink = "unlink",
+    RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
+    GetDirectory = "get_directory", PartitionStatus = "partition_status", GetAttributes = "get_attributes",
+    SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
+    UnsettleSize = "unsettle_size", SettleSize = "settle_size", ReadLink = "read_link", GetXattr = "get_xattr",
+    SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
+    Release = "release", ShardStatus = "shard_status", Ping = "ping",
+}
+
+/// The handles of one call kind, made once: looking them up by name costs more than many a call.
+struct CallMetrics {
+    done: metrics::Counter,
+    refused: metrics::Counter,
+    failed: metrics::Counter,
+    seconds: metrics::Histogram,
+}
+
+pub struct Metrics {
+    /// Indexed by call kind; empty where nothing is measured.
+    calls: Vec<CallMetrics>,
+    connections: metrics::Gauge,
+}
+
+impl Metrics {
+    /// `measure`: a recorder is installed.
+    pub fn new(worker: usize, measure: bool) -> Metrics {
+        let worker = worker.to_string();
+        let kinds = if measure { CallKind::ALL } else { &[] };
+        let counter = |kind: CallKind, outcome: &'static str| {
+            metrics::counter!("varve_calls_total", "worker" => worker.clone(), "call" => kind.name(), "outcome" => outcome)
+        };
+        let of = |&kind: &CallKind| CallMetrics {
+            done: counter(kind, "done"),
+            refused: counter(kind, "refused"),
+            failed: counter(kind, "failed"),
+            seconds: metrics::histogram!("varve_call_seconds", "worker" => worker.clone(), "call" => kind.name()),
+        };
+        Metrics {
+            calls: kinds.iter().map(of).collect(),
+            connections: metrics::gauge!("varve_connections", "worker" => worker.clone()),
+        }
+    }
+
+    pub fn connections(&self, count: usize) {
+        self.connections.set(count as f64);
+    }
+
+    /// Starts the clock of one call; `None` where nothing is measured.
+    pub fn begin(&self, call: &Call) -> Option<(CallKind, Instant)> {
+        (!self.calls.is_empty()).then(|| (CallKind::of(call), Instant::now()))
+    }
+
+    /// Counts what [`Metrics::begin`] began.
+    pub fn end(&self, begun: Option<(CallKind, Instant)>, outcome: Outcome) {
+        let Some((kind, begin)) = begun else { return };
+        let call = &self.calls[kind as usize];
+        match outcome {
+            Outcome::Done => call.done.increment(1),
+            Outcome::Refused => call.refused.increment(1),
+            Outcome::Failed => call.failed.increment(1),
+        }
+        call.seconds.record(begin.elapsed().as_secs_f64());
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// The file system said no, or told the client to ask elsewhere or again.
+    Refused,
+    /// The server could not do its work.
+    Failed,
+}
+
+impl Outcome {
+    pub fn of(response: &Response) -> Outcome {
+        match &response.result {
+            Ok(_) => Outcome::Done,
+            Err(Failure::Server { .. }) => Outcome::Failed,
+            Err(_) => Outcome::Refused,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What all workers of a server look at. Nothing here is touched by an ordinary call but the leases and the clock.
+
+use super::leases::Leases;
+use super::sessions::Sessions;
+use crate::shards::OpenFiles;
+use std::sync::{Arc, OnceLock};
+use varve_types::{ShardId, VolumeSettings};
+use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
+use varve_world::clock::Clock;
+use varve_world::volume_dir::VolumeDir;
+
+pub struct Shared {
+    pub volume: VolumeDir,
+    pub settings: VolumeSettings,
+    pub key: VolumeKey,
+    pub clock: Arc<dyn Clock>,
+    pub sessions: Arc<Sessions>,
+    pub leases: Arc<Leases>,
+    pub open_files: OpenFiles,
+    pub workers: usize,
+    pub embedded: bool,
+    /// Set once all workers listen, before any of them accepts.
+    pub addresses: OnceLock<Vec<WorkerAddress>>,
+}
+
+impl Shared {
+    /// The worker that owns a shard.
+    pub fn owner(&self, shard: ShardId) -> usize {
+        usize::from(shard.0) % self.workers
+    }
+
+    pub fn welcome(&self, proof: Proof) -> Welcome {
+        let settings = &self.settings;
+        Welcome::Accepted {
+            proof,
+            shards: settings.shards.get(),
+            inline_limit: settings.inline_limit,
+            // At most VolumeSettings::SYNC_INTERVAL_MAX.
+            sync_interval_ms: settings.sync_interval.as_millis() as u32,
+            owner_uid: settings.owner_uid,
+            owners: settings.shards.all().map(|shard| self.owner(shard) as u16).collect(),
+            workers: self.addresses.get().cloned().unwrap_or_default(),
+            embedded: self.embedded,
+        }
+    }
+}

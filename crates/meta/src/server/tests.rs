@@ -1,0 +1,260 @@
+//! A real server on a temporary volume, talked to by a client that knows nothing but the protocol.
+
+mod client;
+mod serving;
+
+use super::*;
+use client::{Client, connect, hello};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use varve_types::{ShardCount, VolumeId};
+use varve_wire::frame;
+use varve_wire::handshake::{Purpose, Side, Welcome};
+use varve_wire::{Call, Failure, Reply};
+use varve_world::volume_dir::FormatOver;
+
+const STOP: Duration = Duration::from_secs(20);
+
+/// A volume, its server and where that listens.
+struct Site {
+    directory: tempfile::TempDir,
+    config: ServerConfig,
+    key: VolumeKey,
+}
+
+impl Site {
+    fn new(shards: u16) -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = VolumeDir::new(directory.path().join("volume"));
+        let settings = VolumeSettings {
+            id: VolumeId(varve_world::random::bytes()),
+            name: "test".into(),
+            shards: ShardCount::new(shards).unwrap(),
+            split_threshold: 64,
+            inline_limit: VolumeSettings::INLINE_LIMIT_DEFAULT,
+            sync_interval: Duration::from_millis(50),
+            owner_uid: rustix::process::geteuid().as_raw(),
+        };
+        crate::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
+        let key = VolumeKey(volume.read_key().unwrap());
+        let mut config = ServerConfig::new(volume);
+        config.workers = 2;
+        config.unix_directory = Some(directory.path().join("sockets"));
+        Site { directory, config, key }
+    }
+
+    fn start(&self) -> Server {
+        Server::start(self.config.clone()).unwrap()
+    }
+}
+
+fn socket(server: &Server, worker: usize) -> String {
+    server.addresses()[worker].unix.clone().expect("the server listens on Unix sockets")
+}
+
+/// The next bytes of a connection that the server is about to close: none.
+fn assert_closed(mut stream: UnixStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}"),
+    }
+}
+
+fn assert_serves(server: &Server, site: &Site) {
+    let mut client = Client::of(server, site, 77, Purpose::Work);
+    assert_eq!(client.call(0, Call::Ping { payload: b"well?".to_vec() }), Ok(Reply::Pong { payload: b"well?".to_vec() }));
+}
+
+/// A client that knows the key is welcomed with the server's own proof and what it must know to find shards.
+#[test]
+fn a_client_with_the_key_is_welcomed() {
+    let site = Site::new(4);
+    let server = site.start();
+    let (mut stream, greeting) = connect(&socket(&server, 0));
+    let hello = hello(&site.key, &greeting, 5, Purpose::Work);
+    client::send(&mut stream, &hello);
+    let Welcome::Accepted { proof, shards, owners, workers, embedded, .. } = client::receive(&mut stream) else {
+        panic!("refused");
+    };
+    assert!(site.key.verify(Side::Server, &hello.nonce, &greeting.nonce, &proof));
+    assert_eq!((shards, owners, embedded), (4, vec![0, 1, 0, 1], false));
+    assert_eq!(workers, server.addresses());
+    assert_eq!(greeting.volume, server.settings().id.0);
+    let record = site.config.volume.read_server_record().unwrap().unwrap();
+    assert_eq!(record.pid, std::process::id());
+    assert_eq!(record.workers[1].unix.as_deref(), Some(socket(&server, 1).as_str()));
+}
+
+/// Both transports carry the same protocol.
+#[test]
+fn tcp_serves_too() {
+    let mut site = Site::new(2);
+    site.config.listen = Some("127.0.0.1:0".parse().unwrap());
+    let server = site.start();
+    let address = server.addresses()[1].tcp.clone().unwrap();
+    let mut client = Client::new(std::net::TcpStream::connect(address).unwrap(), &site.key, 5, Purpose::Work).unwrap();
+    assert_eq!(client.call(1, Call::Ping { payload: vec![1] }), Ok(Reply::Pong { payload: vec![1] }));
+    assert_eq!(client.call(0, Call::Sync), Err(Failure::NotOwner), "shard 0 is worker 0's");
+}
+
+/// Who does not know the key is refused and told so.
+#[test]
+fn a_wrong_key_is_refused() {
+    let site = Site::new(1);
+    let server = site.start();
+    let wrong = VolumeKey([7; 32]);
+    let refused = Client::new(UnixStream::connect(socket(&server, 0)).unwrap(), &wrong, 5, Purpose::Work).err().unwrap();
+    assert!(refused.contains("key of volume test"), "{refused}");
+    assert_serves(&server, &site);
+}
+
+/// Another version is refused by naming both.
+#[test]
+fn another_version_is_refused() {
+    let site = Site::new(1);
+    let server = site.start();
+    let (mut stream, greeting) = connect(&socket(&server, 0));
+    let mut hello = hello(&site.key, &greeting, 5, Purpose::Work);
+    hello.version = 99;
+    client::send(&mut stream, &hello);
+    let Welcome::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
+    assert!(reason.contains("version 1") && reason.contains("version 99"), "{reason}");
+
+    // A Hello whose later fields have changed still tells its version.
+    let (mut stream, _) = connect(&socket(&server, 0));
+    client::send(&mut stream, &(98u16, "fields of a later time".to_owned()));
+    let Welcome::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
+    assert!(reason.contains("version 98"), "{reason}");
+}
+
+/// Garbage, an oversized frame, a broken checksum and half a frame each end their own connection and nothing else.
+#[test]
+fn malformed_bytes_end_the_connection_alone() {
+    let site = Site::new(1);
+    let server = site.start();
+    let path = socket(&server, 0);
+    for garbage in [&b"GET / HTTP/1.1\r\nHost: varve\r\n\r\n"[..], &[0xff; 64], &[0; 64]] {
+        let (mut stream, _) = connect(&path);
+        stream.write_all(garbage).unwrap();
+        assert_closed(stream);
+    }
+    let authenticated = |bytes: &[u8]| {
+        let client = Client::of(&server, &site, 9, Purpose::Work);
+        let mut stream = client.into_stream();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_closed(stream);
+    };
+    authenticated(&[0xff; 32]);
+    authenticated(&((frame::FRAME_BYTES_MAX as u32 + 1).to_le_bytes()));
+    let mut request = Vec::new();
+    frame::encode(&client::request(9, 0, 1, 0, Call::Sync), &mut request).unwrap();
+    authenticated(&request[..request.len() - 1]);
+    let last = request.len() - 1;
+    request[last] ^= 1;
+    authenticated(&request);
+    assert_serves(&server, &site);
+}
+
+/// A call in another session's name ends the connection: a session's recorded answers are its own.
+#[test]
+fn a_foreign_session_ends_the_connection() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    client::send(&mut stream, &client::request(10, 0, 1, 0, Call::Sync));
+    assert_closed(stream);
+}
+
+/// Requests that come in one piece are all answered, those that wait too.
+#[test]
+fn requests_are_pipelined() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut sent = Vec::new();
+    let count = 500;
+    for number in 1..=count {
+        let call = if number % 3 == 0 { Call::Sync } else { Call::Ping { payload: vec![0; number as usize] } };
+        frame::encode(&client::request(9, number as u32, 1, 0, call), &mut sent).unwrap();
+    }
+    stream.write_all(&sent).unwrap();
+    let mut slots: Vec<u32> = (0..count).map(|_| client::receive::<varve_wire::Response>(&mut stream).id.slot).collect();
+    slots.sort();
+    assert_eq!(slots, (1..=count as u32).collect::<Vec<_>>());
+}
+
+/// A volume has one server; the second is told who has it, and finds it free after the first has stopped.
+#[test]
+fn a_second_server_is_refused() {
+    let site = Site::new(1);
+    let server = site.start();
+    let refused = Server::start(site.config.clone()).err().unwrap().to_string();
+    assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+    server.stop(STOP).unwrap();
+    assert!(site.config.volume.read_server_record().unwrap().is_none(), "the announcement is withdrawn");
+    assert_eq!(std::fs::read_dir(site.directory.path().join("sockets")).unwrap().count(), 0, "the sockets are gone");
+    assert_serves(&site.start(), &site);
+}
+
+/// A server that is stopped while clients keep it busy answers what it has begun, or nothing, and stops in time.
+#[test]
+fn a_stop_under_load_ends_in_time() {
+    let site = Site::new(4);
+    let server = site.start();
+    let answered = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for session in 1..=4 {
+            let (site, server, answered) = (&site, &server, &answered);
+            scope.spawn(move || {
+                let mut client = Client::of(server, site, session, Purpose::Work);
+                while client.try_call(0, Call::Sync).is_ok() {
+                    answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+        while answered.load(std::sync::atomic::Ordering::Relaxed) < 100 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let begin = Instant::now();
+        server.stop(STOP).unwrap();
+        assert!(begin.elapsed() < STOP / 2, "{:?}", begin.elapsed());
+    });
+    assert!(server.wait().is_ok());
+    assert!(server.stop(STOP).is_ok(), "a second stop does nothing");
+}
+
+/// A client that takes no answers does not keep the server from stopping.
+#[test]
+fn a_deaf_client_does_not_hold_a_stop_up() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut deaf = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut sent = Vec::new();
+    for slot in 0..20 {
+        let call = Call::Ping { payload: vec![0; 1024 * 1024] };
+        frame::encode(&client::request(9, slot, 1, 0, call), &mut sent).unwrap();
+    }
+    deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(deaf.write_all(&sent).is_err(), "the server stops reading once its answers pile up");
+    server.stop(Duration::from_secs(2)).unwrap();
+}
+
+/// Configurations that cannot be are refused with the reason.
+#[test]
+fn impossible_configurations_are_refused() {
+    let site = Site::new(1);
+    let refused = |change: &dyn Fn(&mut ServerConfig)| {
+        let mut config = site.config.clone();
+        change(&mut config);
+        Server::start(config).err().unwrap().to_string()
+    };
+    assert!(refused(&|config| config.workers = 0).contains("0 workers"));
+    assert!(refused(&|config| config.unix_directory = None).contains("nowhere to listen"));
+    let long = site.directory.path().join("x".repeat(100));
+    assert!(refused(&|config| config.unix_directory = Some(long.clone())).contains("too long"));
+    assert!(refused(&|config| config.volume = VolumeDir::new("/nonexistent")).contains("not a Varve volume"));
+    assert!(site.config.volume.lock().is_ok(), "a start that failed lets go of the lock");
+}

@@ -1,0 +1,264 @@
+//! Calls that reach the tables.
+
+use super::client::request;
+use super::*;
+use varve_types::{Errno, InodeId};
+use varve_wire::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
+
+const ROOT: u64 = InodeId::ROOT.0;
+
+fn create(name: &str) -> Call {
+    Call::Create { parent: ROOT, name: name.into(), node: NewNode::Regular, mode: 0o644, open: false }
+}
+
+fn lookup(name: &str) -> Call {
+    Call::Lookup { parent: ROOT, name: name.into() }
+}
+
+fn node(reply: Result<Reply, Failure>) -> NodeReply {
+    match reply {
+        Ok(Reply::Node(node)) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file that was created is found, listed, removed and then no more found; and all of it after a restart too.
+#[test]
+fn files_come_and_go() {
+    let site = Site::new(4);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let made = node(client.call(0, create("a")));
+    assert_eq!(client.call(0, create("a")), Err(Failure::Errno(Errno::EEXIST.number())));
+    node(client.call(0, create("b")));
+    server.stop(STOP).unwrap();
+
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 2, Purpose::Work);
+    match client.call(0, lookup("a")) {
+        Ok(Reply::Entry { entry: EntryReply::Node(found), lease_ms: 0 }) => assert_eq!(found, made),
+        other => panic!("{other:?}"),
+    }
+    let listing = match client.call(0, Call::List { directory: ROOT, from: 0, bytes_max: 64 * 1024 }) {
+        Ok(Reply::Listing(listing)) => listing,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(listing.next, None);
+    let mut names: Vec<_> = listing.children.iter().map(|child| child.name.as_slice()).collect();
+    names.sort();
+    assert_eq!(names, [b"a", b"b"]);
+    let removed = client.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() });
+    assert_eq!(removed, Ok(Reply::Removed { last_name_of: Some(made.inode) }));
+    assert_eq!(client.call(0, lookup("a")), Err(Failure::Errno(Errno::ENOENT.number())));
+}
+
+/// A retry gets the first answer: of the same server, and of the next one.
+#[test]
+fn a_retry_gets_the_first_answer() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let first = request(1, 3, 1, 0, create("once"));
+    let answer = client.exchange(first.clone()).unwrap();
+    node(answer.clone());
+    assert_eq!(client.exchange(first.clone()).unwrap(), answer);
+    let mut elsewhere = Client::of(&server, &site, 1, Purpose::Work);
+    assert_eq!(elsewhere.exchange(first.clone()).unwrap(), answer, "over another connection");
+    server.stop(STOP).unwrap();
+
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    assert_eq!(client.exchange(first).unwrap(), answer, "by the next server");
+    let other = client.exchange(request(1, 3, 2, 0, create("once"))).unwrap();
+    assert_eq!(other, Err(Failure::Errno(Errno::EEXIST.number())), "a new call is a new call");
+}
+
+/// Names that cannot be are refused by what is wrong with them, and ids that cannot be as stale.
+#[test]
+fn impossible_names_and_inodes_are_refused() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let failed = |reply: Result<Reply, Failure>| match reply {
+        Err(Failure::Errno(number)) => Errno::from_number(number),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(failed(client.call(0, lookup(&"x".repeat(256)))), Errno::ENAMETOOLONG);
+    for name in ["", ".", "..", "a/b", "a\0b"] {
+        assert_eq!(failed(client.call(0, create(name))), Errno::EINVAL, "{name:?}");
+    }
+    let stray = Call::Lookup { parent: u64::MAX, name: b"a".to_vec() };
+    assert_eq!(failed(client.call(0, stray)), Errno::ESTALE);
+    assert_eq!(client.call(3, Call::Sync), Err(Failure::NotOwner));
+}
+
+/// Observers look and change nothing; an embedded server lets strangers only observe.
+#[test]
+fn observers_change_nothing() {
+    let mut site = Site::new(1);
+    site.config.embedded = true;
+    let server = site.start();
+    let mut own = Client::of(&server, &site, 1, Purpose::Work);
+    node(own.call(0, create("a")));
+    let stream = UnixStream::connect(socket(&server, 0)).unwrap();
+    let refused = Client::new(stream, &site.key, 2, Purpose::Work).err().unwrap();
+    assert!(refused.contains("inside the mount"), "{refused}");
+    let mut observer = Client::of(&server, &site, 2, Purpose::Observe);
+    assert!(observer.call(0, lookup("a")).is_ok());
+    let refused = Err(Failure::Errno(Errno::EROFS.number()));
+    assert_eq!(observer.call(0, create("b")), refused);
+    assert_eq!(observer.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() }), refused);
+    assert!(site.config.volume.read_server_record().unwrap().unwrap().embedded);
+}
+
+/// A user's calls are made in that user's name, whatever they say; root's say in whose name they are.
+#[test]
+fn credentials_are_forced_to_the_peer() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let site = Site::new(1);
+    let server = site.start();
+    let open = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    open(site.directory.path());
+    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
+    let directory = node(root.call(0, made)).inode;
+    let in_it = |name: &str| Call::Create {
+        parent: directory,
+        name: name.into(),
+        node: NewNode::Regular,
+        mode: 0o600,
+        open: false,
+    };
+    let mut spoken_for = request(1, 2, 1, 0, in_it("spoken-for"));
+    spoken_for.credentials = WireCredentials { uid: 4321, gid: 4321, groups: vec![] };
+    assert_eq!(node(root.exchange(spoken_for).unwrap()).attributes.uid, 4321);
+    let made = std::thread::scope(|scope| {
+        let user = scope.spawn(|| {
+            // The system call changes this thread alone, where libc's function would change the process.
+            let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
+            assert_eq!(set, 0);
+            let mut user = Client::of(&server, &site, 2, Purpose::Work);
+            node(user.call(0, in_it("forced")))
+        });
+        user.join().unwrap()
+    });
+    assert_eq!(made.attributes.uid, 1234, "the request said 0");
+}
+
+/// An open file outlives its name until the session lets go of it; its content is then gone.
+#[test]
+fn an_open_file_outlives_its_name() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let mut call = create("a");
+    if let Call::Create { open, .. } = &mut call {
+        *open = true;
+    }
+    let made = node(client.call(0, call));
+    let at = Locator::Entry { parent: ROOT, name: b"a".to_vec(), inode: made.inode };
+    let write = |at: &Locator, data: &[u8]| Call::WriteInline {
+        at: at.clone(),
+        generation: made.generation,
+        data: data.to_vec(),
+        mtime: None,
+    };
+    assert_eq!(node(client.call(0, write(&at, b"bytes"))).attributes.size, 5);
+    let mut other = Client::of(&server, &site, 2, Purpose::Work);
+    other.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() }).unwrap();
+    let by_inode = Locator::Inode { inode: made.inode };
+    assert_eq!(node(client.call(0, write(&by_inode, b"more bytes"))).attributes.size, 10);
+    let opened = node(client.call(0, Call::Open { at: by_inode.clone(), mode: OpenMode::Read, truncate: false }));
+    assert_eq!(opened.content, FileContent::Inline { data: Some(b"more bytes".to_vec()) });
+    let mut release = request(1, 1, client.number + 1, 0, Call::Release);
+    release.released = vec![made.inode];
+    assert_eq!(client.exchange(release).unwrap(), Ok(Reply::Done));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    client.number += 1;
+    while client.call(0, Call::GetAttributes { at: by_inode.clone() }) != Err(Failure::NotHere) {
+        assert!(Instant::now() < deadline, "the orphan was not reaped");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory's name is leased, and another session's rename of it waits until the lease has ended.
+#[test]
+fn a_rename_waits_for_the_leases_of_others() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    node(client.call(0, Call::MakeDirectory { parent: ROOT, name: b"d".to_vec(), mode: 0o755 }));
+    std::thread::sleep(LEASE);
+    let begin = Instant::now();
+    match client.call(0, lookup("d")) {
+        Ok(Reply::Entry { entry: EntryReply::Elsewhere { .. }, lease_ms }) => {
+            assert_eq!(u128::from(lease_ms), LEASE.as_millis());
+        }
+        other => panic!("{other:?}"),
+    }
+    let rename = |name: &str, new_name: &str| Call::Rename {
+        parent: ROOT,
+        name: name.into(),
+        new_parent: ROOT,
+        new_name: new_name.into(),
+        flags: RenameFlags::Replace,
+    };
+    let mut other = Client::of(&server, &site, 2, Purpose::Work);
+    other.call(0, rename("d", "e")).unwrap();
+    assert!(begin.elapsed() >= LEASE, "{:?}", begin.elapsed());
+    client.call(0, lookup("e")).unwrap();
+    let begin = Instant::now();
+    client.call(0, rename("e", "f")).unwrap();
+    assert!(begin.elapsed() < LEASE / 2, "one's own lease does not hold one back: {:?}", begin.elapsed());
+}
+
+/// Files made through many connections at once, at all workers and while the directory splits, are all there.
+#[test]
+fn a_directory_splits_under_load() {
+    let site = Site::new(4);
+    let server = site.start();
+    let count = 400;
+    std::thread::scope(|scope| {
+        for session in 1..=4u64 {
+            let (site, server) = (&site, &server);
+            scope.spawn(move || {
+                let mut clients = [0, 1].map(|worker| Client::at(server, site, worker, session, Purpose::Work));
+                for i in 0..count {
+                    make_somewhere(&mut clients, &format!("{session}-{i}"));
+                }
+            });
+        }
+    });
+    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 9, Purpose::Work));
+    let mut found = 0;
+    for shard in 0..4u16 {
+        match clients[usize::from(shard % 2)].call(shard, Call::PartitionStatus { directory: ROOT }) {
+            Ok(Reply::Partition { entries, .. }) => found += entries,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(found, 4 * count);
+    server.stop(STOP).unwrap();
+}
+
+/// Follows the servers' maps, as a client does.
+fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
+    let shards = ShardCount::new(4).unwrap();
+    let hash = varve_types::NameHash::of(name.as_bytes());
+    let mut map = varve_types::PartitionMap::whole(shards);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        let shard = map.shard_of(InodeId::ROOT.shard(), hash);
+        match clients[usize::from(shard.0 % 2)].call(shard.0, create(name)) {
+            Ok(Reply::Node(_)) => return,
+            Err(Failure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
+            Err(Failure::Busy) => std::thread::sleep(Duration::from_millis(1)),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    panic!("{name} could not be made");
+}

@@ -1,0 +1,319 @@
+//! A worker: a thread with a runtime of its own, which owns the shards `s` with `s mod workers` equal to its index.
+//!
+//! Everything in here is single-threaded. What comes from outside are connections and messages of other workers; both
+//! become tasks of the worker's local set. A task that panics has broken an invariant: the worker posts the failure and
+//! its thread ends without closing its tables, as if it had been killed, for what was appended is safe and what is in
+//! memory may not be.
+
+use super::board::{Board, Stage};
+use super::dispatch::InFlight;
+use super::inbox::{self, Message, WorkerPeers};
+use super::listener::{self, Listeners};
+use super::metrics::Metrics;
+use super::shared::Shared;
+use crate::shards::{Peers, Shard, ShardConfig, TableConfig};
+use futures::FutureExt;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use varve_types::{SessionId, ShardId};
+
+/// Shards that one worker opens or closes at a time: mostly waiting for the store, and each holds a few descriptors.
+const OPENING_MAX: usize = 8;
+
+/// How often the first worker looks for sessions whose grace is over.
+const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+
+/// What one worker needs to begin.
+pub struct WorkerConfig {
+    pub index: usize,
+    pub shared: Arc<Shared>,
+    pub board: Arc<Board>,
+    pub inbox: mpsc::Receiver<Message>,
+    pub inboxes: Vec<mpsc::Sender<Message>>,
+    pub unix: Option<(PathBuf, u32)>,
+    pub tcp: Option<SocketAddr>,
+    pub table: TableConfig,
+    /// Of each shard.
+    pub cache_bytes_max: usize,
+    pub names_max: usize,
+    pub measure: bool,
+}
+
+pub struct Worker {
+    pub index: usize,
+    pub shared: Arc<Shared>,
+    pub metrics: Metrics,
+    pub in_flight: InFlight,
+    board: Arc<Board>,
+    inboxes: Vec<mpsc::Sender<Message>>,
+    shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    listeners: RefCell<Option<Listeners>>,
+    connections: Cell<usize>,
+    /// A shard was opened, a connection has ended, or the worker has come to its end.
+    changed: Notify,
+    stop: watch::Sender<bool>,
+    end: RefCell<Option<Result<(), String>>>,
+}
+
+impl Worker {
+    /// The shard, if this worker owns it and it is open.
+    pub fn shard(&self, shard: ShardId) -> Option<Rc<Shard>> {
+        self.shards.borrow().get(&shard).cloned()
+    }
+
+    /// Waits until the shard is open; for ever if it is another worker's.
+    pub async fn opened(&self, shard: ShardId) -> Rc<Shard> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(shard) = self.shard(shard) {
+                return shard;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ready when the worker accepts and reads no more.
+    pub fn stopping(&self) -> impl Future<Output = ()> + 'static {
+        let mut stop = self.stop.subscribe();
+        async move {
+            // An error means that the worker itself is gone, which is a stop too.
+            let _ = stop.wait_for(|stopped| *stopped).await;
+        }
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.get()
+    }
+
+    pub fn spawn_connection(self: &Rc<Self>, connection: impl Future<Output = ()> + 'static) {
+        let count = Counted::new(Rc::clone(self));
+        self.spawn(async move {
+            let _count = count;
+            connection.await;
+        });
+    }
+
+    /// Runs a task on this worker; its panic ends the worker.
+    pub fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                worker.end(Err(broken(worker.index, panic)));
+            }
+        });
+    }
+
+    /// What the inbox asks of the worker itself.
+    pub fn accept(self: &Rc<Self>) {
+        if let Some(listeners) = self.listeners.take() {
+            self.spawn(listeners.accept(Rc::clone(self)));
+        }
+        if self.index == 0 {
+            self.spawn(end_sessions(Rc::clone(self)));
+        }
+    }
+
+    pub fn drain(self: &Rc<Self>) {
+        self.stop.send_replace(true);
+        drop(self.listeners.take());
+        let worker = Rc::clone(self);
+        self.spawn(async move {
+            loop {
+                let changed = worker.changed.notified();
+                if worker.connections() == 0 {
+                    break;
+                }
+                changed.await;
+            }
+            worker.board.reach(worker.index, Stage::Drained);
+        });
+    }
+
+    pub fn close(self: &Rc<Self>) {
+        self.stop.send_replace(true);
+        let worker = Rc::clone(self);
+        self.spawn(async move {
+            let closed = worker.close_shards().await;
+            worker.end(closed);
+        });
+    }
+
+    pub fn end_session(self: &Rc<Self>, session: SessionId) {
+        for shard in self.shards.borrow().values() {
+            shard.end_session(session);
+        }
+    }
+
+    /// The first end is the one that counts.
+    fn end(&self, end: Result<(), String>) {
+        self.end.borrow_mut().get_or_insert(end);
+        self.changed.notify_waiters();
+    }
+
+    async fn ended(&self) -> Result<(), String> {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(end) = self.end.borrow_mut().take() {
+                return end;
+            }
+            changed.await;
+        }
+    }
+
+    async fn open_shards(self: &Rc<Self>, peers: Rc<dyn Peers>, config: &WorkerConfig) -> Result<(), String> {
+        let own = self.shared.settings.shards.all().filter(|shard| self.shared.owner(*shard) == self.index);
+        stream::iter(own.map(Ok))
+            .try_for_each_concurrent(OPENING_MAX, |id| {
+                let opening = Shard::open(self.shard_config(id, Rc::clone(&peers), config));
+                async move {
+                    let shard = opening.await.map_err(|error| format!("shard {id} cannot be opened: {error}"))?;
+                    self.shards.borrow_mut().insert(id, shard);
+                    self.changed.notify_waiters();
+                    Ok(())
+                }
+            })
+            .await
+    }
+
+    /// Closes what is open, all of it even where some fail; the first failure is told.
+    async fn close_shards(&self) -> Result<(), String> {
+        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
+        let closed = stream::iter(shards).map(|shard| async move {
+            let id = shard.id();
+            shard.close().await.map_err(|error| format!("shard {id} cannot be closed: {error}"))
+        });
+        let closed: Vec<_> = closed.buffer_unordered(OPENING_MAX).collect().await;
+        self.shards.borrow_mut().clear();
+        closed.into_iter().collect()
+    }
+
+    fn shard_config(&self, id: ShardId, peers: Rc<dyn Peers>, config: &WorkerConfig) -> ShardConfig {
+        ShardConfig {
+            id,
+            settings: self.shared.settings.clone(),
+            volume: self.shared.volume.clone(),
+            table: config.table.clone(),
+            peers,
+            clock: Arc::clone(&self.shared.clock),
+            open_files: self.shared.open_files.clone(),
+            cache_bytes_max: config.cache_bytes_max,
+            names_max: config.names_max,
+        }
+    }
+}
+
+/// One connection in the count.
+struct Counted(Rc<Worker>);
+
+impl Counted {
+    fn new(worker: Rc<Worker>) -> Counted {
+        worker.connections.set(worker.connections.get() + 1);
+        worker.metrics.connections(worker.connections.get());
+        Counted(worker)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let left = self.0.connections.get() - 1;
+        self.0.connections.set(left);
+        self.0.metrics.connections(left);
+        self.0.changed.notify_waiters();
+    }
+}
+
+fn broken(worker: usize, panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say which");
+    format!("worker {worker} broke an invariant and has ended: {text}")
+}
+
+/// The life of a worker's thread.
+pub fn run(config: WorkerConfig) {
+    let (index, board) = (config.index, Arc::clone(&config.board));
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+        tokio::task::LocalSet::new().block_on(&runtime, live(config))
+    }));
+    match lived.unwrap_or_else(|panic| Err(broken(index, panic))) {
+        Ok(()) => board.reach(index, Stage::Closed),
+        Err(reason) => {
+            tracing::error!("{reason}");
+            board.fail(reason);
+        }
+    }
+}
+
+async fn live(mut config: WorkerConfig) -> Result<(), String> {
+    let peers = Rc::new(WorkerPeers { inboxes: config.inboxes.clone(), worker: OnceCell::new() });
+    let worker = Rc::new(Worker {
+        index: config.index,
+        shared: Arc::clone(&config.shared),
+        metrics: Metrics::new(config.index, config.measure),
+        in_flight: InFlight::default(),
+        board: Arc::clone(&config.board),
+        inboxes: config.inboxes.clone(),
+        shards: RefCell::default(),
+        listeners: RefCell::default(),
+        connections: Cell::new(0),
+        changed: Notify::new(),
+        stop: watch::Sender::new(false),
+        end: RefCell::default(),
+    });
+    let set = peers.worker.set(Rc::downgrade(&worker));
+    debug_assert!(set.is_ok(), "a worker is made once");
+    // Messages are taken from the start: what a shard finds in its log, it may have to ask of another worker's.
+    let (_, nobody) = mpsc::channel(1);
+    worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
+
+    let opening = AssertUnwindSafe(open(&worker, peers, &config)).catch_unwind();
+    let opened = tokio::select! {
+        opened = opening => opened.unwrap_or_else(|panic| Err(broken(worker.index, panic))),
+        ended = worker.ended() => return ended,
+    };
+    if let Err(reason) = opened {
+        if let Err(error) = worker.close_shards().await {
+            tracing::warn!("{error}");
+        }
+        return Err(reason);
+    }
+    worker.ended().await
+}
+
+/// Opens the shards and listens.
+async fn open(worker: &Rc<Worker>, peers: Rc<dyn Peers>, config: &WorkerConfig) -> Result<(), String> {
+    worker.open_shards(peers, config).await?;
+    let cannot = |error: std::io::Error| format!("worker {} cannot listen: {error}", worker.index);
+    let listeners = listener::listen(config.unix.as_ref(), config.tcp).map_err(cannot)?;
+    let address = listeners.address().map_err(cannot)?;
+    worker.listeners.replace(Some(listeners));
+    worker.board.ready(worker.index, address);
+    Ok(())
+}
+
+/// Tells all workers which sessions have ended, until the server stops.
+async fn end_sessions(worker: Rc<Worker>) {
+    let mut stopping = std::pin::pin!(worker.stopping());
+    loop {
+        tokio::select! {
+            () = &mut stopping => return,
+            () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
+        }
+        for session in worker.shared.sessions.take_ended() {
+            tracing::info!("session {:016x} has ended", session.0);
+            for inbox in &worker.inboxes {
+                // An inbox that is closed belongs to a worker that has ended, and its shards with it.
+                let _ = inbox.send(Message::EndSession(session)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The files of a log's directory, by epoch.
+//!
+//! ```text
+//! <epoch>.<number>.log   part of the epoch's stream: 16 and 8 hexadecimal digits
+//! <epoch>.fence          the epoch is being ended: its owner must report nothing as synced any more
+//! <epoch>.seal           the epoch has ended, at the length that is written in it
+//! ```
+
+use super::failure::LogError;
+use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, Seal, VERSION};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+pub fn file_path(directory: &Path, epoch: u64, number: u32) -> PathBuf {
+    directory.join(format!("{epoch:016x}.{number:08x}.log"))
+}
+
+pub fn seal_path(directory: &Path, epoch: u64) -> PathBuf {
+    directory.join(format!("{epoch:016x}.seal"))
+}
+
+pub fn fence_path(directory: &Path, epoch: u64) -> PathBuf {
+    directory.join(format!("{epoch:016x}.fence"))
+}
+
+/// What one epoch has in the directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EpochFiles {
+    /// By number.
+    pub files: BTreeMap<u32, PathBuf>,
+    pub sealed: bool,
+    pub fenced: bool,
+}
+
+/// What is in the directory, by epoch. Foreign files are left alone.
+pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
+    let failed = || LogError::io("list", directory);
+    let mut epochs: BTreeMap<u64, EpochFiles> = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let mut parts = name.split('.');
+        let Some(epoch) = parts.next().and_then(|digits| hexadecimal(digits, 16)) else { continue };
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some("seal"), None, None) => epochs.entry(epoch).or_default().sealed = true,
+            (Some("fence"), None, None) => epochs.entry(epoch).or_default().fenced = true,
+            (Some(number), Some("log"), None) => {
+                if let Some(number) = hexadecimal(number, 8) {
+                    epochs.entry(epoch).or_default().files.insert(number as u32, path);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(epochs)
+}
+
+fn hexadecimal(digits: &str, length: usize) -> Option<u64> {
+    let well_formed = digits.len() == length && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    well_formed.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// The header of a log file; `Ok(Err)` says what is wrong with its bytes.
+pub fn read_file_header(path: &Path) -> Result<Result<FileHeader, FormatError>, LogError> {
+    let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
+    let file = File::open(path).map_err(LogError::io("open", path))?;
+    file.take(FILE_HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(LogError::io("read", path))?;
+    match FileHeader::decode(&bytes) {
+        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.to_owned(), found, known: VERSION }),
+        decoded => Ok(decoded),
+    }
+}
+
+/// The seal of an epoch, if it is sealed. Seals are published whole: a damaged one is refused.
+pub fn read_seal(directory: &Path, epoch: u64) -> Result<Option<Seal>, LogError> {
+    let path = seal_path(directory, epoch);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(LogError::io("read", &path)(error)),
+    };
+    let damaged = |reason: FormatError| LogError::Damaged { path: path.clone(), offset: 0, reason: reason.to_string() };
+    match Seal::decode(&bytes) {
+        Ok(seal) if seal.epoch == epoch => Ok(Some(seal)),
+        Ok(_) => Err(damaged(FormatError::Place)),
+        Err(FormatError::Version(found)) => Err(LogError::Newer { path, found, known: VERSION }),
+        Err(reason) => Err(damaged(reason)),
+    }
+}

@@ -1,0 +1,48 @@
+//! What can go wrong with a log, in words for the administrator.
+
+use slatedb::wal::WalError;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use varve_types::ShardId;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "the log file {} is damaged at byte {offset} ({reason}), below what was fsynced: acknowledged changes are lost. \
+         Restore the file from a copy of the store; `varve fsck` tells what else is affected", path.display()
+    )]
+    Damaged { path: PathBuf, offset: u64, reason: String },
+    #[error(
+        "the log of shard {shard} lacks its files in {}: they end with group {found}, and the tables need those after \
+         group {needed}. Restore them from a copy of the store", directory.display()
+    )]
+    Missing { shard: ShardId, directory: PathBuf, found: u64, needed: u64 },
+    #[error("{} is of format version {found}, and this program reads version {known}: use a newer varve", path.display())]
+    Newer { path: PathBuf, found: u32, known: u32 },
+    #[error("a batch of {bytes} bytes is above the limit of {max}")]
+    TooLarge { bytes: u64, max: u64 },
+    #[error("another owner has taken the shard over")]
+    Fenced,
+}
+
+impl LogError {
+    pub(super) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> LogError + use<'a> {
+        move |source| LogError::Io { action, path: path.to_owned(), source }
+    }
+}
+
+impl From<LogError> for WalError {
+    fn from(error: LogError) -> WalError {
+        match error {
+            LogError::Fenced => WalError::Fenced,
+            LogError::Io { .. } => WalError::Unavailable(Arc::new(error)),
+            LogError::TooLarge { .. } => WalError::InternalError(Arc::new(error)),
+            LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Newer { .. } => {
+                WalError::DataError(Arc::new(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Removing log files whose groups are all in tables.
+
+use super::LogConfig;
+use super::directory::{self, EpochFiles};
+use super::failure::LogError;
+use async_trait::async_trait;
+use slatedb::VersionedManifest;
+use slatedb::wal::{WalAdmin, WalError, WalFileRange, WalGc};
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// SlateDB's collector and administrator of one shard's log.
+pub struct LogReclaimer {
+    config: LogConfig,
+}
+
+impl LogReclaimer {
+    pub fn new(config: LogConfig) -> LogReclaimer {
+        LogReclaimer { config }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LogConfig) -> Result<T, LogError> + Send + 'static,
+    ) -> Result<T, WalError> {
+        let config = self.config.clone();
+        let done = self.config.background.spawn_blocking(move || work(&config)).await;
+        Ok(done.map_err(|join| WalError::InternalError(Arc::new(join)))??)
+    }
+}
+
+#[async_trait]
+impl WalGc for LogReclaimer {
+    /// Only the range without an end counts, which is the newest manifest's. The others belong to checkpoints, which
+    /// the compactor makes to keep tables for readers that began before it replaced them; Varve opens no database at
+    /// a checkpoint, so nobody replays a log for one.
+    async fn collect(&self, referenced: Vec<WalFileRange>, _min_age: Duration, dry_run: bool) -> Result<(), WalError> {
+        let newest = referenced.iter().find(|range| range.1 == Bound::Unbounded).map(|range| range.0);
+        let replay_after = match newest {
+            // SlateDB includes the group up to which all is in tables.
+            Some(Bound::Included(id)) => id,
+            Some(Bound::Excluded(id)) => id,
+            _ => return Ok(()),
+        };
+        self.blocking(move |config| {
+            for path in reclaimable(config, replay_after)? {
+                if !dry_run {
+                    remove(&path)?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. What is
+/// removed first lies before what remains, so that a crash on the way leaves no gap. The newest epoch keeps its last
+/// file: as long as it is there, nothing of a lower epoch counts that is not sealed.
+fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
+    let directory = &config.directory;
+    let epochs = directory::list(directory)?;
+    let Some(newest) = epochs.keys().next_back().copied() else { return Ok(Vec::new()) };
+    let mut paths = Vec::new();
+    for (epoch, files) in &epochs {
+        if *epoch < newest {
+            let ended = match directory::read_seal(directory, *epoch)? {
+                Some(seal) => seal.last_group <= replay_after,
+                // Written by a late owner, after its epoch was ended and reclaimed.
+                None => true,
+            };
+            if ended {
+                paths.extend(files.files.values().cloned());
+                paths.push(directory::fence_path(directory, *epoch));
+                paths.push(directory::seal_path(directory, *epoch));
+                continue;
+            }
+        }
+        paths.extend(behind(files, replay_after)?);
+    }
+    Ok(paths)
+}
+
+/// The files of one epoch whose successors hold only later groups.
+fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
+    let mut paths = Vec::new();
+    let mut before: Vec<PathBuf> = Vec::new();
+    for path in files.files.values() {
+        match directory::read_file_header(path)? {
+            Ok(header) if header.last_group <= replay_after => paths.append(&mut before),
+            _ => break,
+        }
+        before.push(path.clone());
+    }
+    Ok(paths)
+}
+
+fn remove(path: &Path) -> Result<(), LogError> {
+    match varve_world::disk::remove_published(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(LogError::io("remove", path)),
+    }
+}
+
+#[async_trait]
+impl WalAdmin for LogReclaimer {
+    fn garbage_collector(&self, _path: &slatedb::object_store::path::Path) -> Arc<dyn WalGc> {
+        Arc::new(LogReclaimer { config: self.config.clone() })
+    }
+
+    async fn delete_wal(
+        &self,
+        _path: &slatedb::object_store::path::Path,
+        dry_run: bool,
+    ) -> Result<Vec<String>, WalError> {
+        self.blocking(move |config| {
+            let mut deleted = Vec::new();
+            for (epoch, files) in directory::list(&config.directory)? {
+                let marks = [
+                    (files.fenced, directory::fence_path(&config.directory, epoch)),
+                    (files.sealed, directory::seal_path(&config.directory, epoch)),
+                ];
+                let marks = marks.into_iter().filter_map(|(present, path)| present.then_some(path));
+                for path in files.files.into_values().chain(marks) {
+                    if !dry_run {
+                        remove(&path)?;
+                    }
+                    deleted.push(path.display().to_string());
+                }
+            }
+            Ok(deleted)
+        })
+        .await
+    }
+
+    async fn is_empty(
+        &self,
+        _path: &slatedb::object_store::path::Path,
+        replay_after_wal_id: u64,
+        wal_id_last_seen: u64,
+    ) -> Result<bool, WalError> {
+        // A group that has an id holds at least one batch.
+        Ok(wal_id_last_seen <= replay_after_wal_id)
+    }
+
+    async fn clone_wal(
+        &self,
+        from_path: &slatedb::object_store::path::Path,
+        _from_manifest: VersionedManifest,
+        to_path: &slatedb::object_store::path::Path,
+    ) -> Result<(u64, u64), WalError> {
+        let message = format!("cannot copy the log of {from_path} to {to_path}: shards are not cloned");
+        Err(WalError::InternalError(Arc::new(io::Error::new(io::ErrorKind::Unsupported, message))))
+    }
+}

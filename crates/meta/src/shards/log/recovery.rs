@@ -1,0 +1,195 @@
+//! Taking a log over: the epochs before are ended, what they hold and the tables lack is found, a new file is begun.
+
+use super::LogConfig;
+use super::directory::{self, EpochFiles};
+use super::failure::LogError;
+use super::format::{FileHeader, FormatError, Seal};
+use super::replay::{Replay, Segment};
+use super::scan::{Break, Record, StreamReader, synced_mark};
+use super::writer::{Log, LogWriter};
+use async_trait::async_trait;
+use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use varve_world::disk;
+
+/// Opens the log when SlateDB has claimed the epoch.
+pub struct LogInit {
+    config: LogConfig,
+    /// Where the opened log is left for the table.
+    opened: Arc<OnceLock<Arc<Log>>>,
+}
+
+impl LogInit {
+    pub fn new(config: LogConfig) -> (LogInit, Arc<OnceLock<Arc<Log>>>) {
+        let opened = Arc::new(OnceLock::new());
+        (LogInit { config, opened: opened.clone() }, opened)
+    }
+}
+
+#[async_trait]
+impl WriterInit for LogInit {
+    async fn fence_and_init(&self, manifest: &mut WriterManifest) -> Result<WriterInitResult, WalError> {
+        let claim = Claim {
+            epoch: manifest.epoch(),
+            replay_after: manifest.replay_after_wal_id(),
+            flushed: manifest.manifest().next_wal_sst_id().saturating_sub(1),
+        };
+        let config = self.config.clone();
+        let taken = self.config.background.spawn_blocking(move || take_over(&config, claim)).await;
+        let (replay, log) = taken.map_err(|join| WalError::InternalError(Arc::new(join)))??;
+        let log = Arc::new(log);
+        let writer = LogWriter::start(log.clone());
+        if self.opened.set(log).is_err() {
+            return Err(WalError::InternalError(Arc::new(io::Error::other("a log is opened once"))));
+        }
+        Ok(WriterInitResult { replay_iterator: Box::new(replay), wal_writer: Box::new(writer) })
+    }
+}
+
+/// What the manifest says when an epoch is claimed.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    epoch: u64,
+    /// The last group whose rows are all in tables.
+    replay_after: u64,
+    /// The last group that the manifest knows was fsynced.
+    flushed: u64,
+}
+
+fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log), LogError> {
+    let directory = &config.directory;
+    let mut epochs = directory::list(directory)?;
+    if epochs.keys().next_back().is_some_and(|epoch| *epoch >= claim.epoch) {
+        return Err(LogError::Fenced);
+    }
+    seal_highest(config, &mut epochs)?;
+    let segments = segments(config, &epochs, claim)?;
+    let last_group = segments.last().map_or(claim.replay_after, |segment| segment.seal.last_group);
+    if last_group < claim.flushed {
+        return Err(LogError::Missing {
+            shard: config.shard,
+            directory: directory.clone(),
+            found: last_group,
+            needed: claim.replay_after,
+        });
+    }
+    let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
+    let path = directory::file_path(directory, claim.epoch, 0);
+    disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
+    let log = Log::begin(config.clone(), header, path, !segments.is_empty())?;
+    Ok((Replay::new(config.shard.0, segments, claim.replay_after), log))
+}
+
+/// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
+/// all before it. So an unsealed epoch below another is what a late owner wrote after its end, and counts for nothing.
+fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> Result<(), LogError> {
+    let Some((epoch, files)) = epochs.iter_mut().next_back() else { return Ok(()) };
+    if files.sealed {
+        return Ok(());
+    }
+    let (epoch, directory) = (*epoch, &config.directory);
+    publish(config, &directory::fence_path(directory, epoch), &[])?;
+    // Listed again behind the fence: until then its owner may have begun another file.
+    *files = directory::list(directory)?.remove(&epoch).unwrap_or_default();
+    let seal = measure(config.shard.0, epoch, files)?;
+    for path in files.files.values() {
+        File::open(path).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", path))?;
+    }
+    disk::sync_directory(directory).map_err(LogError::io("fsync", directory))?;
+    publish(config, &directory::seal_path(directory, epoch), &seal.encode())?;
+    files.sealed = true;
+    Ok(())
+}
+
+/// Creates a file that others may have created already with the same meaning.
+fn publish(config: &LogConfig, path: &std::path::Path, content: &[u8]) -> Result<(), LogError> {
+    match disk::create_if_absent(config.exclusive, path, content) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map_err(LogError::io("create", path)),
+    }
+}
+
+/// How far the stream of an unsealed epoch is intact, in whole batches.
+fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
+    let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
+    let mut order = Order::new(stream.last_group);
+    // After the last whole batch, so that a group's header whose first batch is torn goes with it.
+    let mut seal = Seal { shard, epoch, length: stream.position(), last_group: stream.last_group };
+    let broken = loop {
+        let before = stream.position();
+        let record = match stream.next()? {
+            Ok(Some(record)) => record,
+            Ok(None) => break None,
+            Err(broken) => break Some(broken),
+        };
+        if let Err(reason) = order.check(&record) {
+            let path = files.files.values().next_back().cloned().unwrap_or_default();
+            break Some(Break { position: before, path, offset: 0, reason });
+        }
+        if matches!(record, Record::Batch(_)) {
+            seal = Seal { length: stream.position(), last_group: order.last_group, ..seal };
+        }
+    };
+    if let Some(broken) = broken {
+        let mark = synced_mark(epoch, files)?;
+        if mark > broken.position {
+            return Err(broken.damage());
+        }
+        tracing::warn!(
+            shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
+            "the log ends with bytes that were not fsynced and did not reach the disk whole; they are cut off"
+        );
+    }
+    Ok(seal)
+}
+
+/// Checks that groups count up by one and begin with a header.
+pub(super) struct Order {
+    pub(super) last_group: u64,
+    begun: bool,
+}
+
+impl Order {
+    pub(super) fn new(last_group: u64) -> Order {
+        Order { last_group, begun: false }
+    }
+
+    pub(super) fn check(&mut self, record: &Record) -> Result<(), FormatError> {
+        match record {
+            Record::Group(group) if group.id == self.last_group + 1 => {
+                self.last_group = group.id;
+                self.begun = true;
+                Ok(())
+            }
+            Record::Batch(_) if self.begun => Ok(()),
+            _ => Err(FormatError::Order),
+        }
+    }
+}
+
+/// The sealed epochs that hold groups which the tables lack, in order and without a gap.
+fn segments(config: &LogConfig, epochs: &BTreeMap<u64, EpochFiles>, claim: Claim) -> Result<Vec<Segment>, LogError> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut last_group = claim.replay_after;
+    for (epoch, files) in epochs.iter().filter(|(_, files)| files.sealed) {
+        let Some(seal) = directory::read_seal(&config.directory, *epoch)? else { continue };
+        if seal.last_group <= claim.replay_after {
+            continue;
+        }
+        let first = StreamReader::open(config.shard.0, *epoch, files, seal.length)?.last_group;
+        if files.files.is_empty() || first > last_group {
+            return Err(LogError::Missing {
+                shard: config.shard,
+                directory: config.directory.clone(),
+                found: last_group,
+                needed: claim.replay_after,
+            });
+        }
+        last_group = seal.last_group;
+        segments.push(Segment { epoch: *epoch, files: files.clone(), seal });
+    }
+    Ok(segments)
+}

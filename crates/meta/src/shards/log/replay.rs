@@ -1,0 +1,160 @@
+//! Reading back what sealed epochs hold.
+
+use super::LogConfig;
+use super::directory::{self, EpochFiles};
+use super::failure::LogError;
+use super::format::{FormatError, Seal, decode_batch};
+use super::recovery::Order;
+use super::scan::{Record, StreamReader};
+use async_trait::async_trait;
+use slatedb::RowEntry;
+use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader, WalRows};
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+/// A sealed epoch to be replayed.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub epoch: u64,
+    pub files: EpochFiles,
+    pub seal: Seal,
+}
+
+/// Yields the batches of the groups after one, in order.
+pub struct Replay {
+    shard: u16,
+    segments: VecDeque<Segment>,
+    current: Option<(Segment, StreamReader, Order)>,
+    /// Groups up to this one have been yielded, or are in tables.
+    consumed: u64,
+    /// Groups after this one are left alone.
+    last: u64,
+    /// A record that was read to see that the group before it had ended.
+    pending: Option<Record>,
+}
+
+impl Replay {
+    pub fn new(shard: u16, segments: Vec<Segment>, after: u64) -> Replay {
+        Replay { shard, segments: segments.into(), current: None, consumed: after, last: u64::MAX, pending: None }
+    }
+
+    /// The rows of the next batch, and the last group that is read to its end with it.
+    fn next_rows(&mut self) -> Result<Option<WalRows>, LogError> {
+        loop {
+            let Some((record, group)) = self.next_record()? else { return Ok(None) };
+            let Record::Batch(body) = record else { continue };
+            if group <= self.consumed {
+                continue;
+            }
+            if group > self.last {
+                return Ok(None);
+            }
+            let rows = self.decode(&body)?;
+            // Whether this batch was its group's last one shows only in what follows.
+            let following = self.next_record()?;
+            let ended = !matches!(following, Some((Record::Batch(_), _)));
+            self.pending = following.map(|(record, _)| record);
+            if ended {
+                self.consumed = group;
+            }
+            return Ok(Some(WalRows { rows, last_consumed_wal_file_id: self.consumed }));
+        }
+    }
+
+    fn decode(&self, body: &bytes::Bytes) -> Result<Vec<RowEntry>, LogError> {
+        decode_batch(body).map_err(|reason| self.damaged(reason))
+    }
+
+    /// A record whose checksum is right and whose content is not: written wrongly, so no position is to blame.
+    fn damaged(&self, reason: FormatError) -> LogError {
+        let path = self.current.as_ref().and_then(|(segment, _, _)| segment.files.files.values().next_back().cloned());
+        LogError::Damaged { path: path.unwrap_or_default(), offset: 0, reason: reason.to_string() }
+    }
+
+    /// The next record of any segment, and the group it belongs to.
+    fn next_record(&mut self) -> Result<Option<(Record, u64)>, LogError> {
+        if let Some(record) = self.pending.take() {
+            let group = self.current.as_ref().map_or(self.consumed, |(_, _, order)| order.last_group);
+            return Ok(Some((record, group)));
+        }
+        loop {
+            let Some((segment, stream, order)) = &mut self.current else {
+                let Some(segment) = self.segments.pop_front() else { return Ok(None) };
+                let stream = StreamReader::open(self.shard, segment.epoch, &segment.files, segment.seal.length)?;
+                let order = Order::new(stream.last_group);
+                self.current = Some((segment, stream, order));
+                continue;
+            };
+            match stream.next()? {
+                Ok(Some(record)) => {
+                    if let Err(reason) = order.check(&record) {
+                        return Err(self.damaged(reason));
+                    }
+                    let group = order.last_group;
+                    return Ok(Some((record, group)));
+                }
+                Ok(None) if stream.position() < segment.seal.length => {
+                    // Everything below a seal was fsynced before the seal was published.
+                    return Err(self.damaged(FormatError::Length));
+                }
+                Ok(None) => self.current = None,
+                Err(broken) => return Err(broken.damage()),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl WalIterator for Replay {
+    /// Blocks for the reads: replay happens before anything is served.
+    async fn next(&mut self) -> Result<Option<WalRows>, WalError> {
+        Ok(self.next_rows()?)
+    }
+}
+
+/// Reads the sealed epochs of a log that nobody may own at the time.
+pub struct LogReader {
+    config: LogConfig,
+}
+
+impl LogReader {
+    pub fn new(config: LogConfig) -> LogReader {
+        LogReader { config }
+    }
+
+    fn segments(&self) -> Result<Vec<Segment>, LogError> {
+        let mut segments = Vec::new();
+        for (epoch, files) in directory::list(&self.config.directory)? {
+            if let Some(seal) = directory::read_seal(&self.config.directory, epoch)? {
+                segments.push(Segment { epoch, files, seal });
+            }
+        }
+        Ok(segments)
+    }
+}
+
+#[async_trait]
+impl WalReader for LogReader {
+    /// Ends at the last seal, also when the range does not: to follow a log while it grows is not offered.
+    async fn iterator(&self, range: WalFileRange) -> Result<Box<dyn WalIterator>, WalError> {
+        let first = match range.0 {
+            Bound::Included(id) => id,
+            Bound::Excluded(id) => id.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let last = match range.1 {
+            Bound::Included(id) => id,
+            Bound::Excluded(id) => id.saturating_sub(1),
+            Bound::Unbounded => u64::MAX,
+        };
+        let mut segments = self.segments()?;
+        segments.retain(|segment| segment.seal.last_group >= first);
+        let replay = Replay { last, ..Replay::new(self.config.shard.0, segments, first.saturating_sub(1)) };
+        Ok(Box::new(replay))
+    }
+
+    async fn last_wal_file_id(&self, replay_after_wal_id: u64) -> Result<u64, WalError> {
+        let last = self.segments()?.iter().map(|segment| segment.seal.last_group).max().unwrap_or(0);
+        Ok(last.max(replay_after_wal_id))
+    }
+}

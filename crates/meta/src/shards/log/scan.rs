@@ -1,0 +1,269 @@
+//! Reading an epoch's stream from its files, checking every byte, and telling a torn end from damage.
+
+use super::directory::{EpochFiles, read_file_header};
+use super::failure::LogError;
+use super::format::{
+    FILE_HEADER_BYTES, FileHeader, FormatError, GROUP_BODY_BYTES, GROUP_BYTES, GROUP_MAGIC, GroupHeader,
+    RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+};
+use bytes::{Bytes, BytesMut};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+const READ_BYTES: usize = 256 * 1024;
+
+/// One intact record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Group(GroupHeader),
+    Batch(Bytes),
+}
+
+/// Where a stream stops being intact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    /// Position in the stream.
+    pub position: u64,
+    pub path: PathBuf,
+    /// The same place in the file.
+    pub offset: u64,
+    pub reason: FormatError,
+}
+
+impl Break {
+    pub fn damage(self) -> LogError {
+        LogError::Damaged { path: self.path, offset: self.offset, reason: self.reason.to_string() }
+    }
+}
+
+/// A file of an epoch with the part of the stream that counts in it: a later file takes over at its own base.
+#[derive(Clone, Debug)]
+struct Part {
+    path: PathBuf,
+    base: u64,
+    /// Position at which the next file takes over, or the stream's limit.
+    end: u64,
+    last_group: u64,
+}
+
+/// Reads the records of one epoch in order, up to a limit.
+pub struct StreamReader {
+    epoch: u64,
+    parts: std::vec::IntoIter<Part>,
+    /// What is wrong with the files after `parts`, met when those are read.
+    broken_after: Option<(PathBuf, FormatError)>,
+    current: Option<(Part, BufReader<File>)>,
+    position: u64,
+    limit: u64,
+    done: bool,
+    /// Every group in the files has a higher id.
+    pub last_group: u64,
+}
+
+impl StreamReader {
+    /// Opens the stream of `epoch`; nothing at or beyond the position `limit` is read.
+    pub fn open(shard: u16, epoch: u64, files: &EpochFiles, limit: u64) -> Result<StreamReader, LogError> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut broken_after = None;
+        let mut expected = files.files.keys().next().copied().unwrap_or(0);
+        for (number, path) in &files.files {
+            let header = match read_file_header(path)? {
+                Ok(header) if header_fits(&header, shard, epoch, *number, expected) => header,
+                Ok(_) => {
+                    broken_after = Some((path.clone(), FormatError::Place));
+                    break;
+                }
+                Err(reason) => {
+                    broken_after = Some((path.clone(), reason));
+                    break;
+                }
+            };
+            // A later file holds again whatever lies beyond its base.
+            parts.retain(|part| part.base < header.base);
+            if let Some(before) = parts.last_mut() {
+                before.end = header.base.min(limit);
+            }
+            let (base, last_group) = (header.base, header.last_group);
+            parts.push(Part { path: path.clone(), base, end: limit, last_group });
+            expected += 1;
+        }
+        Ok(StreamReader {
+            epoch,
+            position: parts.first().map_or(0, |part| part.base),
+            last_group: parts.first().map_or(0, |part| part.last_group),
+            parts: parts.into_iter(),
+            broken_after,
+            current: None,
+            limit,
+            done: false,
+        })
+    }
+
+    /// Position of the next record, or of the end.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next intact record; `Ok(Ok(None))` at the limit or where the last file ends with a whole record; `Ok(Err)`
+    /// where the stream is broken, for good.
+    pub fn next(&mut self) -> Result<Result<Option<Record>, Break>, LogError> {
+        loop {
+            if self.done || self.position >= self.limit {
+                return Ok(Ok(None));
+            }
+            if self.current.is_none() && !self.open_next()? {
+                self.done = true;
+                return Ok(match self.broken_after.take() {
+                    Some((path, reason)) => Err(Break { position: self.position, path, offset: 0, reason }),
+                    None => Ok(None),
+                });
+            }
+            let (part, input) = self.current.as_mut().expect("opened above");
+            if self.position >= part.end {
+                self.current = None;
+                continue;
+            }
+            let (path, offset) = (part.path.clone(), FILE_HEADER_BYTES as u64 + self.position - part.base);
+            match read_record(input, self.epoch, self.position, &path)? {
+                Ok(Some((record, length))) => {
+                    self.position += length;
+                    return Ok(Ok(Some(record)));
+                }
+                // The file ends here although a later one begins further on.
+                Ok(None) if part.end != self.limit => {
+                    self.done = true;
+                    return Ok(Err(Break { position: self.position, path, offset, reason: FormatError::Length }));
+                }
+                Ok(None) => self.current = None,
+                Err(reason) => {
+                    self.done = true;
+                    return Ok(Err(Break { position: self.position, path, offset, reason }));
+                }
+            }
+        }
+    }
+
+    fn open_next(&mut self) -> Result<bool, LogError> {
+        let Some(part) = self.parts.next() else { return Ok(false) };
+        if part.base != self.position {
+            // A file before this one is missing, or a record runs on into it.
+            self.broken_after = Some((part.path, FormatError::Place));
+            return Ok(false);
+        }
+        let file = File::open(&part.path).map_err(LogError::io("open", &part.path))?;
+        let mut input = BufReader::with_capacity(READ_BYTES, file);
+        let mut header = [0; FILE_HEADER_BYTES];
+        input.read_exact(&mut header).map_err(LogError::io("read", &part.path))?;
+        self.current = Some((part, input));
+        Ok(true)
+    }
+}
+
+fn header_fits(header: &FileHeader, shard: u16, epoch: u64, number: u32, expected: u32) -> bool {
+    header.shard == shard && header.epoch == epoch && header.number == number && number == expected
+}
+
+/// The next record and its length; `None` at the file's end. Only errors of the device are errors.
+fn read_record(
+    input: &mut impl Read,
+    epoch: u64,
+    position: u64,
+    path: &Path,
+) -> Result<Result<Option<(Record, u64)>, FormatError>, LogError> {
+    let mut bytes = [0; RECORD_HEADER_BYTES];
+    match read_up_to(input, &mut bytes).map_err(LogError::io("read", path))? {
+        0 => return Ok(Ok(None)),
+        RECORD_HEADER_BYTES => {}
+        _ => return Ok(Err(FormatError::Length)),
+    }
+    let header = match RecordHeader::decode(&bytes) {
+        Ok(header) => header,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if header.position != position || header.epoch != epoch {
+        return Ok(Err(FormatError::Place));
+    }
+    // Grown as it is read, because the length is not checked yet: a torn header must not allocate for a long body.
+    let mut body = Vec::new();
+    input.take(u64::from(header.body_bytes)).read_to_end(&mut body).map_err(LogError::io("read", path))?;
+    if body.len() as u64 != u64::from(header.body_bytes) {
+        return Ok(Err(FormatError::Length));
+    }
+    if !header.matches(&body) {
+        return Ok(Err(FormatError::Checksum));
+    }
+    let length = RECORD_HEADER_BYTES as u64 + body.len() as u64;
+    let record = match header.kind {
+        RecordKind::Group => match GroupHeader::decode(&body) {
+            Ok(group) => Record::Group(group),
+            Err(reason) => return Ok(Err(reason)),
+        },
+        RecordKind::Batch => Record::Batch(Bytes::from(body)),
+    };
+    Ok(Ok(Some((record, length))))
+}
+
+fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match input.read(&mut buffer[done..]) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// The furthest position that any intact header in the epoch's files says was synced, wherever in the files it is:
+/// after a break, lengths cannot be trusted, so every place that looks like a group's header is tried.
+pub fn synced_mark(epoch: u64, files: &EpochFiles) -> Result<u64, LogError> {
+    let mut mark = 0;
+    for path in files.files.values() {
+        if let Ok(header) = read_file_header(path)?
+            && header.epoch == epoch
+        {
+            mark = mark.max(header.synced);
+        }
+        let mut input = BufReader::with_capacity(READ_BYTES, File::open(path).map_err(LogError::io("open", path))?);
+        let mut window = BytesMut::new();
+        let mut piece = vec![0; READ_BYTES];
+        loop {
+            let count = read_up_to(&mut input, &mut piece).map_err(LogError::io("read", path))?;
+            window.extend_from_slice(&piece[..count]);
+            mark = mark.max(highest_mark(epoch, &window));
+            if count < piece.len() {
+                break;
+            }
+            // A header may lie across two pieces.
+            let keep = window.len().min(GROUP_BYTES - 1);
+            window = BytesMut::from(&window[window.len() - keep..]);
+        }
+    }
+    Ok(mark)
+}
+
+fn highest_mark(epoch: u64, bytes: &[u8]) -> u64 {
+    let mut mark = 0;
+    for place in memchr_all(bytes, GROUP_MAGIC[0]) {
+        let Some(candidate) = bytes.get(place..place + GROUP_BYTES) else { break };
+        let (header, body) = candidate.split_at(RECORD_HEADER_BYTES);
+        let header: &[u8; RECORD_HEADER_BYTES] = header.try_into().expect("split at its length");
+        if let Ok(header) = RecordHeader::decode(header)
+            && header.kind == RecordKind::Group
+            && header.epoch == epoch
+            && header.body_bytes as usize == GROUP_BODY_BYTES
+            && header.matches(body)
+            && let Ok(group) = GroupHeader::decode(body)
+        {
+            mark = mark.max(group.synced);
+        }
+    }
+    mark
+}
+
+fn memchr_all(bytes: &[u8], wanted: u8) -> impl Iterator<Item = usize> + '_ {
+    bytes.iter().enumerate().filter(move |(_, byte)| **byte == wanted).map(|(place, _)| place)
+}

@@ -1,0 +1,332 @@
+//! What a log knows of its own file: changed by appends and syncs, under one lock, and only held while bytes are
+//! handed to the kernel, never during an fsync (except on the way out of a failed one).
+
+use super::failure::LogError;
+use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch};
+use super::{BODY_BYTES_MAX, FILE_BYTES_MAX, LogConfig, directory};
+use bytes::{Bytes, BytesMut};
+use slatedb::RowEntry;
+use slatedb::wal::{WalError, WalStatus};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use varve_world::disk;
+
+/// A file with bytes that are not fsynced, or whose name is not.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    pub file: Arc<File>,
+    pub path: PathBuf,
+    pub name_synced: bool,
+}
+
+/// A group that is complete and waits for its fsync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClosedGroup {
+    id: u64,
+    end: u64,
+    last_sequence: u64,
+}
+
+/// What a sync has to do: fsync these, and then all below `target` is synced.
+pub struct SyncWork {
+    pub files: Vec<OpenFile>,
+    pub target: u64,
+}
+
+pub struct State {
+    epoch: u64,
+    /// The files with unsynced bytes, oldest first; the last one is written to, and always there.
+    open: Vec<OpenFile>,
+    header: FileHeader,
+    /// Position in the stream of the next record.
+    appended: u64,
+    /// Everything below is fsynced.
+    synced: u64,
+    /// The bytes from `synced` to `appended`.
+    unsynced: VecDeque<Bytes>,
+    /// When the oldest of them was appended.
+    unsynced_since: Option<Instant>,
+    /// The group that takes batches; its header is written with the first one.
+    open_group: Option<u64>,
+    last_group: u64,
+    last_sequence: u64,
+    closed_groups: VecDeque<ClosedGroup>,
+    flushed_group: u64,
+    flushed_sequence: Option<u64>,
+    /// Where groups ended, to tell how much log lies behind a group: `(id, position)`.
+    ends: VecDeque<(u64, u64)>,
+    /// Position up to which the memtable was asked to be flushed.
+    asked: u64,
+    /// Since when there have been batches that are not in tables.
+    replayable_since: Option<Instant>,
+    failure: Option<WalError>,
+}
+
+impl State {
+    /// The state of a log whose first file holds nothing but its header.
+    pub fn begin(header: FileHeader, file: File, path: PathBuf, replayable_since: Option<Instant>) -> State {
+        State {
+            epoch: header.epoch,
+            open: vec![OpenFile { file: Arc::new(file), path, name_synced: true }],
+            header,
+            appended: header.base,
+            synced: header.base,
+            unsynced: VecDeque::new(),
+            unsynced_since: None,
+            open_group: None,
+            last_group: header.last_group,
+            last_sequence: 0,
+            closed_groups: VecDeque::new(),
+            flushed_group: header.last_group,
+            flushed_sequence: None,
+            ends: VecDeque::new(),
+            asked: header.base,
+            replayable_since,
+            failure: None,
+        }
+    }
+
+    pub fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    pub fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.appended - self.synced
+    }
+
+    pub fn unsynced_since(&self) -> Option<Instant> {
+        self.unsynced_since
+    }
+
+    pub fn replayable_since(&self) -> Option<Instant> {
+        self.replayable_since
+    }
+
+    /// Everything below the position `covered` is in tables.
+    pub fn note_flushed(&mut self, covered: u64, now: Instant) {
+        self.asked = self.asked.max(covered);
+        self.replayable_since = (self.appended > covered).then_some(now);
+    }
+
+    pub fn failure(&self) -> Option<&WalError> {
+        self.failure.as_ref()
+    }
+
+    /// The first failure stays.
+    pub fn fail(&mut self, failure: WalError) {
+        self.failure.get_or_insert(failure);
+    }
+
+    /// Puts a batch into the open group and into the file. When it has returned, the kernel has the bytes.
+    pub fn append(&mut self, config: &LogConfig, rows: &[RowEntry], now: Instant) -> Result<(), LogError> {
+        if self.open_group.is_none() && self.file_bytes() >= FILE_BYTES_MAX {
+            self.rotate(config);
+        }
+        let group = self.open_group.unwrap_or(self.last_group + 1);
+        let mut record = BytesMut::new();
+        if self.open_group.is_none() {
+            GroupHeader { id: group, synced: self.synced }.encode(self.epoch, self.appended, &mut record);
+        }
+        encode_batch(rows, self.epoch, self.appended + record.len() as u64, &mut record).map_err(|reason| {
+            match reason {
+                FormatError::Length => {
+                    let bytes = rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
+                    LogError::TooLarge { bytes, max: BODY_BYTES_MAX }
+                }
+                reason => self.malformed(reason),
+            }
+        })?;
+        let record = record.freeze();
+        let offset = self.offset(self.appended);
+        let current = self.current();
+        if let Err(error) = current.file.write_all_at(&record, offset) {
+            let path = current.path.clone();
+            tracing::error!(file = %path.display(), %error, "cannot append to the log");
+            self.move_to_new_file(config, &record, LogError::Io { action: "append to", path, source: error })?;
+        }
+        self.appended += record.len() as u64;
+        self.unsynced.push_back(record);
+        self.unsynced_since.get_or_insert(now);
+        self.replayable_since.get_or_insert(now);
+        self.open_group = Some(group);
+        self.last_group = group;
+        self.last_sequence = rows.last().map_or(self.last_sequence, |row| row.seq);
+        Ok(())
+    }
+
+    /// Closes the open group, if there is one. Returns the id of the last closed group.
+    pub fn close_group(&mut self) -> u64 {
+        if let Some(id) = self.open_group.take() {
+            self.closed_groups.push_back(ClosedGroup { id, end: self.appended, last_sequence: self.last_sequence });
+            self.ends.push_back((id, self.appended));
+        }
+        self.last_group
+    }
+
+    /// What must be fsynced now; `None` if all is.
+    pub fn begin_sync(&mut self) -> Option<SyncWork> {
+        self.close_group();
+        (self.synced < self.appended).then(|| SyncWork { files: self.open.clone(), target: self.appended })
+    }
+
+    /// Notes that `work` is done. Returns whether groups became synced.
+    pub fn end_sync(&mut self, work: &SyncWork, now: Instant) -> bool {
+        let current = self.open.len() - 1;
+        let mut at = 0;
+        self.open.retain_mut(|file| {
+            let done = work.files.iter().any(|synced| Arc::ptr_eq(&synced.file, &file.file));
+            file.name_synced |= done;
+            let keep = at == current || !done;
+            at += 1;
+            keep
+        });
+        while self.synced < work.target {
+            let Some(record) = self.unsynced.pop_front() else { break };
+            self.synced += record.len() as u64;
+        }
+        self.unsynced_since = (!self.unsynced.is_empty()).then_some(now);
+        let mut flushed = false;
+        while let Some(group) = self.closed_groups.front().filter(|group| group.end <= self.synced) {
+            self.flushed_group = group.id;
+            self.flushed_sequence = Some(group.last_sequence);
+            self.closed_groups.pop_front();
+            flushed = true;
+        }
+        flushed
+    }
+
+    /// After a failed fsync, whose pages the kernel may have dropped: writes all unsynced bytes again.
+    pub fn recover(&mut self, config: &LogConfig, cause: LogError) -> Result<(), LogError> {
+        self.move_to_new_file(config, &[], cause)
+    }
+
+    /// Leaves the file: the next record goes to a new one. Nothing happens if the file is short, or if a group is open.
+    pub fn leave_file(&mut self, config: &LogConfig, bytes_min: u64) {
+        if self.open_group.is_none() && self.synced == self.appended && self.file_bytes() >= bytes_min {
+            self.rotate(config);
+        }
+    }
+
+    /// Bytes of log behind the group `after`, or behind the last point at which this was answered with yes.
+    pub fn should_flush(&mut self, after: u64, bytes_max: u64) -> bool {
+        while self.ends.front().is_some_and(|(id, _)| *id <= after) {
+            if let Some((_, end)) = self.ends.pop_front() {
+                self.asked = self.asked.max(end);
+            }
+        }
+        let full = self.appended - self.asked >= bytes_max;
+        if full {
+            self.asked = self.appended;
+        }
+        full
+    }
+
+    pub fn status(&self) -> Result<WalStatus, WalStatus> {
+        let status = WalStatus {
+            closed_reason: self.failure.clone(),
+            estimated_bytes: self.unsynced_bytes() as usize,
+            last_flushed_wal_id: self.flushed_group,
+            last_flushed_seq: self.flushed_sequence,
+            buffered_wal_entries_count: self.unsynced.len(),
+        };
+        if self.failure.is_some() { Err(status) } else { Ok(status) }
+    }
+
+    fn current(&self) -> &OpenFile {
+        self.open.last().expect("there is always a file that is written to")
+    }
+
+    fn offset(&self, position: u64) -> u64 {
+        FILE_HEADER_BYTES as u64 + position - self.header.base
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.offset(self.appended)
+    }
+
+    /// The header of the next file, whose records begin at `base`.
+    fn next_header(&self, base: u64) -> FileHeader {
+        let last_group = if base == self.appended { self.last_group } else { self.flushed_group };
+        FileHeader { number: self.header.number + 1, base, synced: self.synced, last_group, ..self.header }
+    }
+
+    /// Begins a new file at the end of the stream. Its name and header are fsynced with its first group. A failure is
+    /// no harm: the old file goes on.
+    fn rotate(&mut self, config: &LogConfig) {
+        let header = self.next_header(self.appended);
+        let path = directory::file_path(&config.directory, self.epoch, header.number);
+        match create(&path, &header) {
+            Ok(file) => {
+                let old = self.current().clone();
+                if self.synced == self.appended {
+                    self.open.retain(|file| !Arc::ptr_eq(&file.file, &old.file));
+                }
+                self.open.push(OpenFile { file: Arc::new(file), path, name_synced: false });
+                self.header = header;
+            }
+            Err(error) => tracing::warn!(file = %path.display(), %error, "cannot begin a new log file"),
+        }
+    }
+
+    /// Writes the unsynced bytes and `more` into a new file, which takes up at the synced position, and publishes it
+    /// when it is fsynced: from then on the old file counts only up to there. If that fails too, the old file is left
+    /// with whole records only, and `cause` is the error.
+    fn move_to_new_file(&mut self, config: &LogConfig, more: &[u8], cause: LogError) -> Result<(), LogError> {
+        let header = self.next_header(self.synced);
+        let path = directory::file_path(&config.directory, self.epoch, header.number);
+        match self.publish_copy(config, &header, &path, more) {
+            Ok(file) => {
+                tracing::warn!(file = %path.display(), %cause, "the log goes on in a new file");
+                self.header = header;
+                self.open = vec![OpenFile { file: Arc::new(file), path, name_synced: true }];
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(file = %path.display(), %error, "nor can it go on in a new file");
+                // Not needed for what is replayed, a torn record is cut off anyway; but it keeps the warning away.
+                let whole = self.offset(self.appended);
+                if let Err(error) = self.current().file.set_len(whole) {
+                    tracing::warn!(file = %self.current().path.display(), %error, "cannot cut off the torn record");
+                }
+                Err(cause)
+            }
+        }
+    }
+
+    fn publish_copy(&self, config: &LogConfig, header: &FileHeader, path: &Path, more: &[u8]) -> io::Result<File> {
+        let header = header.encode();
+        let parts: Vec<&[u8]> = std::iter::once(header.as_slice())
+            .chain(self.unsynced.iter().map(|record| record.as_ref()))
+            .chain(std::iter::once(more))
+            .collect();
+        disk::create_if_absent_with_mode(config.exclusive, path, &parts, disk::FILE_MODE)?;
+        OpenOptions::new().write(true).open(path)
+    }
+
+    fn malformed(&self, reason: FormatError) -> LogError {
+        LogError::Io {
+            action: "append to",
+            path: self.current().path.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidInput, reason),
+        }
+    }
+}
+
+fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    if let Err(error) = file.write_all_at(&header.encode(), 0) {
+        // A file without a header would end the log at the next opening; this one holds nothing yet.
+        std::fs::remove_file(path)?;
+        return Err(error);
+    }
+    Ok(file)
+}

@@ -1,0 +1,122 @@
+//! The task that fsyncs a log: when its oldest unsynced batch is old enough, or when somebody waits for it. It runs in
+//! the background and blocks on threads there, never on the worker; while nothing is unsynced it sleeps without a timer.
+
+use super::failure::LogError;
+use super::state::SyncWork;
+use super::writer::Log;
+use slatedb::wal::{WalError, WalEvent};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+use varve_world::disk;
+
+/// Fsyncs under way in one process. They block a thread each; a disk gains little from more at once, and journaling
+/// file systems commit those that wait together.
+const FSYNCS_MAX: usize = 8;
+
+fn fsyncs() -> &'static Semaphore {
+    static FSYNCS: OnceLock<Semaphore> = OnceLock::new();
+    FSYNCS.get_or_init(|| Semaphore::new(FSYNCS_MAX))
+}
+
+/// Runs until the log is closed or fails.
+pub(super) async fn drive(log: Arc<Log>) {
+    while wait_for_work(&log).await {
+        let worker = log.clone();
+        let permit = fsyncs().acquire().await;
+        let done = log.config.background.spawn_blocking(move || sync_now(&worker)).await;
+        drop(permit);
+        match done {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return log.fail(error.into()),
+            Err(join) => return log.fail(WalError::InternalError(Arc::new(join))),
+        }
+    }
+}
+
+/// Returns when a sync is due; `false` when the log is closed.
+async fn wait_for_work(log: &Log) -> bool {
+    loop {
+        {
+            let mut demand = log.demand.lock();
+            if demand.close {
+                return false;
+            }
+            if std::mem::take(&mut demand.urgent) {
+                return true;
+            }
+        }
+        let interval = log.config.sync_interval;
+        let due = log.state.lock().unsynced_since().filter(|_| !interval.is_zero()).map(|since| since + interval);
+        match due {
+            Some(due) if due <= Instant::now() => return true,
+            Some(due) => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(due.into()) => {}
+                    () = log.wake.notified() => {}
+                }
+            }
+            None => log.wake.notified().await,
+        }
+    }
+}
+
+/// Fsyncs what is appended and reports it. An fsync that fails is not repeated: the kernel may have dropped the pages
+/// and would report success. The bytes are written again, into a new file.
+fn sync_now(log: &Log) -> Result<(), LogError> {
+    loop {
+        let Some(work) = log.state.lock().begin_sync() else { return Ok(()) };
+        match fsync(log, &work) {
+            Ok(()) => {
+                refuse_if_fenced(log)?;
+                report(log, &work);
+                return Ok(());
+            }
+            Err(cause) => log.state.lock().recover(&log.config, cause)?,
+        }
+    }
+}
+
+fn fsync(log: &Log, work: &SyncWork) -> Result<(), LogError> {
+    for file in &work.files {
+        file.file.sync_data().map_err(LogError::io("fsync", &file.path))?;
+    }
+    if work.files.iter().any(|file| !file.name_synced) {
+        disk::sync_directory(&log.config.directory).map_err(LogError::io("fsync", &log.config.directory))?;
+    }
+    Ok(())
+}
+
+/// Bytes that a successor may not have counted when it ended the epoch must not be reported as safe. It publishes the
+/// fence before it looks, so whoever finds no fence after an fsync was seen.
+fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
+    let path = log.fence_path();
+    match path.symlink_metadata() {
+        Ok(_) => Err(LogError::Fenced),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_directory(&log.config.directory),
+        Err(error) => Err(LogError::io("look for", &path)(error)),
+    }
+}
+
+/// No fence in a directory that is gone proves nothing.
+fn missing_directory(directory: &Path) -> Result<(), LogError> {
+    match directory.metadata() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(LogError::io("find", directory)(error)),
+    }
+}
+
+fn report(log: &Log, work: &SyncWork) {
+    let (flushed, status, synced) = {
+        let mut state = log.state.lock();
+        let flushed = state.end_sync(work, Instant::now());
+        (flushed, state.status(), state.synced())
+    };
+    // SlateDB first: who waits for the sync may then expect that the tables know of it.
+    if let (true, Ok(status)) = (flushed, status) {
+        log.notify(WalEvent::WalFlushed(status));
+    }
+    log.progress.send_modify(|progress| progress.synced = progress.synced.max(synced));
+}

@@ -1,0 +1,271 @@
+//! The log as SlateDB sees it, and as the table does.
+
+use super::failure::LogError;
+use super::format::FileHeader;
+use super::state::State;
+use super::sync::drive;
+use super::{LogConfig, UNSYNCED_BYTES_EARLY, UNSYNCED_BYTES_MAX, directory};
+use async_trait::async_trait;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use slatedb::RowEntry;
+use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, WalStatusListener, WalWriter};
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+
+/// One epoch's log, open for appending.
+pub struct Log {
+    pub(super) config: LogConfig,
+    pub(super) epoch: u64,
+    pub(super) state: Mutex<State>,
+    pub(super) progress: watch::Sender<Progress>,
+    /// Wakes the sync driver: there is something to sync, or it is urgent, or the log closes.
+    pub(super) wake: Notify,
+    pub(super) demand: Mutex<Demand>,
+    listeners: Mutex<Vec<WalStatusListener>>,
+}
+
+/// How far the log is synced, or why it never will be.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    pub synced: u64,
+    pub failure: Option<WalError>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Demand {
+    pub urgent: bool,
+    pub close: bool,
+}
+
+impl Log {
+    /// `replayed`: batches of earlier epochs are in memory and not in tables.
+    pub(super) fn begin(
+        config: LogConfig,
+        header: FileHeader,
+        path: PathBuf,
+        replayed: bool,
+    ) -> Result<Log, LogError> {
+        let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
+        let state = State::begin(header, file, path, replayed.then(Instant::now));
+        let (progress, _) = watch::channel(Progress { synced: state.synced(), failure: None });
+        Ok(Log {
+            epoch: header.epoch,
+            state: Mutex::new(state),
+            progress,
+            wake: Notify::new(),
+            demand: Mutex::default(),
+            listeners: Mutex::default(),
+            config,
+        })
+    }
+
+    /// Returns when everything appended before is fsynced. Callers that wait at the same time share one fsync.
+    pub async fn sync(&self) -> Result<(), WalError> {
+        let target = {
+            let state = self.state.lock();
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            if state.synced() >= state.appended() {
+                return Ok(());
+            }
+            state.appended()
+        };
+        self.demand_sync();
+        self.wait_until_synced(target).await
+    }
+
+    /// Position in the stream of the next batch.
+    pub fn appended(&self) -> u64 {
+        self.state.lock().appended()
+    }
+
+    /// Why the log ended, if it did.
+    pub fn failure(&self) -> Option<WalError> {
+        self.state.lock().failure().cloned()
+    }
+
+    /// Whether an opening would find batches to replay.
+    pub fn is_replayable(&self) -> bool {
+        self.state.lock().replayable_since().is_some()
+    }
+
+    /// Since when there have been batches to replay.
+    pub fn replayable_age(&self) -> Option<Duration> {
+        self.state.lock().replayable_since().map(|since| since.elapsed())
+    }
+
+    /// Everything below the position `covered` is in tables.
+    pub fn note_flushed(&self, covered: u64) {
+        self.state.lock().note_flushed(covered, Instant::now());
+    }
+
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.state.lock().unsynced_bytes()
+    }
+
+    /// Begins a new file if the current one holds at least `bytes_min` bytes and everything is synced, so that the
+    /// old one can be reclaimed.
+    pub fn leave_file(&self, bytes_min: u64) {
+        self.state.lock().leave_file(&self.config, bytes_min);
+    }
+
+    pub(super) fn fence_path(&self) -> PathBuf {
+        directory::fence_path(&self.config.directory, self.epoch)
+    }
+
+    /// Makes the driver sync now.
+    pub(super) fn demand_sync(&self) {
+        self.demand.lock().urgent = true;
+        self.wake.notify_one();
+    }
+
+    async fn wait_until_synced(&self, target: u64) -> Result<(), WalError> {
+        let mut progress = self.progress.subscribe();
+        let reached = progress.wait_for(|progress| progress.synced >= target || progress.failure.is_some()).await;
+        match reached {
+            Ok(reached) if reached.synced >= target => Ok(()),
+            Ok(reached) => Err(reached.failure.clone().unwrap_or(WalError::Closed)),
+            Err(_) => Err(WalError::Closed),
+        }
+    }
+
+    /// Ends the log for good, and tells SlateDB, which closes the database with it.
+    pub(super) fn fail(&self, failure: WalError) {
+        let status = {
+            let mut state = self.state.lock();
+            state.fail(failure.clone());
+            state.status()
+        };
+        self.progress.send_modify(|progress| {
+            progress.failure.get_or_insert(failure);
+        });
+        if let Err(status) = status {
+            self.notify(WalEvent::WalClosed(status));
+        }
+    }
+
+    pub(super) fn notify(&self, event: WalEvent) {
+        let listeners = self.listeners.lock().clone();
+        listeners.iter().for_each(|listener| listener(event.clone()));
+    }
+
+    fn status(&self) -> Result<WalStatus, WalStatus> {
+        self.state.lock().status()
+    }
+}
+
+/// The side of the log that SlateDB's writer task owns.
+pub(super) struct LogWriter {
+    log: Arc<Log>,
+}
+
+impl LogWriter {
+    pub(super) fn start(log: Arc<Log>) -> LogWriter {
+        let background = log.config.background.clone();
+        background.spawn(drive(log.clone()));
+        LogWriter { log }
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        self.log.demand.lock().close = true;
+        self.log.wake.notify_one();
+    }
+}
+
+#[async_trait]
+impl WalWriter for LogWriter {
+    async fn append(&mut self, write_batch: &[RowEntry]) -> Result<(), WalError> {
+        let log = &self.log;
+        let (first, unsynced) = loop {
+            let full = {
+                let mut state = log.state.lock();
+                if let Some(failure) = state.failure() {
+                    return Err(failure.clone());
+                }
+                let before = state.unsynced_bytes();
+                if before < UNSYNCED_BYTES_MAX {
+                    if let Err(error) = state.append(&log.config, write_batch, Instant::now()) {
+                        drop(state);
+                        let failure = WalError::from(error);
+                        log.fail(failure.clone());
+                        return Err(failure);
+                    }
+                    break (before == 0, state.unsynced_bytes());
+                }
+                state.synced() + 1
+            };
+            log.demand_sync();
+            log.wait_until_synced(full).await?;
+        };
+        if unsynced >= UNSYNCED_BYTES_EARLY {
+            log.demand_sync();
+        } else if first {
+            log.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
+        let (wal_id, target) = {
+            let mut state = self.log.state.lock();
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            (state.close_group(), state.appended())
+        };
+        self.log.demand_sync();
+        let log = self.log.clone();
+        Ok(WalFlushResult { wal_id, completion: async move { log.wait_until_synced(target).await }.boxed() })
+    }
+
+    fn should_flush_memtable(&self, replay_after_wal_id: u64) -> bool {
+        let full = self.log.state.lock().should_flush(replay_after_wal_id, self.log.config.memtable_bytes);
+        if full {
+            // The table enters the manifest only when its rows are fsynced in the log.
+            self.log.demand_sync();
+        }
+        full
+    }
+
+    fn observer(&self) -> Box<dyn WalObserver> {
+        Box::new(LogObserver { log: self.log.clone() })
+    }
+
+    fn status(&self) -> Result<WalStatus, WalStatus> {
+        self.log.status()
+    }
+
+    async fn close(&mut self) -> Result<(), WalError> {
+        let synced = self.log.sync().await;
+        self.log.fail(WalError::Closed);
+        self.log.demand.lock().close = true;
+        self.log.wake.notify_one();
+        match synced {
+            // Closed before, or failed before: reported then.
+            Err(WalError::Closed) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+struct LogObserver {
+    log: Arc<Log>,
+}
+
+impl WalObserver for LogObserver {
+    fn status(&self) -> Result<WalStatus, WalStatus> {
+        self.log.status()
+    }
+
+    fn subscribe(&self, listener: WalStatusListener) -> Result<(), WalError> {
+        self.log.listeners.lock().push(listener);
+        Ok(())
+    }
+}

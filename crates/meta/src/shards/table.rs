@@ -1,0 +1,176 @@
+//! One shard's table: the only thing the rest of this crate sees of SlateDB.
+//!
+//! A table lives in two places. The writer and all reads run on the worker that opened it, so that a write is a switch
+//! of tasks and not of threads; flushing memtables, writing manifests, compaction, collection and the log's fsyncs run
+//! on the `background` runtime, which must be a multi-threaded one. Its worker must go on being driven while it writes
+//! or closes.
+
+mod cursor;
+mod error;
+mod settings;
+mod upkeep;
+
+pub use cursor::Cursor;
+pub use error::TableError;
+pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
+
+use super::log::{Log, LogInit};
+use bytes::Bytes;
+use slatedb::admin::Admin;
+use slatedb::config::{CloseOptions, ReadOptions, ScanOptions, WriteOptions};
+use slatedb::{Db, WriteBatch};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use varve_types::{Epoch, ShardId};
+
+/// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
+const SCAN_AHEAD_BYTES: usize = 64 * 1024;
+
+/// An open table. One writer; reads see every write that has returned.
+pub struct Table {
+    shard: ShardId,
+    db: Db,
+    log: Arc<Log>,
+    epoch: Epoch,
+    sync_interval: Duration,
+    upkeep: upkeep::Upkeep,
+}
+
+impl Table {
+    /// Takes the shard over: claims the epoch after the stored one, ends the log of the last owner and replays what of
+    /// it is not in the tables. A shard that was never opened begins empty.
+    ///
+    /// Must be called on the runtime that will write.
+    pub async fn open(config: TableConfig) -> Result<Table, TableError> {
+        let writer = Handle::current();
+        let (shard, sync_interval) = (config.shard, config.sync_interval);
+        let background = config.background.clone();
+        // Built in the background, so that SlateDB's tasks run there, except the one that is given to the writer.
+        let built = background.spawn(async move { build(&config, writer).await.map(|built| (built, config)) }).await;
+        let ((db, log, epoch), config) = match built {
+            Ok(result) => result?,
+            Err(join) => return Err(TableError::internal(shard, format!("opening it was interrupted: {join}"))),
+        };
+        let upkeep = upkeep::Upkeep::start(&config, db.clone(), log.clone());
+        Ok(Table { shard, db, log, epoch, sync_interval, upkeep })
+    }
+
+    /// Counts the ownerships of this shard; this is the current one.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
+        self.db.get_with_options(key, &ReadOptions::default()).await.map_err(|error| self.failed("read", error))
+    }
+
+    /// The rows whose keys are in `from..end`, as they are now: later writes do not show. Nothing if the range is
+    /// empty. To be read within minutes: compaction keeps replaced files that long for cursors.
+    pub async fn scan(&self, from: Bytes, end: Bytes) -> Result<Cursor, TableError> {
+        if from >= end {
+            return Ok(Cursor::empty(self.shard));
+        }
+        let options = ScanOptions::default().with_read_ahead_bytes(SCAN_AHEAD_BYTES).with_cache_blocks(true);
+        let rows =
+            self.db.scan_with_options(from..end, &options).await.map_err(|error| self.failed("scan", error))?;
+        Ok(Cursor::new(self.shard, rows))
+    }
+
+    /// Writes all of `batch` or none of it. When it has returned the batch is in the log and survives the death of
+    /// the process; with a sync interval of zero it is fsynced too. After an error nobody knows whether it was
+    /// written: the table must be opened again, which answers that.
+    pub async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
+        if batch.rows.is_empty() {
+            return Ok(());
+        }
+        let written = self.db.write_with_options(batch.rows, &WriteOptions::default()).await;
+        written.map_err(|error| self.failed("write to", error))?;
+        if self.sync_interval.is_zero() {
+            self.sync().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns when everything written before is fsynced. Callers at the same time share one fsync; if nothing is
+    /// unsynced there is none.
+    pub async fn sync(&self) -> Result<(), TableError> {
+        self.log.sync().await.map_err(|error| TableError::from_log(self.shard, error))
+    }
+
+    /// Bytes of log that would be lost with the machine.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.log.unsynced_bytes()
+    }
+
+    /// Moves everything that is in memory into tables, so that the log can be reclaimed and the next opening replays
+    /// nothing.
+    pub async fn flush(&self) -> Result<(), TableError> {
+        upkeep::flush(&self.db, &self.log).await.map_err(|error| self.failed("flush", error))
+    }
+
+    /// Flushes and lets go; every later call answers `Closed`. A table that is dropped without it is opened again by
+    /// way of its log.
+    pub async fn close(&self) -> Result<(), TableError> {
+        self.upkeep.stop();
+        let flushed = match self.log.is_replayable() {
+            true => self.flush().await,
+            false => Ok(()),
+        };
+        // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
+        let closed = self.db.close_with_options(CloseOptions::default().with_flush_type(None)).await;
+        flushed?;
+        closed.map_err(|error| self.failed("close", error))
+    }
+
+    fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {
+        TableError::new(self.shard, action, error, self.log.failure())
+    }
+}
+
+async fn build(config: &TableConfig, writer: Handle) -> Result<(Db, Arc<Log>, Epoch), TableError> {
+    let failed = |error| TableError::new(config.shard, "open", error, None);
+    let path = config.path();
+    let admin = Admin::builder(path.clone(), config.object_store()).build();
+    let stored = admin.read_manifest(None).await.map_err(failed)?;
+    let epoch = stored.map_or(0, |manifest| manifest.writer_epoch());
+    let (log_init, log) = LogInit::new(config.log());
+    let built = Db::builder(path, config.object_store())
+        .with_settings(config.settings())
+        .with_expected_epoch(epoch)
+        .with_wal_writer(Box::new(log_init))
+        .with_write_runtime(writer)
+        .with_db_cache(config.cache.shared(), u64::from(config.shard.0))
+        .with_compactor_builder(config.compactor())
+        .with_gc_builder(config.collector())
+        .build()
+        .await;
+    let db = built.map_err(failed)?;
+    let Some(log) = log.get().cloned() else {
+        return Err(TableError::internal(config.shard, "it was opened without its log".to_owned()));
+    };
+    Ok((db, log, Epoch(epoch + 1)))
+}
+
+/// Changes that are made together or not at all. A later change of a key replaces an earlier one.
+#[derive(Default)]
+pub struct TableBatch {
+    rows: WriteBatch,
+}
+
+impl TableBatch {
+    pub fn put(&mut self, key: impl Into<Bytes>, row: impl Into<Bytes>) {
+        self.rows.put_bytes(key.into(), row.into());
+    }
+
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.rows.delete(key);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
+
+use crate::shards::log::{LogConfig, LogReclaimer};
+use slatedb::config::{
+    CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings,
+    SizeTieredCompactionSchedulerOptions,
+};
+use slatedb::db_cache::DbCache;
+use slatedb::db_cache::moka::{MokaCache, MokaCacheOptions};
+use slatedb::object_store::ObjectStore;
+use slatedb::{CompactorBuilder, GarbageCollectorBuilder};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use varve_types::ShardId;
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::VolumeDir;
+
+/// Bytes of log after which a shard's memtable becomes a table. Sixty-four shards under load at once then hold about
+/// 0.5 GiB in memtables; larger ones would make fewer tables to merge.
+pub const MEMTABLE_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
+
+/// Unflushed memtables that may pile up behind a slow store before writes wait.
+const MEMTABLES_UNFLUSHED_MAX: u64 = 4;
+/// How often a table looks for what compaction has put in place of its files. It may read the old ones until then, and
+/// the collector leaves them alone for longer than that.
+const MANIFEST_POLL: Duration = Duration::from_secs(10);
+const COMPACTION_POLL: Duration = Duration::from_secs(5);
+const COLLECTION_INTERVAL: Duration = Duration::from_secs(300);
+/// Longer than any cursor is kept and any upload takes, for a file that is not referenced yet looks like garbage.
+const COLLECTION_AGE_MIN: Duration = Duration::from_secs(900);
+const LOG_COLLECTION_INTERVAL: Duration = Duration::from_secs(30);
+/// Tries of an object store operation after the first, over about 2.5 s; then whoever waits is told. Without a limit a
+/// failing disk would hang every call instead of failing it.
+const STORE_RETRIES_MAX: u32 = 5;
+/// Tables of fewer rows have no filter: reading them is as cheap.
+const FILTER_ROWS_MIN: u32 = 100;
+const COMPACTED_BYTES_MAX: usize = 64 * 1024 * 1024;
+const COMPACTION_FETCH_BYTES: usize = 1024 * 1024;
+
+/// What a table is opened with.
+#[derive(Clone)]
+pub struct TableConfig {
+    pub shard: ShardId,
+    pub volume: VolumeDir,
+    /// The store in [`VolumeDir::shards`], one for all shards of the process.
+    pub store: PosixStore,
+    /// How long an appended batch may wait for its fsync; zero: fsynced before every write returns.
+    pub sync_interval: Duration,
+    /// Shared by all shards of the process.
+    pub cache: TableCache,
+    /// A multi-threaded runtime with timers, for everything but reads and the writer.
+    pub background: Handle,
+    /// Bytes of log after which the memtable becomes a table; [`MEMTABLE_BYTES_DEFAULT`].
+    pub memtable_bytes: u64,
+}
+
+/// Blocks, indexes and filters of tables, decoded, up to a number of bytes in all.
+#[derive(Clone)]
+pub struct TableCache {
+    shared: Arc<MokaCache>,
+}
+
+impl TableCache {
+    pub fn new(bytes_max: u64) -> TableCache {
+        let options = MokaCacheOptions { max_capacity: bytes_max, ..MokaCacheOptions::default() };
+        TableCache { shared: Arc::new(MokaCache::new_with_opts(options)) }
+    }
+
+    pub(super) fn shared(&self) -> Arc<dyn DbCache> {
+        self.shared.clone()
+    }
+}
+
+impl fmt::Debug for TableCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TableCache")
+    }
+}
+
+impl TableConfig {
+    /// The database's path in the store.
+    pub(super) fn path(&self) -> String {
+        VolumeDir::shard_name(self.shard)
+    }
+
+    pub(super) fn object_store(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(self.store.clone())
+    }
+
+    pub(super) fn log(&self) -> LogConfig {
+        LogConfig {
+            shard: self.shard,
+            directory: self.volume.shard_log(self.shard),
+            exclusive: self.store.exclusive(),
+            sync_interval: self.sync_interval,
+            memtable_bytes: self.memtable_bytes,
+            background: self.background.clone(),
+        }
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        let memtable_bytes = self.memtable_bytes as usize;
+        Settings {
+            // The log has its own clock.
+            flush_interval: None,
+            manifest_poll_interval: MANIFEST_POLL,
+            min_filter_keys: FILTER_ROWS_MIN,
+            max_unflushed_bytes: memtable_bytes * MEMTABLES_UNFLUSHED_MAX as usize
+                + crate::shards::log::UNSYNCED_BYTES_MAX as usize,
+            // The log asks for the flush at this many bytes of its own, which are somewhat more than the table's.
+            l0_sst_size_bytes: memtable_bytes,
+            l0_max_ssts: 24,
+            l0_max_ssts_per_key: 24,
+            l0_flush_parallelism: 1,
+            compactor_options: None,
+            garbage_collector_options: None,
+            object_store_max_retries: Some(STORE_RETRIES_MAX),
+            ..Settings::default()
+        }
+    }
+
+    pub(super) fn compactor(&self) -> CompactorBuilder<String> {
+        let scheduler = SizeTieredCompactionSchedulerOptions {
+            // Reads look at every run: eight are the most a tree is left with when nothing else is to be done.
+            sorted_run_consolidation_threshold: 8,
+            ..SizeTieredCompactionSchedulerOptions::default()
+        };
+        let options = CompactorOptions {
+            poll_interval: COMPACTION_POLL,
+            commit_compacted_interval: COMPACTION_POLL,
+            max_concurrent_compactions: 1,
+            scheduler_options: scheduler.into(),
+            worker: Some(CompactionWorkerOptions {
+                max_concurrent_compactions: 1,
+                compactions_poll_interval: COMPACTION_POLL,
+                max_sst_size: COMPACTED_BYTES_MAX,
+                max_fetch_tasks: 2,
+                bytes_to_fetch: COMPACTION_FETCH_BYTES,
+                max_subcompactions: 1,
+                min_filter_keys: FILTER_ROWS_MIN,
+                ..CompactionWorkerOptions::default()
+            }),
+            object_store_max_retries: Some(STORE_RETRIES_MAX),
+            ..CompactorOptions::default()
+        };
+        CompactorBuilder::new(self.path(), self.object_store())
+            .with_options(options)
+            .with_runtime(self.background.clone())
+    }
+
+    pub(super) fn collector(&self) -> GarbageCollectorBuilder<String> {
+        let old_files = Some(GarbageCollectorDirectoryOptions {
+            interval: Some(COLLECTION_INTERVAL),
+            min_age: COLLECTION_AGE_MIN,
+            dry_run: false,
+        });
+        let log = Some(GarbageCollectorDirectoryOptions {
+            interval: Some(LOG_COLLECTION_INTERVAL),
+            min_age: Duration::ZERO,
+            dry_run: false,
+        });
+        let options = GarbageCollectorOptions {
+            manifest_options: old_files,
+            compacted_options: old_files,
+            compactions_options: old_files,
+            wal_options: log,
+            wal_fence_options: None,
+            detach_options: None,
+            metric_level: None,
+            boundary_files_enabled: true,
+            object_store_max_retries: Some(STORE_RETRIES_MAX),
+        };
+        GarbageCollectorBuilder::new(self.path(), self.object_store())
+            .with_options(options)
+            .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
+    }
+}

@@ -1,0 +1,148 @@
+use super::*;
+use std::path::Path;
+use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+const LONG: Duration = Duration::from_secs(300);
+
+struct World {
+    background: tokio::runtime::Runtime,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = VolumeSettings {
+            id: VolumeId([1; 16]),
+            name: "test".into(),
+            shards: ShardCount::new(2).unwrap(),
+            split_threshold: 8_000,
+            inline_limit: 65_536,
+            sync_interval: LONG,
+            owner_uid: 0,
+        };
+        VolumeDir::new(directory.path()).format(&settings, FormatOver::Nothing).unwrap();
+        World { background: background(), directory }
+    }
+
+    fn config(&self, sync_interval: Duration) -> TableConfig {
+        config(self.directory.path(), &self.background, sync_interval)
+    }
+
+    /// Runs `work` on a fresh worker, which dies with it as in a crash: nothing is closed.
+    fn worker<T>(&self, work: impl AsyncFnOnce() -> T) -> T {
+        let worker = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        worker.block_on(work())
+    }
+}
+
+fn background() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn config(root: &Path, background: &tokio::runtime::Runtime, sync_interval: Duration) -> TableConfig {
+    let volume = VolumeDir::new(root);
+    TableConfig {
+        shard: ShardId(1),
+        store: PosixStore::open(volume.shards()).unwrap(),
+        volume,
+        sync_interval,
+        cache: TableCache::new(8 * 1024 * 1024),
+        background: background.handle().clone(),
+        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+    }
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key{number:08}").into_bytes()
+}
+
+async fn put(table: &Table, numbers: std::ops::Range<u32>) {
+    let mut batch = TableBatch::default();
+    for number in numbers {
+        batch.put(key(number), number.to_le_bytes().to_vec());
+    }
+    table.write(batch).await.unwrap();
+}
+
+async fn numbers(table: &Table) -> Vec<u32> {
+    let mut cursor = table.scan(Bytes::from_static(b"k"), Bytes::from_static(b"l")).await.unwrap();
+    let mut numbers = Vec::new();
+    while let Some((found, row)) = cursor.next().await.unwrap() {
+        let number = u32::from_le_bytes(row.as_ref().try_into().unwrap());
+        assert_eq!(found, key(number));
+        numbers.push(number);
+    }
+    numbers
+}
+
+/// What is written is read, by key and by range; batches are whole; deletes hide.
+#[test]
+fn rows_are_written_and_read() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(table.epoch(), Epoch(1));
+        put(&table, 0..10).await;
+        let mut batch = TableBatch::default();
+        batch.delete(key(3));
+        batch.put(key(4), 40u32.to_le_bytes().to_vec());
+        table.write(batch).await.unwrap();
+        table.write(TableBatch::default()).await.unwrap();
+        assert_eq!(table.get(&key(3)).await.unwrap(), None);
+        assert_eq!(table.get(&key(4)).await.unwrap().unwrap().as_ref(), 40u32.to_le_bytes());
+        let mut cursor = table.scan(key(2).into(), key(6).into()).await.unwrap();
+        put(&table, 3..4).await;
+        let mut found = Vec::new();
+        while let Some((key, _)) = cursor.next().await.unwrap() {
+            found.push(key);
+        }
+        assert_eq!(found, [2, 4, 5].map(key), "a cursor shows the rows as they were");
+        assert!(cursor.next().await.unwrap().is_none());
+        assert!(table.scan(key(6).into(), key(2).into()).await.unwrap().next().await.unwrap().is_none());
+        table.close().await.unwrap();
+        assert!(matches!(table.get(&key(3)).await, Err(TableError::Closed { .. })));
+    });
+}
+
+/// design.md, "acknowledged survives the death of the server process": what was written and never synced is there.
+#[test]
+fn a_dropped_table_is_replayed() {
+    let world = World::new();
+    for round in 0..4u32 {
+        world.worker(async || {
+            let table = Table::open(world.config(LONG)).await.unwrap();
+            assert_eq!(table.epoch(), Epoch(u64::from(round) + 1));
+            assert_eq!(numbers(&table).await, (0..round * 300).collect::<Vec<_>>());
+            for batch in 0..3 {
+                let first = round * 300 + batch * 100;
+                put(&table, first..first + 100).await;
+                if batch == 1 {
+                    table.sync().await.unwrap();
+                    assert_eq!(table.unsynced_bytes(), 0);
+                }
+            }
+            assert!(table.unsynced_bytes() > 0);
+        });
+    }
+}
+
+/// A table that was closed has everything in tables: the next opening replays nothing.
+#[test]
+fn a_closed_table_needs_no_log() {
+    let world = World::new();
+    let log = world.config(LONG).volume.shard_log(ShardId(1));
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..100).await;
+        table.close().await.unwrap();
+        // Even without its log, except for the file that says how far the groups were counted.
+        let again = Table::open(world.config(LONG)).await.unwrap();
+        assert!(!again.log.is_replayable());
+        assert_eq!(numbers(&again).await, (0..100).collect::<Vec<_>>());
+        again.close().await.unwrap();
+    });
+    assert!(std::fs::read_dir(log).unwrap().count() > 0);
+}

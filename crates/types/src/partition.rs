@@ -26,6 +26,16 @@ impl PartitionIndex {
         PartitionIndex(shard.0.wrapping_sub(home.0) & (shards.get() - 1))
     }
 
+    /// The partition that this one was cut from; the first was cut from nothing and answers itself.
+    pub fn cut_from(self) -> PartitionIndex {
+        if self == Self::FIRST { self } else { PartitionIndex(self.0 & !(1 << (15 - self.0.leading_zeros()))) }
+    }
+
+    /// The depth at which this partition was cut off: its source's before that split. 0 for the first, never cut off.
+    pub fn depth_of_cut(self) -> u8 {
+        (16 - self.0.leading_zeros() as u8).saturating_sub(1)
+    }
+
     /// The partition that receives the upper half when this one, of depth `depth`, splits.
     pub fn upper_half(self, depth: u8) -> PartitionIndex {
         PartitionIndex(self.0 | 1 << depth)
@@ -80,7 +90,7 @@ impl PartitionMap {
         let sound = map.words.len() == count.div_ceil(64)
             && map.words[0] & 1 == 1
             && (count >= 64 || map.words[0] >> count == 0)
-            && map.iter().all(|index| index.0 == 0 || map.has(parent(index)));
+            && map.iter().all(|index| map.has(index.cut_from()));
         sound.then_some(map)
     }
 
@@ -136,7 +146,7 @@ impl PartitionMap {
             if depth == 0 { 0 } else { ((hash.0 >> (NameHash::BITS - depth)) as u16).reverse_bits() >> (16 - depth) };
         let mut index = PartitionIndex(path);
         while !self.has(index) {
-            index = parent(index);
+            index = index.cut_from();
         }
         index
     }
@@ -145,12 +155,6 @@ impl PartitionMap {
     pub fn shard_of(&self, home: ShardId, hash: NameHash) -> ShardId {
         self.partition_of(hash).shard(home, self.shards)
     }
-}
-
-/// The partition that `index` was cut from: the index without its highest bit.
-fn parent(index: PartitionIndex) -> PartitionIndex {
-    debug_assert!(index.0 != 0, "partition 0 was cut from nothing");
-    PartitionIndex(index.0 & !(1 << (15 - index.0.leading_zeros())))
 }
 
 #[cfg(test)]

@@ -1,1 +1,38 @@
 //! One fenced table after another: what is stored, fetched, decided and committed.
+//!
+//! [`shard`] is where to begin: it runs a verb. [`fetch`] makes rows resident, [`commit`] appends batches,
+//! [`transaction`] carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing
+//! files, [`open`] begins and ends. Only this room knows SlateDB, and of it only [`table`] and [`log`].
+
+mod batch;
+mod commit;
+mod effects;
+mod fetch;
+mod foreign;
+mod inodes;
+mod listing;
+pub mod log;
+mod names;
+mod open;
+mod open_files;
+mod partitions;
+mod peers;
+mod refusal;
+mod replies;
+mod resident;
+mod serve_peer;
+mod shard;
+mod split;
+pub mod table;
+mod transaction;
+
+pub use listing::Page;
+pub use open::{ShardError, ShardFigures};
+pub use open_files::OpenFiles;
+pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
+pub use refusal::Refusal;
+pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};
+pub use table::{Table, TableBatch, TableConfig, TableError};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Group commit: one task a shard sends what many requests decided to the table as one batch, while the next one fills.
+
+use super::batch::Batch;
+use super::refusal::Refusal;
+use super::resident::BatchNumber;
+use super::shard::{Shard, State};
+use super::table::TableBatch;
+use crate::tables::{Key, Row, codec};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a request waits for its batch. Beyond it the store hangs; the client is told, and the batch goes on.
+const APPEND_MAX: Duration = Duration::from_secs(30);
+
+/// Expired answers deleted a batch, so that they go as fast as they come and never make a batch long.
+const EXPIRED_A_BATCH: usize = 4;
+
+impl Shard {
+    /// Sends batches until the shard closes or fails.
+    pub(super) async fn commit_batches(self: Rc<Self>) {
+        loop {
+            let Some(batch) = self.take_batch() else {
+                if self.state.borrow().closing {
+                    return;
+                }
+                self.work.notified().await;
+                continue;
+            };
+            let number = batch.0;
+            let result = self.table.write(batch.1).await;
+            let mut state = self.state.borrow_mut();
+            let answer = match result {
+                Ok(()) => {
+                    state.appended = number;
+                    Ok(())
+                }
+                Err(error) => {
+                    let reason = format!("shard {} cannot write: {error}", self.id);
+                    tracing::error!("{reason}; the shard is opened again");
+                    state.failed = Some(reason.clone());
+                    Err(Refusal::Failed(reason))
+                }
+            };
+            let failed = answer.is_err();
+            let mut waiters = std::mem::take(&mut state.in_flight);
+            if failed {
+                waiters.append(&mut state.open.waiters);
+            }
+            if !failed {
+                self.shrink(&mut state);
+            }
+            let mut split_wanted = std::mem::take(&mut state.split_wanted);
+            drop(state);
+            split_wanted.dedup();
+            for directory in split_wanted {
+                tokio::task::spawn_local(self.clone().split(directory));
+            }
+            for waiter in waiters {
+                // One that gave up waiting has been answered already.
+                let _ = waiter.send(answer.clone());
+            }
+            if failed {
+                self.changed.notify_waiters();
+                return;
+            }
+        }
+    }
+
+    /// Closes the open batch.
+    fn take_batch(&self) -> Option<(BatchNumber, TableBatch)> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        if state.open.is_empty() && state.partitions.dirty().next().is_none() {
+            return None;
+        }
+        let next = Batch::new(BatchNumber(state.open.number.0 + 1));
+        let mut batch = std::mem::replace(&mut state.open, next);
+        self.write_partition_rows(state, &mut batch);
+        let now = self.clock.monotonic();
+        if !batch.records.is_empty() {
+            let row = Row::Replies(std::mem::take(&mut batch.records));
+            batch.write(&Key::Replies(state.replies.number_row(now)), Some(&row));
+        }
+        for _ in 0..EXPIRED_A_BATCH {
+            let Some(expired) = state.replies.expired(now) else { break };
+            batch.write(&Key::Replies(expired), None);
+        }
+        state.in_flight = std::mem::take(&mut batch.waiters);
+        let mut table_batch = TableBatch::default();
+        for (key, row) in batch.writes {
+            match row {
+                Some(row) => table_batch.put(key, row),
+                None => table_batch.delete(key),
+            }
+        }
+        Some((batch.number, table_batch))
+    }
+
+    fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {
+        let dirty: Vec<_> = state.partitions.dirty().collect();
+        for (directory, index) in dirty {
+            let key = Key::Partition(directory, index);
+            if let Some(row) = state.resident.row_mut(&key, batch.number) {
+                let row = codec::encode_row(row).into();
+                batch.writes.push((codec::encode_key(&key).into(), Some(row)));
+            }
+            if let Some(partition) = state.partitions.get_mut(directory) {
+                partition.row_dirty = false;
+                partition.changed_in = batch.number;
+            }
+        }
+    }
+
+    fn shrink(&self, state: &mut State) {
+        state.partitions.shrink(self.names_max, state.appended);
+        let (partitions, locks) = (&state.partitions, &state.locks);
+        state.resident.shrink(state.appended, |key| partitions.is_loaded(key) || locks.contains_key(key));
+    }
+
+    /// Ready when `batch` is appended to the log.
+    pub(super) async fn appended(&self, batch: BatchNumber) -> Result<(), Refusal> {
+        let receiver = {
+            let mut state = self.state.borrow_mut();
+            if batch <= state.appended {
+                return Ok(());
+            }
+            if let Some(reason) = &state.failed {
+                return Err(Refusal::Failed(reason.clone()));
+            }
+            let (sender, receiver) = oneshot::channel();
+            if batch == state.open.number {
+                state.open.waiters.push(sender);
+            } else {
+                state.in_flight.push(sender);
+            }
+            receiver
+        };
+        self.work.notify_one();
+        match tokio::time::timeout(APPEND_MAX, receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Refusal::Failed(format!("shard {} was closed", self.id))),
+            Err(_) => Err(Refusal::Failed(format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id))),
+        }
+    }
+
+    /// Returns when everything that was acknowledged before is fsynced.
+    pub async fn sync(&self) -> Result<(), Refusal> {
+        self.table
+            .sync()
+            .await
+            .map_err(|error| Refusal::Failed(format!("shard {} cannot fsync its log: {error}", self.id)))
+    }
+
+    /// Waits until `ready` holds of the state; `Busy` after a while.
+    pub(super) async fn wait_until(&self, ready: impl Fn(&State) -> bool) -> Result<(), Refusal> {
+        let wait = async {
+            loop {
+                let notified = self.changed.notified();
+                let mut notified = std::pin::pin!(notified);
+                notified.as_mut().enable();
+                {
+                    let state = self.state.borrow();
+                    if let Some(reason) = &state.failed {
+                        return Err(Refusal::Failed(reason.clone()));
+                    }
+                    if ready(&state) {
+                        return Ok(());
+                    }
+                }
+                notified.await;
+            }
+        };
+        tokio::time::timeout(super::shard::WAIT_MAX, wait).await.unwrap_or(Err(Refusal::Busy))
+    }
+}

@@ -1,0 +1,202 @@
+//! What a decision asks for beside the tables: changes of backing files, and the end of files without a name.
+//!
+//! A backing file is removed only after the log that says so is fsynced: else a machine that fails could come back with
+//! a name whose data are gone. What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a
+//! backing file without rows by fsck.
+
+use super::refusal::Refusal;
+use super::shard::{Address, Makes, Run, Shard};
+use crate::namespace::{At, Effect, FinishTruncate, Seen};
+use crate::tables::{Change, Content, Key, Row};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, UNIX_EPOCH};
+use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
+
+/// How long after a start an orphan waits for a session that may have it open: clients find a restarted server within
+/// seconds and register their files again.
+const ORPHANS_WAIT: Duration = Duration::from_secs(30);
+
+/// How often backing files without names are removed.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+
+impl Shard {
+    /// Does what a committed decision asks for, before its answer leaves.
+    pub(super) async fn perform(self: &Rc<Self>, effects: Vec<Effect>) -> Result<(), Refusal> {
+        for effect in effects {
+            match effect {
+                Effect::Reap(inode) => self.state.borrow_mut().reaping.push(inode),
+                Effect::Own { inode, uid, gid, mode } => {
+                    if self.settings.owner_uid == Credentials::ROOT_UID {
+                        self.on_backing_file(inode, move |path| {
+                            chown(&path, Some(uid), Some(gid))?;
+                            fs::set_permissions(&path, fs::Permissions::from_mode(u32::from(mode.bits())))
+                        })
+                        .await?;
+                    }
+                }
+                Effect::Touch { inode, mtime } => {
+                    self.on_backing_file(inode, move |path| {
+                        fs::File::options().write(true).open(path)?.set_modified(system_time(mtime))
+                    })
+                    .await?;
+                }
+                Effect::Truncate { at, size } => self.truncate(at, size).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
+    /// leaves a row that says what the file is to be.
+    async fn truncate(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
+        self.sync().await?;
+        self.on_backing_file(at.inode(), move |path| fs::File::options().write(true).open(path)?.set_len(size)).await?;
+        let address = match &at {
+            At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
+            At::Inode(inode) => Address::Inode(*inode),
+        };
+        let verb = FinishTruncate { at, size };
+        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        match Box::pin(self.run(&verb, run)).await {
+            // The row has moved since: it still says what is to be done, and who finds it does it again.
+            Err(Refusal::Rule(_) | Refusal::Moved { .. }) => Err(Refusal::Busy),
+            result => result,
+        }
+    }
+
+    /// Runs `work` on the path of a backing file, on a thread where it may wait for the store.
+    async fn on_backing_file(
+        &self,
+        inode: InodeId,
+        work: impl FnOnce(PathBuf) -> io::Result<()> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        let path = self.volume.backing_file(inode);
+        let shown = path.clone();
+        let done = tokio::task::spawn_blocking(move || work(path)).await;
+        match done {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.raw_os_error() == Some(Errno::EFBIG.number()) => Err(Errno::EFBIG.into()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(Errno::ENOSPC.into()),
+            Ok(Err(error)) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()))),
+            Err(error) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()))),
+        }
+    }
+
+    // Files without a name.
+
+    /// `session` has closed `inode` for the last time.
+    pub fn release(self: &Rc<Self>, session: SessionId, inode: InodeId) {
+        if self.open_files.release(session, inode) {
+            self.reap_if_orphan(inode);
+        }
+    }
+
+    /// Nobody has `inode` open any more: if it has no name either, it ends. The inode may be another shard's.
+    pub(super) fn reap_if_orphan(self: &Rc<Self>, inode: InodeId) {
+        if inode.shard() != self.id {
+            return self.reap_elsewhere(inode);
+        }
+        let shard = self.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(refusal) = shard.reap_orphan(inode).await {
+                tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", shard.id);
+            }
+        });
+    }
+
+    fn reap_elsewhere(self: &Rc<Self>, inode: InodeId) {
+        let shard = self.clone();
+        tokio::task::spawn_local(async move {
+            let reply = shard.peers.call(inode.shard(), super::peers::PeerCall::Reap(inode)).await;
+            if !matches!(reply, super::peers::PeerReply::Done) {
+                tracing::warn!("orphan {inode} stays until the next start of its shard: {reply:?}");
+            }
+        });
+    }
+
+    /// Ends an inode of this shard if it is an orphan and nobody has it open.
+    pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
+        let (orphan, node) = (Key::Orphan(inode), Key::Inode(inode));
+        self.fetch_here(&orphan).await?;
+        self.fetch_here(&node).await?;
+        let batch = {
+            let mut state = self.state.borrow_mut();
+            if self.open_files.is_open(inode) || !matches!(self.seen_here(&state, &orphan).0, Seen::Present(_)) {
+                return Ok(());
+            }
+            let mut changes = vec![Change::Delete(orphan)];
+            let mut has_backing_file = false;
+            if let Seen::Present(Row::Inode(row)) = self.seen_here(&state, &node).0 {
+                has_backing_file = matches!(row.content, Content::Backing(_));
+                changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(inode, name.clone()))));
+                changes.push(Change::Delete(node));
+            }
+            changes.into_iter().for_each(|change| self.apply(&mut state, change));
+            if has_backing_file {
+                state.reaping.push(inode);
+            }
+            state.open.number
+        };
+        self.work.notify_one();
+        self.appended(batch).await
+    }
+
+    /// Ends orphans that were left by earlier epochs and that no session has claimed.
+    pub(super) async fn reap_leftovers(self: Rc<Self>, orphans: Vec<InodeId>) {
+        if orphans.is_empty() {
+            return;
+        }
+        tokio::time::sleep(ORPHANS_WAIT).await;
+        orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
+    }
+
+    /// Removes backing files that lost their last name, once that is fsynced. Runs until the shard closes.
+    pub(super) async fn reap_backing_files(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(REAP_EVERY).await;
+            let inodes = std::mem::take(&mut self.state.borrow_mut().reaping);
+            if self.failed().is_some() || self.state.borrow().closing {
+                return;
+            }
+            if inodes.is_empty() {
+                continue;
+            }
+            let batch = self.state.borrow().open.number;
+            self.work.notify_one();
+            let recorded = match self.appended(batch).await {
+                Ok(()) => self.sync().await,
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = recorded {
+                tracing::warn!("shard {}: {} backing files without names stay: {refusal}", self.id, inodes.len());
+                continue;
+            }
+            let paths: Vec<_> = inodes.into_iter().map(|inode| self.volume.backing_file(inode)).collect();
+            let removed = tokio::task::spawn_blocking(move || paths.iter().try_for_each(remove_if_there)).await;
+            if let Ok(Err(error)) = removed {
+                tracing::warn!("shard {}: a backing file without a name stays: {error}", self.id);
+            }
+        }
+    }
+}
+
+fn remove_if_there(path: &PathBuf) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn system_time(time: Timestamp) -> std::time::SystemTime {
+    let nanoseconds = Duration::from_nanos(time.nanoseconds.into());
+    match u64::try_from(time.seconds) {
+        Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanoseconds,
+        Err(_) => UNIX_EPOCH - Duration::from_secs(time.seconds.unsigned_abs()) + nanoseconds,
+    }
+}

@@ -1,0 +1,299 @@
+//! Making rows resident, and getting those of other shards.
+
+use super::foreign::Foreign;
+use super::names::NameSet;
+use super::partitions::Partition;
+use super::peers::{ForeignRow, PeerCall, PeerReply, SplitState};
+use super::refusal::Refusal;
+use super::resident::BatchNumber;
+use super::shard::{Address, Shard, State};
+use super::table::TableError;
+use super::transaction;
+use crate::namespace::Seen;
+use crate::tables::codec;
+use crate::tables::{Key, PartitionRow, PartitionState, Row};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
+
+/// A partition with more entries than this is served without its names in memory: they would take 28 MB and a second to
+/// read, and at the usual split threshold only directories cut over all shards get there.
+const NAMES_LOADED_MAX: u64 = 1_000_000;
+
+impl Shard {
+    /// Refuses what is routed to the wrong shard.
+    pub(super) async fn check_address(self: &Rc<Self>, address: Address) -> Result<(), Refusal> {
+        match address {
+            Address::Name(directory, hash) => self.check_name_is_here(directory, hash).await,
+            Address::Inode(inode) if inode.shard() == self.id => Ok(()),
+            Address::Inode(_) => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// Loads the partition that should hold `hash` here. `Moved` if it is another shard's, `ENOENT` if there is no such
+    /// directory.
+    async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
+        if !self.is_loaded(directory) {
+            self.load_partition(directory).await?;
+        }
+        let state = self.state.borrow();
+        match self.partition_here(&state, directory) {
+            Some(row) if row.index.range(row.depth).contains(hash) => Ok(()),
+            Some(row) => {
+                let mut map = row.map.clone();
+                state.maps.get(&directory).inspect(|known| map.merge(known));
+                Err(Refusal::Moved { directory, map })
+            }
+            None if self.id == directory.shard() => Err(Errno::ENOENT.into()),
+            None => {
+                drop(state);
+                let map = self.map_from_home(directory).await?;
+                match map.shard_of(directory.shard(), hash) {
+                    shard if shard == self.id => Err(Refusal::Busy),
+                    _ => Err(Refusal::Moved { directory, map }),
+                }
+            }
+        }
+    }
+
+    async fn map_from_home(&self, directory: InodeId) -> Result<PartitionMap, Refusal> {
+        match self.peers.call(directory.shard(), PeerCall::Map(directory)).await {
+            PeerReply::Map(map) => {
+                self.learn_map(&mut self.state.borrow_mut(), directory, &map);
+                Ok(map)
+            }
+            PeerReply::Absent => Err(Errno::ENOENT.into()),
+            PeerReply::Busy => Err(Refusal::Busy),
+            other => Err(Refusal::Failed(format!("home of directory {directory} did not answer its map: {other:?}"))),
+        }
+    }
+
+    fn is_loaded(&self, directory: InodeId) -> bool {
+        let state = self.state.borrow();
+        self.partition_here(&state, directory).is_some()
+    }
+
+    /// Gets rows that a verb must see.
+    pub(super) async fn fetch(self: &Rc<Self>, keys: Vec<Key>, foreign: &mut Foreign) -> Result<(), Refusal> {
+        let mut elsewhere: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
+        for key in keys {
+            let shard = self.place(&self.state.borrow(), &key);
+            if shard == self.id {
+                self.fetch_here(&key).await?;
+            } else {
+                elsewhere.entry(shard).or_default().push(key);
+            }
+        }
+        for (shard, keys) in elsewhere {
+            match self.peers.call(shard, PeerCall::Fetch(keys.clone())).await {
+                PeerReply::Rows(rows) => keys.into_iter().zip(rows).for_each(|(key, row)| foreign.insert(key, row)),
+                PeerReply::Moved(directory, map) => {
+                    self.learn_map(&mut self.state.borrow_mut(), directory, &map);
+                    foreign.forget_names(directory);
+                }
+                PeerReply::Busy => return Err(Refusal::Busy),
+                PeerReply::Absent => return Err(Errno::ENOENT.into()),
+                other => return Err(Refusal::Failed(format!("shard {shard} did not answer: {other:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a row of this shard resident, after whatever hides it has ended.
+    pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), Refusal> {
+        if self.state.borrow().locks.contains_key(key) {
+            self.wait_until(|state| !state.locks.contains_key(key)).await?;
+        }
+        match key {
+            Key::Partition(directory, _) => self.load_partition(*directory).await,
+            Key::Entry(directory, name) => {
+                self.check_name_is_here(*directory, name.hash()).await?;
+                let held = |state: &State| state.partitions.get(*directory).is_some_and(|p| p.holds_name(name));
+                if held(&self.state.borrow()) {
+                    self.wait_until(|state| !held(state)).await?;
+                    return Ok(());
+                }
+                self.read_row(key).await
+            }
+            _ => self.read_row(key).await,
+        }
+    }
+
+    /// Reads a row from the table into memory, unless it is there.
+    pub(super) async fn read_row(&self, key: &Key) -> Result<(), Refusal> {
+        if !self.state.borrow_mut().resident.begin_fetch(key) {
+            return self.wait_until(|state| !state.resident.is_fetching(key)).await;
+        }
+        let read = self.read_table(key).await;
+        let mut state = self.state.borrow_mut();
+        let result = match read {
+            Ok(row) => {
+                state.resident.end_fetch(key, row);
+                Ok(())
+            }
+            Err(refusal) => {
+                state.resident.abandon_fetch(key);
+                Err(refusal)
+            }
+        };
+        drop(state);
+        self.changed.notify_waiters();
+        result
+    }
+
+    pub(super) async fn read_table(&self, key: &Key) -> Result<Option<Row>, Refusal> {
+        let bytes = self.table.get(&codec::encode_key(key)).await.map_err(|error| self.unreadable(error))?;
+        let decoded = bytes.map(|bytes| codec::decode_row(key.kind(), &bytes)).transpose();
+        decoded.map_err(|error| Refusal::Failed(format!("shard {}: the row of {key:?} is damaged: {error}", self.id)))
+    }
+
+    pub(super) fn unreadable(&self, error: TableError) -> Refusal {
+        Refusal::Failed(format!("shard {} cannot read: {error}", self.id))
+    }
+
+    /// Loads the partition of `directory` that is here, with its names, if there is one.
+    pub(super) async fn load_partition(self: &Rc<Self>, directory: InodeId) -> Result<(), Refusal> {
+        let key = Key::Partition(directory, self.index_here(directory));
+        {
+            let mut state = self.state.borrow_mut();
+            let known = match state.resident.seen(&key).0 {
+                Seen::Unknown => false,
+                Seen::Absent => key_is_final(&key),
+                Seen::Present(_) => self.partition_here(&state, directory).is_some(),
+            };
+            if known {
+                return Ok(());
+            }
+            if !state.loading.insert(directory) {
+                drop(state);
+                return self.wait_until(|state| !state.loading.contains(&directory)).await;
+            }
+        }
+        let loaded = self.load_partition_alone(directory, &key).await;
+        self.state.borrow_mut().loading.remove(&directory);
+        self.changed.notify_waiters();
+        loaded
+    }
+
+    async fn load_partition_alone(self: &Rc<Self>, directory: InodeId, key: &Key) -> Result<(), Refusal> {
+        let resident = match self.state.borrow().resident.seen(key).0 {
+            Seen::Present(Row::Partition(row)) => Some(row.clone()),
+            _ => None,
+        };
+        let row = match resident {
+            Some(row) => Some(row),
+            None => match self.read_table(key).await? {
+                Some(Row::Partition(row)) => Some(row),
+                _ => None,
+            },
+        };
+        let (row, settled_in) = match row {
+            Some(row) if row.state == PartitionState::Arriving => self.settle_arrival(directory, row).await?,
+            Some(row) => (row, BatchNumber(0)),
+            None => {
+                if !key_is_final(key) {
+                    self.ask_source(directory, self.index_here(directory)).await?;
+                }
+                self.state.borrow_mut().resident.end_fetch(key, None);
+                return Ok(());
+            }
+        };
+        let names = self.load_names(directory, &row).await?;
+        let mut state = self.state.borrow_mut();
+        state.partitions.insert(directory, Partition::new(row.index, names));
+        self.learn_map(&mut state, directory, &row.map);
+        // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.
+        let changed_in = state.resident.seen(key).1.max(settled_in);
+        state.resident.set(key.clone(), Some(Row::Partition(row)), changed_in);
+        Ok(())
+    }
+
+    async fn load_names(self: &Rc<Self>, directory: InodeId, row: &PartitionRow) -> Result<Option<NameSet>, Refusal> {
+        if row.entries > NAMES_LOADED_MAX {
+            return Ok(None);
+        }
+        let range = row.index.range(row.depth);
+        let bytes = codec::entries_of(directory, range);
+        let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
+        let mut names = NameSet::default();
+        while let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
+            match codec::decode_key(&key) {
+                Ok(Key::Entry(_, name)) => names.insert(name.hash()),
+                _ => return Err(Refusal::Failed(format!("shard {}: a damaged key among names: {key:?}", self.id))),
+            }
+        }
+        if row.depth > 0 {
+            self.purge_moved_rows(directory, range);
+        }
+        Ok(Some(names))
+    }
+
+    /// A split's target found its partition not live: the source knows whether it is.
+    async fn settle_arrival(self: &Rc<Self>, directory: InodeId, mut row: PartitionRow) -> Result<(PartitionRow, BatchNumber), Refusal> {
+        self.ask_source(directory, row.index).await?;
+        row.state = PartitionState::Live;
+        let batch = {
+            let mut state = self.state.borrow_mut();
+            let key = Key::Partition(directory, row.index);
+            state.open.write(&key, Some(&Row::Partition(row.clone())));
+            state.open.number
+        };
+        self.appended(batch).await?;
+        Ok((row, batch))
+    }
+
+    /// Asks the shard that partition `index` was cut from. `Ok`: it is this shard's; `Busy`: the source is working on it.
+    async fn ask_source(self: &Rc<Self>, directory: InodeId, index: PartitionIndex) -> Result<(), Refusal> {
+        let source = index.cut_from().shard(directory.shard(), self.settings.shards);
+        match self.peers.call(source, PeerCall::SplitOutcome { directory, index }).await {
+            PeerReply::Split(SplitState::Committed) => Ok(()),
+            PeerReply::Split(SplitState::Pending) | PeerReply::Busy => Err(Refusal::Busy),
+            PeerReply::Absent => Err(Errno::ENOENT.into()),
+            other => Err(Refusal::Failed(format!("the source of partition {index:?} did not answer: {other:?}"))),
+        }
+    }
+
+    /// Answers another shard's `Fetch`.
+    pub(super) async fn rows_for_peer(self: &Rc<Self>, keys: Vec<Key>) -> PeerReply {
+        let mut newest = BatchNumber(0);
+        let mut rows = Vec::with_capacity(keys.len());
+        for key in &keys {
+            // Rows may be dropped while a later one is awaited; so each is taken when it is there.
+            loop {
+                if let Err(refusal) = self.fetch_here(key).await {
+                    return peer_reply(refusal);
+                }
+                let state = self.state.borrow();
+                let (seen, batch) = self.seen_here(&state, key);
+                let row = match seen {
+                    Seen::Unknown => continue,
+                    Seen::Absent => None,
+                    Seen::Present(row) => Some(row.clone()),
+                };
+                newest = newest.max(batch);
+                rows.push(ForeignRow { digest: transaction::digest(row.as_ref()), row });
+                break;
+            }
+        }
+        match self.appended(newest).await {
+            Ok(()) => PeerReply::Rows(rows),
+            Err(refusal) => peer_reply(refusal),
+        }
+    }
+}
+
+/// Whether the absence of a partition row is final: only the first partition of a directory is made with it, the others
+/// may arrive by a split.
+fn key_is_final(key: &Key) -> bool {
+    matches!(key, Key::Partition(_, PartitionIndex::FIRST))
+}
+
+pub(super) fn peer_reply(refusal: Refusal) -> PeerReply {
+    match refusal {
+        Refusal::Moved { directory, map } => PeerReply::Moved(directory, map),
+        Refusal::Busy => PeerReply::Busy,
+        refusal if refusal == Errno::ENOENT.into() => PeerReply::Absent,
+        Refusal::Rule(rule) => PeerReply::Failed(format!("{rule:?}")),
+        Refusal::Failed(reason) => PeerReply::Failed(reason),
+    }
+}

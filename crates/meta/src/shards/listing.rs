@@ -1,0 +1,65 @@
+//! Listing a directory: one partition at a time, in order of hash.
+//!
+//! A position is a hash, so it stays right whatever splits: whoever holds that hash's range goes on from it. Entries of
+//! equal hash are never parted, so a page ends between two hashes.
+
+use super::refusal::Refusal;
+use super::shard::{Address, Shard};
+use crate::tables::codec;
+use crate::tables::{EntryRow, Key, Row};
+use std::rc::Rc;
+use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
+
+/// Bytes of rows read for one page, whatever was asked for: rows with inline content are long, their answers short.
+const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+pub struct Page {
+    pub entries: Vec<(Name, EntryRow)>,
+    /// Where to go on; `None` at the end of the directory.
+    pub next: Option<NameHash>,
+    pub map: PartitionMap,
+}
+
+impl Shard {
+    /// Entries of `directory` with hashes from `from` on that are in this shard's partition, about `bytes_max` bytes of
+    /// names and attributes. Shows everything that was acknowledged before.
+    pub async fn list(
+        self: &Rc<Self>,
+        directory: InodeId,
+        from: NameHash,
+        bytes_max: usize,
+    ) -> Result<Page, Refusal> {
+        self.check_address(Address::Name(directory, from)).await?;
+        let (range, map, changed_in) = {
+            let state = self.state.borrow();
+            let Some(row) = self.partition_here(&state, directory) else { return Err(Refusal::Busy) };
+            let changed_in = state.partitions.get(directory).map(|partition| partition.changed_in);
+            (row.index.range(row.depth), row.map.clone(), changed_in)
+        };
+        if let Some(batch) = changed_in {
+            self.appended(batch).await?;
+        }
+        let bytes = codec::entries_of(directory, HashRange { first: from, last: range.last });
+        let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
+        let mut entries: Vec<(Name, EntryRow)> = Vec::new();
+        let (mut read, mut listed) = (0, 0);
+        while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
+            read += row.len();
+            let (Key::Entry(_, name), Row::Entry(entry)) = self.decoded(&key, &row)? else {
+                return Err(Refusal::Failed(format!("shard {}: no entry among the names: {key:?}", self.id)));
+            };
+            let hash = name.hash();
+            let full = listed >= bytes_max || read >= READ_BYTES_MAX;
+            if full && entries.last().is_some_and(|(last, _)| last.hash() != hash) {
+                return Ok(Page { entries, next: Some(hash), map });
+            }
+            listed += CHILD_BYTES + name.as_bytes().len();
+            entries.push((name, entry));
+        }
+        let next = (range.last < NameHash::LAST).then(|| NameHash(range.last.0 + 1));
+        Ok(Page { entries, next, map })
+    }
+}
+
+/// What an entry takes on the wire besides its name: inode, attributes with four times. A round figure.
+const CHILD_BYTES: usize = 80;

@@ -1,0 +1,165 @@
+//! Opening and closing a shard: from a table to something that decides, and back.
+
+use super::batch::Batch;
+use super::inodes::InodeBlock;
+use super::partitions::Partitions;
+use super::refusal::Refusal;
+use super::replies::Replies;
+use super::resident::{BatchNumber, Resident};
+use super::shard::{Shard, ShardConfig, State};
+use super::table::{Table, TableError};
+use super::transaction::Transactions;
+use crate::tables::codec;
+use crate::tables::{Key, Kind, Row};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use tokio::sync::Notify;
+use varve_types::{InodeId, SessionId};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    #[error("shard {0} holds a damaged row, {1}; run `varve fsck` on the volume")]
+    Damaged(varve_types::ShardId, String),
+}
+
+/// Inode counters below this are never given: 0 is no inode, 1 is the root.
+const FIRST_INODE_COUNTER: u64 = 2;
+
+impl Shard {
+    /// Opens the table, claiming its next epoch, and takes up what the last owner left. Must run on a `LocalSet`. Serves
+    /// from its return on; undecided changes of the last epoch stay locked until their coordinators are asked.
+    pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
+        let table = Table::open(config.table).await?;
+        let state = State {
+            resident: Resident::new(config.cache_bytes_max),
+            partitions: Partitions::default(),
+            loading: HashSet::new(),
+            locks: HashMap::new(),
+            maps: HashMap::new(),
+            open: Batch::new(BatchNumber(1)),
+            in_flight: Vec::new(),
+            appended: BatchNumber(0),
+            replies: Replies::default(),
+            inodes: InodeBlock::after(FIRST_INODE_COUNTER),
+            transactions: Transactions::default(),
+            reaping: Vec::new(),
+            split_wanted: Vec::new(),
+            failed: None,
+            closing: false,
+        };
+        let shard = Rc::new(Shard {
+            id: config.id,
+            settings: config.settings,
+            volume: config.volume,
+            table,
+            peers: config.peers,
+            clock: config.clock,
+            open_files: config.open_files,
+            names_max: config.names_max,
+            state: RefCell::new(state),
+            changed: Notify::new(),
+            work: Notify::new(),
+        });
+        tokio::task::spawn_local(shard.clone().commit_batches());
+        shard.restore().await?;
+        tokio::task::spawn_local(shard.clone().reap_backing_files());
+        Ok(shard)
+    }
+
+    async fn restore(self: &Rc<Self>) -> Result<(), ShardError> {
+        for (_, row) in self.rows_of(Kind::Counter).await? {
+            if let Row::Counter(counter) = row {
+                self.state.borrow_mut().inodes = InodeBlock::after(counter.inodes_end);
+            }
+        }
+        let now = self.clock.monotonic();
+        for (key, row) in self.rows_of(Kind::Replies).await? {
+            if let (Key::Replies(number), Row::Replies(records)) = (key, row) {
+                self.state.borrow_mut().replies.restore(number, records, now);
+            }
+        }
+        for kind in [Kind::Intent, Kind::Decision] {
+            for (key, row) in self.rows_of(kind).await? {
+                self.restore_transaction(key, row);
+            }
+        }
+        let orphans = self.rows_of(Kind::Orphan).await?.into_iter().filter_map(|(key, _)| match key {
+            Key::Orphan(inode) => Some(inode),
+            _ => None,
+        });
+        tokio::task::spawn_local(self.clone().reap_leftovers(orphans.collect()));
+        Ok(())
+    }
+
+    /// All rows of a kind of which there are few.
+    async fn rows_of(&self, kind: Kind) -> Result<Vec<(Key, Row)>, ShardError> {
+        let range = codec::keys_of(kind);
+        let mut cursor = self.table.scan(range.start.into(), range.end.into()).await?;
+        let mut rows = Vec::new();
+        while let Some((key, row)) = cursor.next().await? {
+            rows.push(codec::decode(&key, &row).map_err(|error| ShardError::Damaged(self.id, error.to_string()))?);
+        }
+        Ok(rows)
+    }
+
+    /// Writes what is decided, fsyncs, and closes the table. Requests that come later fail.
+    pub async fn close(self: Rc<Self>) -> Result<(), ShardError> {
+        let batch = self.state.borrow().open.number;
+        self.work.notify_one();
+        self.appended(batch).await?;
+        self.sync().await?;
+        {
+            let mut state = self.state.borrow_mut();
+            state.closing = true;
+            state.failed.get_or_insert_with(|| format!("shard {} is closed", self.id));
+        }
+        self.work.notify_one();
+        self.changed.notify_waiters();
+        Ok(self.table.close().await?)
+    }
+
+    pub fn end_session(self: &Rc<Self>, session: SessionId) {
+        self.state.borrow_mut().replies.end_session(session);
+    }
+
+    /// The inodes that were open in the ended session alone; each shard ends those that are its own orphans.
+    pub fn end_orphans(self: &Rc<Self>, closed: &[InodeId]) {
+        closed.iter().filter(|inode| inode.shard() == self.id).for_each(|inode| self.reap_if_orphan(*inode));
+    }
+
+    /// The answer already given to a change, for a retry.
+    pub fn find_reply(&self, session: SessionId, slot: u32, number: u64) -> Option<bytes::Bytes> {
+        self.state.borrow().replies.find(session, slot, number)
+    }
+
+    /// What `varve status` shows of a shard.
+    pub fn status(&self) -> ShardFigures {
+        let state = self.state.borrow();
+        ShardFigures {
+            epoch: self.table.epoch(),
+            partitions_loaded: state.partitions.len() as u64,
+            names_loaded: state.partitions.names() as u64,
+            cache_bytes: state.resident.bytes() as u64,
+            log_bytes_unsynced: self.table.unsynced_bytes(),
+            transactions_open: state.transactions.open() as u64,
+            backing_files_to_remove: state.reaping.len() as u64,
+        }
+    }
+}
+
+/// Figures of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardFigures {
+    pub epoch: varve_types::Epoch,
+    pub partitions_loaded: u64,
+    pub names_loaded: u64,
+    pub cache_bytes: u64,
+    pub log_bytes_unsynced: u64,
+    pub transactions_open: u64,
+    pub backing_files_to_remove: u64,
+}

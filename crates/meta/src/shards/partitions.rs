@@ -1,0 +1,108 @@
+//! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
+
+use super::names::NameSet;
+use super::resident::BatchNumber;
+use crate::tables::Key;
+use std::collections::{BTreeSet, HashMap};
+use varve_types::{HashRange, InodeId, Name, PartitionIndex};
+
+pub(super) struct Partition {
+    pub index: PartitionIndex,
+    /// `None`: too many names to keep; every name is asked of the table.
+    pub names: Option<NameSet>,
+    pub changed_in: BatchNumber,
+    /// The row changed since it was last put into a batch.
+    pub row_dirty: bool,
+    /// Tallies in intents that are not decided yet.
+    pub pending_tallies: u32,
+    pub split: Option<Split>,
+    pub used: bool,
+}
+
+/// A split under way, at its source.
+pub(super) struct Split {
+    /// The half that goes.
+    pub range: HashRange,
+    /// Entries of that half changed since the copy began.
+    pub changed: BTreeSet<Name>,
+    /// The last rows are being copied: decisions on names of that half wait.
+    pub held: bool,
+}
+
+impl Partition {
+    pub fn new(index: PartitionIndex, names: Option<NameSet>) -> Partition {
+        Partition {
+            index,
+            names,
+            changed_in: BatchNumber(0),
+            row_dirty: false,
+            pending_tallies: 0,
+            split: None,
+            used: true,
+        }
+    }
+
+    pub fn holds_name(&self, name: &Name) -> bool {
+        self.split.as_ref().is_some_and(|split| split.held && split.range.contains(name.hash()))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Partitions {
+    loaded: HashMap<InodeId, Partition>,
+}
+
+impl Partitions {
+    pub fn get(&self, directory: InodeId) -> Option<&Partition> {
+        self.loaded.get(&directory)
+    }
+
+    pub fn get_mut(&mut self, directory: InodeId) -> Option<&mut Partition> {
+        self.loaded.get_mut(&directory)
+    }
+
+    pub fn insert(&mut self, directory: InodeId, partition: Partition) {
+        self.loaded.insert(directory, partition);
+    }
+
+    pub fn remove(&mut self, directory: InodeId) {
+        self.loaded.remove(&directory);
+    }
+
+    pub fn len(&self) -> usize {
+        self.loaded.len()
+    }
+
+    pub fn names(&self) -> usize {
+        self.loaded.values().map(|p| p.names.as_ref().map_or(0, NameSet::len)).sum()
+    }
+
+    pub fn dirty(&self) -> impl Iterator<Item = (InodeId, PartitionIndex)> + '_ {
+        self.loaded.iter().filter(|(_, p)| p.row_dirty).map(|(directory, p)| (*directory, p.index))
+    }
+
+    pub fn is_loaded(&self, key: &Key) -> bool {
+        matches!(key, Key::Partition(directory, _) if self.loaded.contains_key(directory))
+    }
+
+    /// Unloads partitions that were not used since the last call, until at most `names_max` names are kept. A partition
+    /// with unappended changes, undecided tallies or a split stays. Returns the keys of the rows that may go.
+    pub fn shrink(&mut self, names_max: usize, appended: BatchNumber) {
+        let mut names = self.names();
+        if names <= names_max {
+            return;
+        }
+        self.loaded.retain(|_, partition| {
+            let idle = partition.changed_in <= appended
+                && !partition.row_dirty
+                && partition.pending_tallies == 0
+                && partition.split.is_none()
+                && !std::mem::take(&mut partition.used);
+            if names > names_max && idle {
+                names -= partition.names.as_ref().map_or(0, NameSet::len);
+                return false;
+            }
+            true
+        });
+    }
+}

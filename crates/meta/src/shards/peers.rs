@@ -1,0 +1,84 @@
+//! What shards ask of each other. Inside one server these are messages between workers; between servers they will be
+//! calls on the wire, which is why nothing here is shared memory.
+
+use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
+use std::future::Future;
+use std::pin::Pin;
+use varve_types::{InodeId, PartitionIndex, PartitionMap, ShardId};
+
+/// A row of another shard, as it was when it was asked for.
+#[derive(Clone, Debug)]
+pub struct ForeignRow {
+    pub row: Option<Row>,
+    /// See `transaction::digest`.
+    pub digest: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub enum PeerCall {
+    /// Rows of this shard; waits for those that an undecided change has locked.
+    Fetch(Vec<Key>),
+    /// The partition map of a directory whose home this is.
+    Map(InodeId),
+    /// So many inode ids, never given before or again.
+    FreshInodes(u64),
+    /// Rows of an inode that nobody knows yet, or that no name reaches any more: applied in order, appended before
+    /// the answer, without a vote.
+    Apply(Vec<Change>),
+    /// First phase of a several-shard change: check, write the intent, fsync, lock.
+    Prepare(TransactionId, IntentRow),
+    /// Second phase: apply the intent or drop it; fsynced before the answer. Done twice it does nothing.
+    Resolve { transaction: TransactionId, commit: bool },
+    /// Whether the change is committed; one that is undecided is aborted by the question.
+    Outcome(TransactionId),
+    /// A split is about to make this partition: the home's map must know of it before it is live.
+    LearnMap { directory: InodeId, map: PartitionMap },
+    /// Split, to the target: drop what an aborted adoption left, be ready for rows.
+    AdoptBegin { directory: InodeId, index: PartitionIndex },
+    AdoptRows { directory: InodeId, changes: Vec<Change>, replies: Vec<ReplyRecord> },
+    /// All rows are sent: count them, fsync, answer the partition as it will be.
+    AdoptEnd { directory: InodeId, partition: Row },
+    /// The source has committed: be live.
+    AdoptLive { directory: InodeId, index: PartitionIndex },
+    /// To the source, from one who misses partition `index`: was it split off? If not, split it off now.
+    SplitOutcome { directory: InodeId, index: PartitionIndex },
+    /// Nobody has this inode open any more: if it has no name, it ends.
+    Reap(InodeId),
+    /// Serialises renames of directories across parents; held until `UnlockRenames`.
+    LockRenames(u64),
+    UnlockRenames(u64),
+}
+
+#[derive(Clone, Debug)]
+pub enum PeerReply {
+    Done,
+    Rows(Vec<ForeignRow>),
+    Map(PartitionMap),
+    /// The partition that held these keys was cut.
+    Moved(InodeId, PartitionMap),
+    InodesFrom(u64),
+    Vote(bool),
+    Committed(bool),
+    Adopted { entries: u64, subdirectories: u64 },
+    Split(SplitState),
+    /// Try again after a moment.
+    Busy,
+    /// The directory (or what else was asked for) does not exist.
+    Absent,
+    Failed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitState {
+    /// The partition asked for is the target's: it may be live.
+    Committed,
+    /// It is still the source's, which is working on it.
+    Pending,
+}
+
+pub type PeerFuture<'a> = Pin<Box<dyn Future<Output = PeerReply> + 'a>>;
+
+/// The other shards of the volume. A call that cannot be delivered within its deadline answers `Failed`.
+pub trait Peers {
+    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_>;
+}

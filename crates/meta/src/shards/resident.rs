@@ -1,0 +1,145 @@
+//! Rows in memory: the cache that verbs decide on.
+//!
+//! Invariants: a row with a change that is not appended yet is never dropped, and neither is a key that is being fetched
+//! (a fetch that returns late must find what was decided meanwhile, not overwrite it). Bytes are bounded by a limit
+//! that only rows of these two kinds may exceed.
+
+use crate::namespace::Seen;
+use crate::tables::{Content, EntryBody, Key, NodeRow, Row};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BatchNumber(pub u64);
+
+struct Slot {
+    /// `None`: known to be absent.
+    row: Option<Row>,
+    bytes: usize,
+    changed_in: BatchNumber,
+    /// Second chance: set on use, cleared when the hand passes.
+    used: std::cell::Cell<bool>,
+}
+
+pub(super) struct Resident {
+    slots: HashMap<Key, Slot>,
+    /// Keys in the order in which the hand visits them. Each key of `slots` stands here once.
+    hand: VecDeque<Key>,
+    fetching: HashSet<Key>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// What a slot costs besides its row: key, map entry, place in the hand's queue. A round figure from their sizes.
+const SLOT_BYTES: usize = 256;
+
+impl Resident {
+    pub fn new(bytes_max: usize) -> Resident {
+        Resident { slots: HashMap::new(), hand: VecDeque::new(), fetching: HashSet::new(), bytes: 0, bytes_max }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The row, and the batch in which it last changed.
+    pub fn seen(&self, key: &Key) -> (Seen<'_>, BatchNumber) {
+        match self.slots.get(key) {
+            None => (Seen::Unknown, BatchNumber(0)),
+            Some(slot) => {
+                slot.used.set(true);
+                (slot.row.as_ref().map_or(Seen::Absent, Seen::Present), slot.changed_in)
+            }
+        }
+    }
+
+    /// For changing a row in place; the caller says in which batch.
+    pub fn row_mut(&mut self, key: &Key, batch: BatchNumber) -> Option<&mut Row> {
+        let slot = self.slots.get_mut(key)?;
+        slot.changed_in = batch;
+        slot.row.as_mut()
+    }
+
+    /// Marks `key` as being read from the table; `false` if it already is, or is resident.
+    pub fn begin_fetch(&mut self, key: &Key) -> bool {
+        !self.slots.contains_key(key) && self.fetching.insert(key.clone())
+    }
+
+    pub fn is_fetching(&self, key: &Key) -> bool {
+        self.fetching.contains(key)
+    }
+
+    /// Takes in what the table said, unless a decision has set the row meanwhile.
+    pub fn end_fetch(&mut self, key: &Key, row: Option<Row>) {
+        self.fetching.remove(key);
+        if !self.slots.contains_key(key) {
+            self.set(key.clone(), row, BatchNumber(0));
+        }
+    }
+
+    pub fn abandon_fetch(&mut self, key: &Key) {
+        self.fetching.remove(key);
+    }
+
+    /// Sets what a decision made of the row, in `batch`.
+    pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) {
+        let bytes = SLOT_BYTES + row.as_ref().map_or(0, row_bytes);
+        let slot = Slot { row, bytes, changed_in: batch, used: std::cell::Cell::new(true) };
+        self.bytes += bytes;
+        match self.slots.insert(key.clone(), slot) {
+            Some(old) => self.bytes -= old.bytes,
+            None => self.hand.push_back(key),
+        }
+    }
+
+    pub fn forget(&mut self, keep: impl Fn(&Key) -> bool) {
+        let Resident { slots, hand, bytes, .. } = self;
+        hand.retain(|key| {
+            keep(key) || {
+                *bytes -= slots.remove(key).map_or(0, |slot| slot.bytes);
+                false
+            }
+        });
+    }
+
+    /// Drops what was not used lately until the bytes are within the limit. `pinned`: keys that must stay.
+    pub fn shrink(&mut self, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) {
+        let mut visits = 2 * self.hand.len();
+        while self.bytes > self.bytes_max && visits > 0 {
+            visits -= 1;
+            let Some(key) = self.hand.pop_front() else { return };
+            let Some(slot) = self.slots.get(&key) else { continue };
+            let stays = slot.used.replace(false)
+                || slot.changed_in > appended
+                || self.fetching.contains(&key)
+                || pinned(&key);
+            if stays {
+                self.hand.push_back(key);
+            } else {
+                self.bytes -= slot.bytes;
+                self.slots.remove(&key);
+            }
+        }
+    }
+}
+
+fn row_bytes(row: &Row) -> usize {
+    let node = |node: &NodeRow| match &node.content {
+        Content::Inline(data) | Content::Symlink(data) => data.len(),
+        Content::Backing(_) | Content::None => 0,
+    };
+    std::mem::size_of::<Row>()
+        + match row {
+            Row::Entry(entry) => match &entry.body {
+                EntryBody::Node(row) => node(row),
+                EntryBody::Directory(_) | EntryBody::Reference(_) => 0,
+            },
+            Row::Inode(row) => node(row),
+            Row::Xattr(value) => value.len(),
+            _ => 0,
+        }
+}
+
+#[cfg(test)]
+#[path = "resident/tests.rs"]
+mod tests;

@@ -1,0 +1,33 @@
+use super::*;
+use bytes::Bytes;
+use varve_types::InodeId;
+
+fn key(n: u64) -> Key {
+    Key::Xattr(InodeId(n), Bytes::from_static(b"user.x"))
+}
+
+fn row(len: usize) -> Option<Row> {
+    Some(Row::Xattr(Bytes::from(vec![0; len])))
+}
+
+#[test]
+fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
+    let mut resident = Resident::new(100_000);
+    for n in 0..1000 {
+        resident.set(key(n), row(1000), BatchNumber(if n < 10 { 2 } else { 1 }));
+        resident.shrink(BatchNumber(1), |_| false);
+    }
+    assert!(resident.bytes() <= 100_000);
+    assert!((0..10).all(|n| resident.seen(&key(n)).0 != Seen::Unknown), "rows of batch 2 are not appended");
+    assert!((10..1000).filter(|n| resident.seen(&key(*n)).0 != Seen::Unknown).count() < 100);
+}
+
+#[test]
+fn a_fetch_does_not_overwrite_a_decision() {
+    let mut resident = Resident::new(1000);
+    assert!(resident.begin_fetch(&key(1)));
+    assert!(!resident.begin_fetch(&key(1)));
+    resident.set(key(1), None, BatchNumber(1));
+    resident.end_fetch(&key(1), row(5));
+    assert_eq!(resident.seen(&key(1)), (Seen::Absent, BatchNumber(1)));
+}

@@ -1,0 +1,107 @@
+//! What this shard does for others.
+
+use super::fetch::peer_reply;
+use super::peers::{PeerCall, PeerReply};
+use super::shard::Shard;
+use crate::namespace::Seen;
+use crate::tables::{Change, Key, Row};
+use std::rc::Rc;
+use varve_types::InodeId;
+
+impl Shard {
+    pub async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
+        if let Some(reason) = self.failed() {
+            return PeerReply::Failed(reason);
+        }
+        match call {
+            PeerCall::Fetch(keys) => self.rows_for_peer(keys).await,
+            PeerCall::Map(directory) => self.map_for_peer(directory).await,
+            PeerCall::FreshInodes(count) => match self.fresh_counters(count).await {
+                Ok(first) => PeerReply::InodesFrom(first),
+                Err(refusal) => peer_reply(refusal),
+            },
+            PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
+            PeerCall::Prepare(transaction, intent) => self.prepare(transaction, intent).await,
+            PeerCall::Resolve { transaction, commit } => self.resolve(transaction, commit).await,
+            PeerCall::Outcome(transaction) => self.outcome(transaction).await,
+            PeerCall::LearnMap { directory, map } => self.learn_map_at_home(directory, map).await,
+            PeerCall::AdoptBegin { directory, .. } => self.adopt_begin(directory).await,
+            PeerCall::AdoptRows { changes, replies, .. } => self.adopt_rows(changes, replies).await,
+            PeerCall::AdoptEnd { directory, partition } => self.adopt_end(directory, partition).await,
+            PeerCall::AdoptLive { directory, .. } => match self.load_partition(directory).await {
+                Ok(()) => PeerReply::Done,
+                Err(refusal) => peer_reply(refusal),
+            },
+            PeerCall::SplitOutcome { directory, index } => self.split_outcome(directory, index).await,
+            PeerCall::Reap(inode) => {
+                self.reap_orphan(inode).await.map_or_else(peer_reply, |()| PeerReply::Done)
+            }
+            PeerCall::LockRenames(holder) => self.lock_renames(holder),
+            PeerCall::UnlockRenames(holder) => self.unlock_renames(holder),
+        }
+    }
+
+    async fn map_for_peer(self: &Rc<Self>, directory: InodeId) -> PeerReply {
+        let key = Key::Directory(directory);
+        if let Err(refusal) = self.fetch_here(&key).await {
+            return peer_reply(refusal);
+        }
+        match self.seen_here(&self.state.borrow(), &key).0 {
+            Seen::Present(Row::Directory(row)) => PeerReply::Map(row.map.clone()),
+            Seen::Unknown => PeerReply::Busy,
+            _ => PeerReply::Absent,
+        }
+    }
+
+    /// Applies rows that nobody else can know of; appended when it answers.
+    async fn apply_for_peer(self: &Rc<Self>, changes: Vec<Change>) -> PeerReply {
+        let batch = {
+            let mut state = self.state.borrow_mut();
+            changes.into_iter().for_each(|change| self.apply(&mut state, change));
+            state.open.number
+        };
+        self.work.notify_one();
+        self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
+    }
+
+    /// Places the rows of a fresh inode at its home, before its entry is decided on here.
+    pub(super) async fn place_fresh(&self, fresh: InodeId, changes: Vec<Change>) -> Result<(), super::Refusal> {
+        match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
+            PeerReply::Done => Ok(()),
+            PeerReply::Busy => Err(super::Refusal::Busy),
+            other => Err(super::Refusal::Failed(format!("home {} took no rows: {other:?}", fresh.shard()))),
+        }
+    }
+
+    /// Removes what [`Shard::place_fresh`] placed, for the entry was refused. What stays if this fails is debris that no
+    /// name reaches and no other inode can collide with; fsck removes it.
+    pub(super) async fn withdraw(&self, fresh: InodeId, placed: Vec<Change>) {
+        let deletes = placed.into_iter().filter_map(|change| match change {
+            Change::Put(key, _) => Some(Change::Delete(key)),
+            Change::Delete(_) | Change::Tally { .. } => None,
+        });
+        match self.peers.call(fresh.shard(), PeerCall::Apply(deletes.collect())).await {
+            PeerReply::Done => {}
+            other => tracing::warn!("rows of inode {fresh}, which got no name, stay: {other:?}"),
+        }
+    }
+
+    fn lock_renames(&self, holder: u64) -> PeerReply {
+        let mut state = self.state.borrow_mut();
+        match state.transactions.rename_lock {
+            Some(other) if other != holder => PeerReply::Busy,
+            _ => {
+                state.transactions.rename_lock = Some(holder);
+                PeerReply::Done
+            }
+        }
+    }
+
+    fn unlock_renames(&self, holder: u64) -> PeerReply {
+        let mut state = self.state.borrow_mut();
+        if state.transactions.rename_lock == Some(holder) {
+            state.transactions.rename_lock = None;
+        }
+        PeerReply::Done
+    }
+}

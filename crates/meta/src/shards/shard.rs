@@ -1,0 +1,581 @@
+//! One shard at work: fetch → decide → commit.
+//!
+//! Invariants:
+//! - A verb decides only on rows that are resident at that moment, and runs from its last look to its last change without
+//!   waiting. So one shard needs no locks among its own requests.
+//! - What a decision changed is visible to the next decision at once, and to clients when its batch is appended to the log:
+//!   an answer leaves only after the batches that hold what it saw or did.
+//! - An entry is decided on only while its partition is loaded here and its range holds the name.
+//! - A key that an undecided several-shard change has locked is shown to nobody else.
+
+use super::batch::{Batch, Waiter};
+use super::foreign::Foreign;
+use super::inodes::InodeBlock;
+use super::open_files::OpenFiles;
+use super::partitions::Partitions;
+use super::peers::{PeerCall, PeerReply, Peers};
+use super::refusal::Refusal;
+use super::replies::Replies;
+use super::resident::{BatchNumber, Resident};
+use super::table::{Table, TableConfig};
+use super::transaction::Transactions;
+use crate::namespace::{self, Context, Decision, Effect, Seen, Verb, View};
+use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
+use bytes::Bytes;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use varve_types::{
+    Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
+};
+use varve_world::clock::Clock;
+use varve_world::volume_dir::VolumeDir;
+
+pub struct ShardConfig {
+    pub id: ShardId,
+    pub settings: VolumeSettings,
+    pub volume: VolumeDir,
+    pub table: TableConfig,
+    pub peers: Rc<dyn Peers>,
+    pub clock: Arc<dyn Clock>,
+    pub open_files: OpenFiles,
+    /// Bytes that cached rows may take in this shard.
+    pub cache_bytes_max: usize,
+    /// Names of loaded partitions that may be kept in this shard.
+    pub names_max: usize,
+}
+
+pub struct Shard {
+    pub(super) id: ShardId,
+    pub(super) settings: VolumeSettings,
+    pub(super) volume: VolumeDir,
+    pub(super) table: Table,
+    pub(super) peers: Rc<dyn Peers>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) open_files: OpenFiles,
+    pub(super) names_max: usize,
+    pub(super) state: RefCell<State>,
+    /// Something that requests wait for (a lock, a load, a split) has ended: look again.
+    pub(super) changed: Notify,
+    /// The open batch has something in it.
+    pub(super) work: Notify,
+}
+
+pub(super) struct State {
+    pub resident: Resident,
+    pub partitions: Partitions,
+    pub loading: HashSet<InodeId>,
+    pub locks: HashMap<Key, TransactionId>,
+    /// Maps of directories that were split, as far as they were heard of. Hints.
+    pub maps: HashMap<InodeId, PartitionMap>,
+    pub open: Batch,
+    pub in_flight: Vec<Waiter>,
+    pub appended: BatchNumber,
+    pub replies: Replies,
+    pub inodes: InodeBlock,
+    pub transactions: Transactions,
+    /// Backing files without a name, removed once the log that says so is fsynced.
+    pub reaping: Vec<InodeId>,
+    /// Directories whose partition here has grown above the threshold.
+    pub split_wanted: Vec<InodeId>,
+    /// The table refused a write: this shard answers nothing any more and must be opened again.
+    pub failed: Option<String>,
+    pub closing: bool,
+}
+
+/// Maps kept of directories that were split; one is 8 bytes at 64 shards.
+const MAPS_MAX: usize = 100_000;
+
+/// How long a request waits for a lock, a load or a split before it answers `Busy`; clients ask again until their own
+/// deadline.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Rounds of fetching before a request answers `Busy`: more than the longest chain of keys that name each other (a path
+/// of directories in a cycle check), so that only rows dropped as fast as they are fetched come here.
+const ROUNDS_MAX: usize = 2_000;
+
+/// Where a new inode's id is to come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Makes {
+    Nothing,
+    /// A file: an id of this shard.
+    File,
+    /// A directory: an id of its home to be.
+    Directory { home: ShardId },
+}
+
+/// What a request was routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A name of a directory.
+    Name(InodeId, NameHash),
+    /// An inode's own rows.
+    Inode(InodeId),
+}
+
+/// In whose name, for what, and how a verb runs.
+pub struct Run<'a, O> {
+    pub caller: &'a Credentials,
+    pub address: Address,
+    pub makes: Makes,
+    /// For changes of clients: what to remember for a retry.
+    pub record: Option<Record<'a, O>>,
+}
+
+/// The identity of a change and how its answer looks on the wire.
+pub struct Record<'a, O> {
+    pub session: SessionId,
+    pub slot: u32,
+    pub number: u64,
+    pub encode: &'a dyn Fn(&O) -> Bytes,
+}
+
+/// A verb's view: this shard's resident rows and what was fetched of others'.
+pub(super) struct Sight<'a> {
+    pub shard: &'a Shard,
+    pub state: &'a State,
+    pub foreign: &'a Foreign,
+    /// The latest batch that holds a change of a row that was shown.
+    pub newest: Cell<BatchNumber>,
+}
+
+impl View for Sight<'_> {
+    fn row(&self, key: &Key) -> Seen<'_> {
+        if self.shard.place(self.state, key) != self.shard.id {
+            return self.foreign.seen(key);
+        }
+        let (seen, changed_in) = self.shard.seen_here(self.state, key);
+        self.newest.set(self.newest.get().max(changed_in));
+        seen
+    }
+
+    fn partition_of(&self, directory: InodeId, hash: NameHash) -> PartitionIndex {
+        self.shard.partition_of(self.state, directory, hash)
+    }
+}
+
+impl Shard {
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Why this shard must be opened again, if it must.
+    pub fn failed(&self) -> Option<String> {
+        self.state.borrow().failed.clone()
+    }
+
+    /// Runs one verb to its end. `Ok` and `Err` leave when what they rest on is appended.
+    pub async fn run<V: Verb>(self: &Rc<Self>, verb: &V, run: Run<'_, V::Outcome>) -> Result<V::Outcome, Refusal> {
+        let fresh = match run.makes {
+            Makes::Nothing => InodeId::ROOT,
+            Makes::File => self.fresh_inode().await?,
+            Makes::Directory { home } => self.fresh_inode_of(home).await?,
+        };
+        let mut way = Way { fresh, placed: None, rename_lock: None };
+        let result = self.run_with(verb, &run, &mut way).await;
+        if result.is_err()
+            && let Some(rows) = way.placed
+        {
+            self.withdraw(fresh, rows).await;
+        }
+        if let Some(holder) = way.rename_lock {
+            self.peers.call(InodeId::ROOT.shard(), PeerCall::UnlockRenames(holder)).await;
+        }
+        result
+    }
+
+    async fn run_with<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        way: &mut Way,
+    ) -> Result<V::Outcome, Refusal> {
+        let deadline = self.clock.monotonic().after(WAIT_MAX);
+        loop {
+            match self.attempt(verb, run, way).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
+                Err(Refusal::Busy) if self.clock.monotonic() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    /// One round of fetch, decide, commit; `None`: the rows of a fresh inode are placed at their home, decide again.
+    async fn attempt<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        way: &mut Way,
+    ) -> Result<Option<V::Outcome>, Refusal> {
+        let mut foreign = Foreign::default();
+        self.fetch_for(verb, run.address, &mut foreign).await?;
+        let (decided, newest) = self.decide(verb, run, way, &foreign)?;
+        let (outcome, effects) = match decided {
+            Decided::Refused(refusal) => {
+                self.appended(newest).await?;
+                return Err(refusal.into());
+            }
+            Decided::Answered(outcome) => {
+                self.appended(newest).await?;
+                return Ok(Some(outcome));
+            }
+            Decided::Done { outcome, effects, batch } => {
+                self.appended(batch).await?;
+                (outcome, effects)
+            }
+            Decided::FreshElsewhere(changes) => {
+                way.placed = Some(changes.clone());
+                self.place_fresh(way.fresh, changes).await?;
+                return Ok(None);
+            }
+            Decided::NeedsRenameLock => {
+                let holder = varve_world::random::number();
+                match self.peers.call(InodeId::ROOT.shard(), PeerCall::LockRenames(holder)).await {
+                    PeerReply::Done => way.rename_lock = Some(holder),
+                    PeerReply::Busy => return Err(Refusal::Busy),
+                    other => return Err(Refusal::Failed(format!("the rename lock is not to be had: {other:?}"))),
+                }
+                return Ok(None);
+            }
+            Decided::Several { changes, effects, outcome, reply } => {
+                let carried_out = self.commit_in_two_phases(changes, &foreign, reply).await?;
+                if way.rename_lock.is_some() {
+                    // The next holder must find this change applied everywhere.
+                    let _ = carried_out.await;
+                }
+                (outcome, effects)
+            }
+        };
+        self.perform(effects).await?;
+        Ok(Some(outcome))
+    }
+
+    /// Fetches until the verb has seen all that it must.
+    async fn fetch_for<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        address: Address,
+        foreign: &mut Foreign,
+    ) -> Result<(), Refusal> {
+        for _ in 0..ROUNDS_MAX {
+            self.check_address(address).await?;
+            let missing = {
+                let state = self.state.borrow();
+                let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
+                verb.keys(&sight)
+            };
+            if missing.is_empty() {
+                return Ok(());
+            }
+            self.fetch(missing, foreign).await?;
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Decides, and applies what changes this shard alone.
+    fn decide<V: Verb>(
+        &self,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        way: &Way,
+        foreign: &Foreign,
+    ) -> Result<(Decided<V::Outcome>, BatchNumber), Refusal> {
+        let mut state = self.state.borrow_mut();
+        if let Some(reason) = &state.failed {
+            return Err(Refusal::Failed(reason.clone()));
+        }
+        let is_open = |inode| self.open_files.is_open(inode);
+        let context = Context {
+            caller: run.caller,
+            now: self.clock.now(),
+            fresh: way.fresh,
+            shards: self.settings.shards,
+            inline_limit: self.settings.inline_limit,
+            is_open: &is_open,
+        };
+        let (decision, newest) = {
+            let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
+            (verb.decide(&sight, &context), sight.newest.get())
+        };
+        let (changes, effects, outcome) = match decision {
+            Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
+            Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
+            Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
+        };
+        let reply = run.record.as_ref().map(|record| crate::tables::ReplyRecord {
+            session: record.session,
+            slot: record.slot,
+            number: record.number,
+            about: match run.address {
+                Address::Name(directory, hash) => Some((directory, hash)),
+                Address::Inode(_) => None,
+            },
+            reply: (record.encode)(&outcome),
+        });
+        let (mut changes, elsewhere): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| self.is_here(&state, change));
+        if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, way.fresh)) {
+            changes.extend(elsewhere);
+            if way.rename_lock.is_none() && changes.iter().any(|change| moves_directory(&state, foreign, change)) {
+                return Ok((Decided::NeedsRenameLock, newest));
+            }
+            return Ok((Decided::Several { changes, effects, outcome, reply }, newest));
+        }
+        if !elsewhere.is_empty() && way.placed.is_none() {
+            return Ok((Decided::FreshElsewhere(elsewhere), newest));
+        }
+        if changes.iter().any(|change| self.must_wait(&state, change)) {
+            return Err(Refusal::Busy);
+        }
+        for change in changes {
+            self.apply(&mut state, change);
+        }
+        if let Some(reply) = reply {
+            self.remember(&mut state, reply);
+        }
+        let batch = state.open.number;
+        drop(state);
+        self.work.notify_one();
+        Ok((Decided::Done { outcome, effects, batch }, newest))
+    }
+
+    // Routing.
+
+    pub(super) fn partition_of(&self, state: &State, directory: InodeId, hash: NameHash) -> PartitionIndex {
+        if let Some(row) = self.partition_here(state, directory)
+            && row.index.range(row.depth).contains(hash)
+        {
+            return row.index;
+        }
+        state.maps.get(&directory).map_or(PartitionIndex::FIRST, |map| map.partition_of(hash))
+    }
+
+    /// The shard that holds `key`, as far as is known.
+    pub(super) fn place(&self, state: &State, key: &Key) -> ShardId {
+        let shards = self.settings.shards;
+        match key {
+            Key::Partition(directory, index) => index.shard(directory.shard(), shards),
+            Key::Entry(directory, name) => {
+                self.partition_of(state, *directory, name.hash()).shard(directory.shard(), shards)
+            }
+            Key::Directory(inode) | Key::Inode(inode) | Key::Xattr(inode, _) | Key::Orphan(inode) => inode.shard(),
+            Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Counter => self.id,
+        }
+    }
+
+    pub(super) fn place_of_change(&self, state: &State, change: &Change) -> ShardId {
+        match change {
+            Change::Put(key, _) | Change::Delete(key) => self.place(state, key),
+            Change::Tally { directory, name, .. } => {
+                self.partition_of(state, *directory, name.hash()).shard(directory.shard(), self.settings.shards)
+            }
+        }
+    }
+
+    fn is_here(&self, state: &State, change: &Change) -> bool {
+        self.place_of_change(state, change) == self.id
+    }
+
+    /// The index that a partition of `directory` has or would have in this shard.
+    pub(super) fn index_here(&self, directory: InodeId) -> PartitionIndex {
+        PartitionIndex::at(self.id, directory.shard(), self.settings.shards)
+    }
+
+    /// The live, loaded partition of `directory` here.
+    pub(super) fn partition_here<'s>(&self, state: &'s State, directory: InodeId) -> Option<&'s PartitionRow> {
+        state.partitions.get(directory)?;
+        match state.resident.seen(&Key::Partition(directory, self.index_here(directory))).0 {
+            Seen::Present(Row::Partition(row)) if row.state != PartitionState::Arriving => Some(row),
+            _ => None,
+        }
+    }
+
+    pub(super) fn learn_map(&self, state: &mut State, directory: InodeId, map: &PartitionMap) {
+        if map.len() == 1 {
+            return;
+        }
+        if state.maps.len() >= MAPS_MAX
+            && !state.maps.contains_key(&directory)
+            && let Some(any) = state.maps.keys().next().copied()
+        {
+            state.maps.remove(&any);
+        }
+        state.maps.entry(directory).and_modify(|known| known.merge(map)).or_insert_with(|| map.clone());
+    }
+
+    /// A row of this shard as it may be shown.
+    pub(super) fn seen_here<'s>(&self, state: &'s State, key: &Key) -> (Seen<'s>, BatchNumber) {
+        const UNKNOWN: (Seen<'static>, BatchNumber) = (Seen::Unknown, BatchNumber(0));
+        if !state.locks.is_empty() && state.locks.contains_key(key) {
+            return UNKNOWN;
+        }
+        match key {
+            Key::Entry(directory, name) => {
+                let Some(partition) = state.partitions.get(*directory) else { return UNKNOWN };
+                if partition.holds_name(name) {
+                    return UNKNOWN;
+                }
+                match state.resident.seen(key) {
+                    UNKNOWN => match &partition.names {
+                        Some(names) if !names.may_hold(name.hash()) => (Seen::Absent, partition.changed_in),
+                        _ => UNKNOWN,
+                    },
+                    known => known,
+                }
+            }
+            Key::Partition(directory, _) => match state.resident.seen(key) {
+                (Seen::Present(_), _) if state.partitions.get(*directory).is_none() => UNKNOWN,
+                known => known,
+            },
+            _ => state.resident.seen(key),
+        }
+    }
+
+    /// Whether `change` collides with an undecided several-shard change, or with the last steps of a split.
+    pub(super) fn must_wait(&self, state: &State, change: &Change) -> bool {
+        match change {
+            Change::Put(key, _) | Change::Delete(key) => {
+                let partition = match key {
+                    Key::Entry(directory, _) | Key::Partition(directory, _) => state.partitions.get(*directory),
+                    _ => None,
+                };
+                let tallied = matches!(key, Key::Partition(..))
+                    && partition.is_some_and(|p| p.pending_tallies > 0 || p.split.is_some());
+                let held = matches!(key, Key::Entry(_, name) if partition.is_some_and(|p| p.holds_name(name)));
+                state.locks.contains_key(key) || tallied || held
+            }
+            Change::Tally { directory, name, .. } => {
+                state.locks.contains_key(&Key::Partition(*directory, self.index_here(*directory)))
+                    || state.partitions.get(*directory).is_some_and(|p| p.holds_name(name))
+            }
+        }
+    }
+
+    // Applying.
+
+    /// Applies one change of this shard to the resident rows and to the open batch.
+    pub(super) fn apply(&self, state: &mut State, change: Change) {
+        match change {
+            Change::Put(key, row) => self.set_row(state, key, Some(row)),
+            Change::Delete(key) => self.set_row(state, key, None),
+            Change::Tally { directory, entries, subdirectories, at, .. } => {
+                self.tally(state, directory, entries, subdirectories, at);
+            }
+        }
+    }
+
+    fn set_row(&self, state: &mut State, key: Key, row: Option<Row>) {
+        let number = state.open.number;
+        match (&key, &row) {
+            (Key::Entry(directory, name), _) => {
+                let was_present = matches!(state.resident.seen(&key).0, Seen::Present(_));
+                if let Some(partition) = state.partitions.get_mut(*directory) {
+                    partition.changed_in = number;
+                    partition.used = true;
+                    if let Some(split) = &mut partition.split
+                        && split.range.contains(name.hash())
+                    {
+                        split.changed.insert(name.clone());
+                    }
+                    match (&mut partition.names, was_present, &row) {
+                        (Some(names), false, Some(_)) => names.insert(name.hash()),
+                        (Some(names), true, None) => names.remove(name.hash()),
+                        _ => {}
+                    }
+                }
+            }
+            (Key::Partition(directory, index), Some(_)) if state.partitions.get(*directory).is_none() => {
+                let names = Some(super::names::NameSet::default());
+                let mut partition = super::partitions::Partition::new(*index, names);
+                partition.changed_in = number;
+                state.partitions.insert(*directory, partition);
+            }
+            (Key::Partition(directory, _), None) => {
+                state.partitions.remove(*directory);
+                state.maps.remove(directory);
+            }
+            _ => {}
+        }
+        if let (Key::Partition(directory, _), Some(Row::Partition(partition))) = (&key, &row) {
+            let (directory, map) = (*directory, partition.map.clone());
+            self.learn_map(state, directory, &map);
+        }
+        state.open.write(&key, row.as_ref());
+        state.resident.set(key, row, number);
+    }
+
+    fn tally(&self, state: &mut State, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {
+        let number = state.open.number;
+        let key = Key::Partition(directory, self.index_here(directory));
+        if let Some(Row::Partition(row)) = state.resident.row_mut(&key, number) {
+            row.entries = row.entries.saturating_add_signed(entries);
+            row.subdirectories = row.subdirectories.saturating_add_signed(subdirectories);
+            row.mtime = row.mtime.max(at);
+            if row.entries > self.settings.split_threshold && row.depth < self.settings.shards.depth_max() {
+                state.split_wanted.push(directory);
+            }
+        }
+        if let Some(partition) = state.partitions.get_mut(directory) {
+            partition.changed_in = number;
+            partition.row_dirty = true;
+            partition.used = true;
+        }
+    }
+
+    pub(super) fn remember(&self, state: &mut State, record: crate::tables::ReplyRecord) {
+        state.replies.remember(record.clone());
+        state.open.records.push(record);
+    }
+}
+
+/// Whether `change` is of a directory's or inode's own rows, with that id.
+fn is_about(change: &Change, inode: InodeId) -> bool {
+    match change {
+        Change::Put(key, _) | Change::Delete(key) => {
+            matches!(key, Key::Directory(id) | Key::Inode(id) | Key::Partition(id, _) if *id == inode)
+        }
+        Change::Tally { .. } => false,
+    }
+}
+
+/// Whether `change` gives a directory another parent.
+fn moves_directory(state: &State, foreign: &Foreign, change: &Change) -> bool {
+    let Change::Put(key @ Key::Directory(_), Row::Directory(row)) = change else { return false };
+    let before = match state.resident.seen(key).0 {
+        Seen::Unknown => foreign.seen(key),
+        known => known,
+    };
+    matches!(before, Seen::Present(Row::Directory(before)) if before.parent != row.parent)
+}
+
+/// What one run of a verb has taken and placed on its way.
+struct Way {
+    /// The id for what the verb makes, if it makes something.
+    fresh: InodeId,
+    /// Rows of `fresh` that stand at its home already.
+    placed: Option<Vec<Change>>,
+    rename_lock: Option<u64>,
+}
+
+/// What became of a decision in its own shard.
+enum Decided<O> {
+    Refused(namespace::Refusal),
+    Answered(O),
+    Done { outcome: O, effects: Vec<Effect>, batch: BatchNumber },
+    /// The rows of a fresh inode must stand at its home before its entry stands here.
+    FreshElsewhere(Vec<Change>),
+    /// A directory gets another parent, which one request in the volume may do at a time.
+    NeedsRenameLock,
+    Several {
+        changes: Vec<Change>,
+        effects: Vec<Effect>,
+        outcome: O,
+        reply: Option<crate::tables::ReplyRecord>,
+    },
+}

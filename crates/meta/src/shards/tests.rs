@@ -1,0 +1,6 @@
+//! Several real shards on real tables, on one thread: verbs, several-shard changes, splits, and what a new epoch finds.
+
+mod cluster;
+mod names;
+mod split;
+mod transactions;

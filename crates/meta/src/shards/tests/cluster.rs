@@ -1,0 +1,292 @@
+//! A few shards of one volume in a temporary directory, with the real table and log beneath.
+
+use crate::namespace::{self, At, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
+use crate::shards::{Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig};
+use crate::tables::{Change, DirectoryRow, Key, PartitionRow, PartitionState, Row};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_types::{
+    Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
+    VolumeId, VolumeSettings,
+};
+use varve_world::clock::RealClock;
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+#[derive(Default)]
+pub struct LocalPeers {
+    shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
+}
+
+impl Peers for LocalPeers {
+    fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
+        Box::pin(async move {
+            let shard = self.shards.borrow().get(&shard).cloned();
+            match shard {
+                Some(shard) => shard.peer_call(call).await,
+                None => PeerReply::Busy,
+            }
+        })
+    }
+}
+
+pub struct Cluster {
+    pub settings: VolumeSettings,
+    pub volume: VolumeDir,
+    pub peers: Rc<LocalPeers>,
+    pub open_files: OpenFiles,
+    store: PosixStore,
+    background: tokio::runtime::Runtime,
+    _directory: tempfile::TempDir,
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+impl Cluster {
+    /// Runs `test` on a volume of so many shards.
+    pub fn run<F: Future<Output = ()>>(shards: u16, split_threshold: u64, test: impl FnOnce(Rc<Cluster>) -> F) {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = VolumeSettings {
+            id: VolumeId([7; 16]),
+            name: "test".into(),
+            shards: ShardCount::new(shards).unwrap(),
+            split_threshold,
+            inline_limit: 4096,
+            sync_interval: Duration::from_secs(5),
+            owner_uid: 0,
+        };
+        let volume = VolumeDir::new(directory.path());
+        volume.format(&settings, FormatOver::Nothing).unwrap();
+        let store = PosixStore::open(volume.shards()).unwrap();
+        let background =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let cluster = Rc::new(Cluster {
+            settings,
+            volume,
+            peers: Rc::default(),
+            open_files: OpenFiles::default(),
+            store,
+            background,
+            _directory: directory,
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            cluster.open().await;
+            cluster.make_root().await;
+            test(cluster.clone()).await;
+            cluster.close().await;
+        });
+    }
+
+    pub async fn open(&self) {
+        for id in self.settings.shards.all() {
+            let shard = Shard::open(self.config(id)).await.unwrap();
+            self.peers.shards.borrow_mut().insert(id, shard);
+        }
+    }
+
+    fn config(&self, id: ShardId) -> ShardConfig {
+        ShardConfig {
+            id,
+            settings: self.settings.clone(),
+            volume: self.volume.clone(),
+            table: TableConfig {
+                shard: id,
+                volume: self.volume.clone(),
+                store: self.store.clone(),
+                sync_interval: self.settings.sync_interval,
+                cache: TableCache::new(16 << 20),
+                background: self.background.handle().clone(),
+                memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+            },
+            peers: self.peers.clone(),
+            clock: Arc::new(RealClock::new()),
+            open_files: self.open_files.clone(),
+            cache_bytes_max: 4 << 20,
+            names_max: 100_000,
+        }
+    }
+
+    pub async fn close(&self) {
+        let shards = std::mem::take(&mut *self.peers.shards.borrow_mut());
+        for shard in shards.into_values() {
+            shard.close().await.unwrap();
+        }
+    }
+
+    /// Opens every shard anew without closing it, as after the death of the process: the old ones are just dropped.
+    pub async fn reopen_after_crash(&self) {
+        let dead = std::mem::take(&mut *self.peers.shards.borrow_mut());
+        for shard in dead.values() {
+            let mut state = shard.state.borrow_mut();
+            state.closing = true;
+            state.failed = Some("the process is dead".into());
+        }
+        self.open().await;
+    }
+
+    async fn make_root(&self) {
+        let map = PartitionMap::whole(self.settings.shards);
+        let now = Timestamp { seconds: 1, nanoseconds: 0 };
+        let mode = Mode::new(0o755);
+        let directory = DirectoryRow {
+            parent: InodeId::ROOT,
+            mode,
+            uid: 0,
+            gid: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            map: map.clone(),
+            xattrs: Vec::new(),
+        };
+        let partition = PartitionRow {
+            index: PartitionIndex::FIRST,
+            depth: 0,
+            state: PartitionState::Live,
+            mode,
+            uid: 0,
+            gid: 0,
+            entries: 0,
+            subdirectories: 0,
+            mtime: now,
+            map,
+        };
+        let changes = vec![
+            Change::Put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
+            Change::Put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
+        ];
+        assert!(matches!(self.peers.call(ShardId(0), PeerCall::Apply(changes)).await, PeerReply::Done));
+    }
+
+    pub fn shard(&self, id: ShardId) -> Rc<Shard> {
+        self.peers.shards.borrow()[&id].clone()
+    }
+
+    /// Runs a verb about a name wherever that name is, as a client does: from the home on, following `Moved`.
+    pub async fn at_name<V: Verb>(
+        &self,
+        directory: InodeId,
+        at: &Name,
+        makes: Makes,
+        verb: &V,
+    ) -> Result<V::Outcome, Refusal> {
+        let mut map = PartitionMap::whole(self.settings.shards);
+        for _ in 0..10_000 {
+            let shard = self.shard(map.shard_of(directory.shard(), at.hash()));
+            let address = Address::Name(directory, at.hash());
+            match shard.run(verb, Run { caller: &Credentials::root(), address, makes, record: None }).await {
+                Err(Refusal::Moved { map: newer, .. }) => map.merge(&newer),
+                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                result => return result,
+            }
+        }
+        panic!("no shard holds {at} of {directory}");
+    }
+
+    pub async fn create(&self, directory: InodeId, at: &str) -> Result<namespace::Node, Refusal> {
+        let at = name(at);
+        let verb = Create { parent: directory, name: at.clone(), node: NewNode::Regular, mode: Mode::new(0o644) };
+        self.at_name(directory, &at, Makes::File, &verb).await
+    }
+
+    pub async fn mkdir(&self, directory: InodeId, at: &str, home: ShardId) -> InodeId {
+        let at = name(at);
+        let verb = MakeDirectory { parent: directory, name: at.clone(), mode: Mode::new(0o755) };
+        self.at_name(directory, &at, Makes::Directory { home }, &verb).await.unwrap().inode
+    }
+
+    /// The inode that a name means, and whether its attributes are elsewhere.
+    pub async fn lookup(&self, directory: InodeId, at: &str) -> Option<(InodeId, bool)> {
+        let at = name(at);
+        let verb = Lookup { parent: directory, name: at.clone() };
+        match self.at_name(directory, &at, Makes::Nothing, &verb).await {
+            Ok(Entry::Node(node)) => Some((node.inode, false)),
+            Ok(Entry::Elsewhere { inode, .. }) => Some((inode, true)),
+            Err(refusal) if refusal == Errno::ENOENT.into() => None,
+            Err(refusal) => panic!("lookup of {at}: {refusal}"),
+        }
+    }
+
+    pub async fn map(&self, directory: InodeId) -> PartitionMap {
+        match self.peers.call(directory.shard(), PeerCall::Map(directory)).await {
+            PeerReply::Map(map) => map,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All names of a directory, by listing it page after page.
+    pub async fn list(&self, directory: InodeId) -> Vec<Name> {
+        let mut map = PartitionMap::whole(self.settings.shards);
+        let (mut names, mut from) = (Vec::new(), NameHash(0));
+        loop {
+            match self.shard(map.shard_of(directory.shard(), from)).list(directory, from, 2000).await {
+                Ok(page) => {
+                    names.extend(page.entries.into_iter().map(|(name, _)| name));
+                    match page.next {
+                        Some(next) => from = next,
+                        None => return names,
+                    }
+                }
+                Err(Refusal::Moved { map: newer, .. }) => map.merge(&newer),
+                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(refusal) => panic!("{refusal}"),
+            }
+        }
+    }
+
+    pub async fn check_lists(&self, directory: InodeId, expected: impl Iterator<Item = String>) {
+        let listed = self.list(directory).await;
+        let distinct: BTreeSet<_> = listed.iter().cloned().collect();
+        assert_eq!(listed.len(), distinct.len(), "a name is listed twice");
+        let expected: BTreeSet<_> = expected.map(|text| name(&text)).collect();
+        let missing: Vec<_> = expected.difference(&distinct).collect();
+        let extra: Vec<_> = distinct.difference(&expected).collect();
+        assert!(missing.is_empty() && extra.is_empty(), "missing {missing:?}, too many {extra:?}");
+    }
+
+    /// The sum of the entries that the directory's partitions count.
+    pub async fn counted(&self, directory: InodeId) -> u64 {
+        let mut sum = 0;
+        for index in self.map(directory).await.iter() {
+            let shard = index.shard(directory.shard(), self.settings.shards);
+            loop {
+                match self.peers.call(shard, PeerCall::Fetch(vec![Key::Partition(directory, index)])).await {
+                    PeerReply::Rows(rows) => match rows[0].row.clone() {
+                        Some(Row::Partition(row)) => sum += row.entries,
+                        other => panic!("{other:?}"),
+                    },
+                    PeerReply::Busy => {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        continue;
+                    }
+                    other => panic!("{other:?}"),
+                }
+                break;
+            }
+        }
+        sum
+    }
+
+    pub async fn parent_of(&self, directory: InodeId) -> InodeId {
+        let verb = GetDirectory { directory };
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Inode(directory),
+            makes: Makes::Nothing,
+            record: None,
+        };
+        self.shard(directory.shard()).run(&verb, run).await.unwrap().parent
+    }
+}
+
+pub fn by_inode(inode: InodeId) -> At {
+    At::Inode(inode)
+}

@@ -1,0 +1,64 @@
+use super::cluster::{Cluster, name};
+use crate::namespace::{RemoveDirectory, Unlink};
+use crate::shards::{Address, Makes, Record, Run};
+use varve_types::{Credentials, Errno, InodeId, NameHash, SessionId, ShardId};
+
+#[test]
+fn names_are_there_after_a_crash_and_ids_are_never_made_twice() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let mut ids = std::collections::BTreeSet::new();
+        for round in 0..3 {
+            for n in 0..50 {
+                let node = cluster.create(InodeId::ROOT, &format!("{round}-{n}")).await.unwrap();
+                assert!(ids.insert(node.inode), "{} was made twice", node.inode);
+            }
+            cluster.reopen_after_crash().await;
+        }
+        let expected = (0..3).flat_map(|round| (0..50).map(move |n| format!("{round}-{n}")));
+        cluster.check_lists(InodeId::ROOT, expected).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 150);
+        assert_eq!(cluster.create(InodeId::ROOT, "0-7").await.unwrap_err(), Errno::EEXIST.into());
+    });
+}
+
+#[test]
+fn directories_live_at_other_shards_and_go_when_empty() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let directory = cluster.mkdir(InodeId::ROOT, "d", ShardId(3)).await;
+        assert_eq!(directory.shard(), ShardId(3));
+        cluster.create(directory, "f").await.unwrap();
+        let rmdir = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
+        let refused = cluster.at_name(InodeId::ROOT, &name("d"), Makes::Nothing, &rmdir).await.unwrap_err();
+        assert_eq!(refused, Errno::ENOTEMPTY.into());
+        let unlink = Unlink { parent: directory, name: name("f") };
+        cluster.at_name(directory, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+        cluster.at_name(InodeId::ROOT, &name("d"), Makes::Nothing, &rmdir).await.unwrap();
+        assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
+        assert_eq!(cluster.create(directory, "g").await.unwrap_err(), Errno::ENOENT.into());
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
+        assert_eq!(cluster.create(directory, "g").await.unwrap_err(), Errno::ENOENT.into());
+    });
+}
+
+#[test]
+fn an_answer_is_found_again_by_its_call() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let verb = Unlink { parent: InodeId::ROOT, name: name("f") };
+        cluster.create(InodeId::ROOT, "f").await.unwrap();
+        let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Name(InodeId::ROOT, NameHash::of(b"f")),
+            makes: Makes::Nothing,
+            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+        };
+        cluster.shard(ShardId(0)).run(&verb, run).await.unwrap();
+        for _ in 0..2 {
+            let shard = cluster.shard(ShardId(0));
+            assert_eq!(shard.find_reply(SessionId(9), 2, 5).as_deref(), Some(&b"first answer"[..]));
+            assert_eq!(shard.find_reply(SessionId(9), 2, 6), None);
+            cluster.reopen_after_crash().await;
+        }
+    });
+}

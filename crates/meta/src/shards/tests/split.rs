@@ -1,0 +1,87 @@
+use super::cluster::{Cluster, name};
+use crate::namespace::Unlink;
+use crate::shards::Makes;
+use futures::future::join_all;
+use std::time::Duration;
+use varve_types::{Errno, InodeId};
+
+/// Waits until the splits that are under way have ended: the map does not change any more.
+async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
+    for _ in 0..1000 {
+        if cluster.map(directory).await.len() >= partitions {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the directory has {} partitions, not {partitions}", cluster.map(directory).await.len());
+}
+
+#[test]
+fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
+    Cluster::run(8, 20, |cluster| async move {
+        for chunk in (0..1000).collect::<Vec<_>>().chunks(50) {
+            let made = join_all(chunk.iter().map(|n| {
+                let cluster = cluster.clone();
+                async move { cluster.create(InodeId::ROOT, &format!("file {n}")).await }
+            }))
+            .await;
+            made.into_iter().for_each(|node| drop(node.unwrap()));
+        }
+        settle(&cluster, InodeId::ROOT, 8).await;
+        cluster.check_lists(InodeId::ROOT, (0..1000).map(|n| format!("file {n}"))).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 1000);
+        for n in 0..1000 {
+            assert_eq!(
+                cluster.create(InodeId::ROOT, &format!("file {n}")).await.unwrap_err(),
+                Errno::EEXIST.into(),
+                "file {n}"
+            );
+        }
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, (0..1000).map(|n| format!("file {n}"))).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 1000);
+    });
+}
+
+#[test]
+fn removes_during_splits_stay_removed() {
+    Cluster::run(8, 20, |cluster| async move {
+        let steps = (0..400).map(|n| {
+            let cluster = cluster.clone();
+            async move {
+                cluster.create(InodeId::ROOT, &format!("{n}")).await.unwrap();
+                if n % 3 == 0 {
+                    let at = name(&format!("{n}"));
+                    let unlink = Unlink { parent: InodeId::ROOT, name: at.clone() };
+                    cluster.at_name(InodeId::ROOT, &at, Makes::Nothing, &unlink).await.unwrap();
+                }
+            }
+        });
+        join_all(steps).await;
+        settle(&cluster, InodeId::ROOT, 4).await;
+        cluster.check_lists(InodeId::ROOT, (0..400).filter(|n| n % 3 != 0).map(|n| format!("{n}"))).await;
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, (0..400).filter(|n| n % 3 != 0).map(|n| format!("{n}"))).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 266);
+    });
+}
+
+/// A crash at any moment of a split leaves each name once.
+#[test]
+fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {
+    for crash_after_us in [0, 200, 500, 1000, 2000, 4000, 8000, 16_000] {
+        Cluster::run(4, 30, |cluster| async move {
+            let made: Vec<_> = (0..31).map(|n| format!("{n}")).collect();
+            for at in &made {
+                cluster.create(InodeId::ROOT, at).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_micros(crash_after_us)).await;
+            cluster.reopen_after_crash().await;
+            cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
+            assert_eq!(cluster.create(InodeId::ROOT, "7").await.unwrap_err(), Errno::EEXIST.into());
+            cluster.create(InodeId::ROOT, "new").await.unwrap();
+            cluster.check_lists(InodeId::ROOT, made.into_iter().chain(["new".to_owned()])).await;
+            assert_eq!(cluster.counted(InodeId::ROOT).await, 32);
+        });
+    }
+}

@@ -1,0 +1,83 @@
+use super::cluster::{Cluster, name};
+use crate::namespace::{At, Link, Rename, RenameFlags, Unlink};
+use crate::shards::{Makes, Refusal};
+use varve_types::{Errno, InodeId, ShardId};
+
+async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
+    let verb = Rename {
+        parent: from.0,
+        name: name(from.1),
+        new_parent: to.0,
+        new_name: name(to.1),
+        flags: RenameFlags::Replace,
+    };
+    cluster.at_name(from.0, &name(from.1), Makes::Nothing, &verb).await.map(|_| ())
+}
+
+#[test]
+fn a_rename_across_shards_shows_one_name_and_survives_a_crash() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+        let file = cluster.create(a, "f").await.unwrap().inode;
+        cluster.create(b, "g").await.unwrap();
+        rename(&cluster, (a, "f"), (b, "g")).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(cluster.lookup(a, "f").await, None);
+            assert_eq!(cluster.lookup(b, "g").await.map(|(inode, _)| inode), Some(file));
+            assert_eq!((cluster.counted(a).await, cluster.counted(b).await), (0, 1));
+            cluster.reopen_after_crash().await;
+        }
+        assert_eq!(rename(&cluster, (a, "f"), (b, "h")).await.unwrap_err(), Errno::ENOENT.into());
+    });
+}
+
+#[test]
+fn a_file_with_two_names_in_two_shards_ends_with_the_second() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+        let file = cluster.create(a, "f").await.unwrap().inode;
+        let source = At::Entry { parent: a, name: name("f"), inode: file };
+        let link = Link { source, parent: b, name: name("g") };
+        cluster.at_name(b, &name("g"), Makes::Nothing, &link).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(cluster.lookup(a, "f").await, Some((file, true)));
+            assert_eq!(cluster.lookup(b, "g").await, Some((file, true)));
+            cluster.reopen_after_crash().await;
+        }
+        let unlink = Unlink { parent: a, name: name("f") };
+        cluster.at_name(a, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+        assert_eq!(cluster.lookup(b, "g").await, Some((file, true)));
+        let unlink = Unlink { parent: b, name: name("g") };
+        cluster.at_name(b, &name("g"), Makes::Nothing, &unlink).await.unwrap();
+        assert_eq!(cluster.lookup(b, "g").await, None);
+    });
+}
+
+#[test]
+fn opposite_renames_end_and_directories_make_no_cycle() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+        let x = cluster.mkdir(a, "x", ShardId(3)).await;
+        let y = cluster.mkdir(b, "y", ShardId(0)).await;
+        let (one, other) =
+            futures::join!(rename(&cluster, (a, "x"), (y, "x")), rename(&cluster, (b, "y"), (x, "y")));
+        assert!(one.is_ok() ^ other.is_ok(), "one of two opposite moves is a cycle: {one:?}, {other:?}");
+        let (moved, into) = if one.is_ok() { (x, y) } else { (y, x) };
+        assert_eq!(cluster.parent_of(moved).await, into);
+        // Files that change places many times, from both ends at once.
+        cluster.create(a, "f").await.unwrap();
+        cluster.create(b, "g").await.unwrap();
+        for _ in 0..20 {
+            let (one, other) = futures::join!(rename(&cluster, (a, "f"), (b, "f")), rename(&cluster, (b, "g"), (a, "g")));
+            one.unwrap();
+            other.unwrap();
+            let (one, other) = futures::join!(rename(&cluster, (b, "f"), (a, "f")), rename(&cluster, (a, "g"), (b, "g")));
+            one.unwrap();
+            other.unwrap();
+        }
+        assert!(cluster.lookup(a, "f").await.is_some() && cluster.lookup(b, "g").await.is_some());
+    });
+}

@@ -1,0 +1,443 @@
+//! Changes over several shards: two phases, presumed abort.
+//!
+//! The coordinator is the shard that the request was sent to. Order of what is made durable:
+//!
+//! 1. Each participant checks that the rows the decision rests on are as they were read, writes an intent, fsyncs, and
+//!    votes. From then on the keys it will change are locked: nobody sees or changes them.
+//! 2. The coordinator writes its decision together with its own changes and the answer, and fsyncs. Then it answers.
+//! 3. Each participant applies its intent and drops it, in one batch, and fsyncs.
+//! 4. The coordinator forgets the decision.
+//!
+//! A participant that waits too long, or is opened again, asks. No decision means aborted; to ask about an undecided change
+//! aborts it. An epoch that ends leaves nothing undecided: its successor knows only decisions. A conflict is never waited
+//! for but answered Busy, so opposite changes cannot deadlock.
+
+use super::foreign::Foreign;
+use super::peers::{PeerCall, PeerReply};
+use super::refusal::Refusal;
+use super::resident::BatchNumber;
+use super::shard::{Shard, State};
+use crate::namespace::Seen;
+use crate::tables::codec;
+use crate::tables::{
+    Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId,
+};
+use futures::future::join_all;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+use varve_types::{Epoch, InodeId, ShardId, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A prepared participant that has heard nothing for so long asks the coordinator.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+
+/// Pause between attempts to reach a shard about a decision. Without limit in number: a decision must be carried out,
+/// and the shard either answers or this server stops.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+#[derive(Default)]
+pub(super) struct Transactions {
+    counter: u64,
+    /// Coordinated here and not decided.
+    undecided: HashSet<TransactionId>,
+    /// Coordinated here, committed, and not applied everywhere.
+    decided: HashMap<TransactionId, Vec<ShardId>>,
+    /// Intents of this shard.
+    prepared: HashMap<TransactionId, Prepared>,
+    /// Who may rename directories across parents, in the volume (kept by the root's home).
+    pub rename_lock: Option<u64>,
+}
+
+impl Transactions {
+    pub fn open(&self) -> usize {
+        self.undecided.len() + self.decided.len() + self.prepared.len()
+    }
+
+    fn next(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
+        self.counter += 1;
+        let transaction = TransactionId { coordinator, epoch, counter: self.counter };
+        self.undecided.insert(transaction);
+        transaction
+    }
+}
+
+/// What of a row a several-shard decision rests on. Of a partition row, not its counts and times: tallies commute, and
+/// else every create would collide with every rename into its directory.
+pub(super) fn digest(row: Option<&Row>) -> Option<u64> {
+    let bytes = match row? {
+        Row::Partition(partition) => codec::encode_row(&Row::Partition(PartitionRow {
+            entries: 0,
+            subdirectories: 0,
+            mtime: Timestamp::default(),
+            ..partition.clone()
+        })),
+        row => codec::encode_row(row),
+    };
+    Some(xxh3_64(&bytes))
+}
+
+impl Shard {
+    /// Commits a decision that rests on or changes rows of other shards. `Busy`: a row was changed or locked meanwhile;
+    /// decide again. The task it returns carries the decision out; whoever must know that it is, awaits it.
+    pub(super) async fn commit_in_two_phases(
+        self: &Rc<Self>,
+        changes: Vec<Change>,
+        foreign: &Foreign,
+        reply: Option<ReplyRecord>,
+    ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
+        let (transaction, own, parts) = self.begin(changes, foreign)?;
+        let participants: Vec<_> = parts.keys().copied().collect();
+        let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
+            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)
+        }))
+        .await;
+        let refused = votes.iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
+        let decided = match refused {
+            None => self.decide_commit(transaction, &own, &participants, reply),
+            Some((shard, vote)) => {
+                tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
+                Err(match vote {
+                    PeerReply::Failed(reason) => Refusal::Failed(reason.clone()),
+                    _ => Refusal::Busy,
+                })
+            }
+        };
+        let batch = match decided {
+            Ok(batch) => batch,
+            Err(refusal) => {
+                self.unlock_own(transaction, &own);
+                let call = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
+                join_all(participants.into_iter().map(call)).await;
+                return Err(refusal);
+            }
+        };
+        self.work.notify_one();
+        self.appended(batch).await?;
+        self.sync().await?;
+        Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
+    }
+
+    /// Sorts the decision by shards and locks this shard's part.
+    fn begin(
+        &self,
+        changes: Vec<Change>,
+        foreign: &Foreign,
+    ) -> Result<(TransactionId, Vec<Change>, BTreeMap<ShardId, IntentRow>), Refusal> {
+        let mut state = self.state.borrow_mut();
+        let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
+        let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
+        for change in changes {
+            let shard = self.place_of_change(&state, &change);
+            parts.entry(shard).or_insert_with(empty).changes.push(change);
+        }
+        for (key, row) in foreign.iter() {
+            let record = ReadRecord { key: key.clone(), digest: row.digest };
+            parts.entry(self.place(&state, key)).or_insert_with(empty).reads.push(record);
+        }
+        let participants: Vec<_> = parts.keys().copied().collect();
+        parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
+        let own = parts.remove(&self.id).map_or_else(Vec::new, |part| part.changes);
+        if own.iter().any(|change| self.must_wait(&state, change)) {
+            return Err(Refusal::Busy);
+        }
+        let transaction = state.transactions.next(self.id, self.table.epoch());
+        lock(&mut state, transaction, &own);
+        Ok((transaction, own, parts))
+    }
+
+    /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.
+    fn decide_commit(
+        &self,
+        transaction: TransactionId,
+        own: &[Change],
+        participants: &[ShardId],
+        reply: Option<ReplyRecord>,
+    ) -> Result<BatchNumber, Refusal> {
+        let mut state = self.state.borrow_mut();
+        if !state.transactions.undecided.remove(&transaction) {
+            return Err(Refusal::Busy);
+        }
+        if let Some(reason) = &state.failed {
+            return Err(Refusal::Failed(reason.clone()));
+        }
+        unlock(&mut state, transaction, own);
+        own.iter().cloned().for_each(|change| self.apply(&mut state, change));
+        if let Some(reply) = reply {
+            self.remember(&mut state, reply);
+        }
+        let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
+        state.open.write(&Key::Decision(transaction), Some(&row));
+        state.transactions.decided.insert(transaction, participants.to_vec());
+        let batch = state.open.number;
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(batch)
+    }
+
+    fn unlock_own(&self, transaction: TransactionId, own: &[Change]) {
+        let mut state = self.state.borrow_mut();
+        state.transactions.undecided.remove(&transaction);
+        unlock(&mut state, transaction, own);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Has every participant apply a committed change, then forgets it.
+    pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) {
+        let this = &self;
+        join_all(participants.into_iter().map(|shard| async move {
+            loop {
+                match this.peers.call(shard, PeerCall::Resolve { transaction, commit: true }).await {
+                    PeerReply::Done => return,
+                    _ if this.stopping() => return std::future::pending().await,
+                    other => tracing::warn!("transaction {transaction:?}: shard {shard} did not apply: {other:?}"),
+                }
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        }))
+        .await;
+        let mut state = self.state.borrow_mut();
+        state.transactions.decided.remove(&transaction);
+        state.open.write(&Key::Decision(transaction), None);
+        drop(state);
+        self.work.notify_one();
+    }
+
+    fn stopping(&self) -> bool {
+        let state = self.state.borrow();
+        state.closing || state.failed.is_some()
+    }
+
+    // The participant's side.
+
+    pub(super) async fn prepare(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
+        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
+        let changed = intent.changes.iter().filter_map(|change| match change {
+            Change::Put(key, _) | Change::Delete(key) => Some(key),
+            Change::Tally { .. } => None,
+        });
+        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
+            return PeerReply::Vote(false);
+        }
+        if let Err(refusal) = self.fetch_for_intent(&intent).await {
+            return super::fetch::peer_reply(refusal);
+        }
+        let batch = {
+            let mut state = self.state.borrow_mut();
+            if !self.may_prepare(&state, &intent) {
+                return PeerReply::Vote(false);
+            }
+            if intent.changes.is_empty() {
+                // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
+                return PeerReply::Vote(true);
+            }
+            lock(&mut state, transaction, &intent.changes);
+            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
+            state.transactions.prepared.insert(transaction, Prepared { intent, pins: true });
+            state.open.number
+        };
+        self.work.notify_one();
+        let durable = match self.appended(batch).await {
+            Ok(()) => self.sync().await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = durable {
+            return PeerReply::Failed(refusal.to_string());
+        }
+        tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
+        PeerReply::Vote(true)
+    }
+
+    async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
+        for record in &intent.reads {
+            self.fetch_here(&record.key).await?;
+        }
+        for change in &intent.changes {
+            match change {
+                Change::Put(key, _) | Change::Delete(key) => self.fetch_here(key).await?,
+                Change::Tally { directory, name, .. } => {
+                    self.check_address(super::shard::Address::Name(*directory, name.hash())).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
+        let as_read = |record: &ReadRecord| match self.seen_here(state, &record.key).0 {
+            Seen::Unknown => false,
+            Seen::Absent => record.digest.is_none(),
+            Seen::Present(row) => record.digest == digest(Some(row)),
+        };
+        let free = |change: &Change| {
+            let known = match change {
+                Change::Put(key, _) | Change::Delete(key) => self.seen_here(state, key).0 != Seen::Unknown,
+                Change::Tally { directory, name, .. } => self
+                    .partition_here(state, *directory)
+                    .is_some_and(|row| row.index.range(row.depth).contains(name.hash())),
+            };
+            let empty = match change {
+                Change::Delete(key @ Key::Partition(..)) => match self.seen_here(state, key).0 {
+                    Seen::Present(Row::Partition(row)) => row.entries == 0,
+                    _ => true,
+                },
+                _ => true,
+            };
+            known && empty && self.place_of_change(state, change) == self.id && !self.must_wait(state, change)
+        };
+        state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
+    }
+
+    /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
+    pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
+        let unpinned = match self.state.borrow().transactions.prepared.get(&transaction) {
+            Some(Prepared { intent, pins: false }) => Some(intent.clone()),
+            _ => None,
+        };
+        if let Some(intent) = unpinned
+            && commit
+            && let Err(refusal) = self.load_for_intent(&intent).await
+        {
+            return super::fetch::peer_reply(refusal);
+        }
+        let batch = {
+            let mut state = self.state.borrow_mut();
+            let Some(Prepared { intent, pins }) = state.transactions.prepared.remove(&transaction) else {
+                return PeerReply::Done;
+            };
+            unlock_keys(&mut state, transaction, &intent.changes);
+            if pins {
+                unpin(&mut state, &intent.changes);
+            }
+            if commit {
+                intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
+            }
+            state.open.write(&Key::Intent(transaction), None);
+            state.open.number
+        };
+        self.work.notify_one();
+        self.changed.notify_waiters();
+        let durable = match self.appended(batch).await {
+            Ok(()) => self.sync().await,
+            Err(refusal) => Err(refusal),
+        };
+        durable.map_or_else(|refusal| PeerReply::Failed(refusal.to_string()), |()| PeerReply::Done)
+    }
+
+    /// Answers whether a change coordinated here is committed; aborts it if it is undecided.
+    pub(super) async fn outcome(self: &Rc<Self>, transaction: TransactionId) -> PeerReply {
+        let decided = {
+            let mut state = self.state.borrow_mut();
+            state.transactions.undecided.remove(&transaction);
+            state.transactions.decided.contains_key(&transaction)
+        };
+        if decided && let Err(refusal) = self.sync().await {
+            return PeerReply::Failed(refusal.to_string());
+        }
+        PeerReply::Committed(decided)
+    }
+
+    pub(super) async fn ask_if_forgotten(self: Rc<Self>, transaction: TransactionId, after: Duration) {
+        tokio::time::sleep(after).await;
+        while self.state.borrow().transactions.prepared.contains_key(&transaction) && !self.stopping() {
+            match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
+                PeerReply::Committed(commit) => {
+                    self.resolve(transaction, commit).await;
+                }
+                other => {
+                    tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Takes up what an earlier epoch left, found in the table at open.
+    pub(super) fn restore_transaction(self: &Rc<Self>, key: Key, row: Row) {
+        let mut state = self.state.borrow_mut();
+        match (key, row) {
+            (Key::Intent(transaction), Row::Intent(intent)) => {
+                lock_keys(&mut state, transaction, &intent.changes);
+                state.transactions.prepared.insert(transaction, Prepared { intent, pins: false });
+                tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
+            }
+            (Key::Decision(transaction), Row::Decision(decision)) => {
+                state.transactions.decided.insert(transaction, decision.participants.clone());
+                tokio::task::spawn_local(self.clone().carry_out(transaction, decision.participants));
+            }
+            (key, row) => unreachable!("{key:?} of kind {:?} is no transaction", row.kind()),
+        }
+    }
+
+    /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
+    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
+        for directory in intent.changes.iter().filter_map(directory_of) {
+            self.load_partition(directory).await?;
+        }
+        for change in &intent.changes {
+            if let Change::Put(key, _) | Change::Delete(key) = change {
+                self.read_row(key).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An intent of this shard.
+struct Prepared {
+    intent: IntentRow,
+    /// It keeps its partitions loaded; one found at open does not.
+    pins: bool,
+}
+
+/// The directory whose partition a change is about.
+fn directory_of(change: &Change) -> Option<InodeId> {
+    match change {
+        Change::Put(Key::Entry(directory, _) | Key::Partition(directory, _), _)
+        | Change::Delete(Key::Entry(directory, _) | Key::Partition(directory, _))
+        | Change::Tally { directory, .. } => Some(*directory),
+        _ => None,
+    }
+}
+
+/// Locks the keys of `changes`, and keeps their partitions loaded and in one piece.
+fn lock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+    lock_keys(state, transaction, changes);
+    for directory in changes.iter().filter_map(directory_of) {
+        if let Some(partition) = state.partitions.get_mut(directory) {
+            partition.pending_tallies += 1;
+        }
+    }
+}
+
+fn lock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+    for change in changes {
+        if let Change::Put(key, _) | Change::Delete(key) = change {
+            state.locks.insert(key.clone(), transaction);
+        }
+    }
+}
+
+fn unlock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+    unlock_keys(state, transaction, changes);
+    unpin(state, changes);
+}
+
+fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+    for change in changes {
+        if let Change::Put(key, _) | Change::Delete(key) = change
+            && state.locks.get(key) == Some(&transaction)
+        {
+            state.locks.remove(key);
+        }
+    }
+}
+
+fn unpin(state: &mut State, changes: &[Change]) {
+    for directory in changes.iter().filter_map(directory_of) {
+        if let Some(partition) = state.partitions.get_mut(directory) {
+            partition.pending_tallies = partition.pending_tallies.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! Random sequences of verbs, run on rows and on the reference file system side by side: the same answers, the same
+//! refusals, the same tree after every step; also while directories split.
+
+use super::reference::{Body, Reference};
+use super::table::{Table, at_second, name, user};
+use crate::namespace::{
+    At, ChangeAttributes, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, NewNode,
+    Node, NodeContent, Open, OpenMode, Promote, ReadLink, Refusal, RemoveDirectory, RemoveXattr, Rename, RenameFlags,
+    SetXattr, SettleSize, Unlink, UnsettleSize, Verb, WriteInline, XattrMode,
+};
+use crate::tables::{Content, EntryBody, Key, Row};
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use varve_types::{Credentials, Errno, FileKind, InodeId, LayoutGeneration, Mode, NameHash, SetAttributes, SetTime};
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const XATTRS: [&str; 5] = ["user.x", "user.y", "trusted.t", "security.s", "system.posix_acl_access"];
+
+/// A directory that was made at some time, counted from the root; it may be gone.
+type Dir = usize;
+/// One of [`NAMES`].
+type Word = usize;
+
+/// What a verb on a file is about.
+#[derive(Clone, Debug)]
+enum Pick {
+    Named(Dir, Word),
+    Directory(Dir),
+    /// One of the files that are open.
+    Opened(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lookup(Dir, Word),
+    Create(Dir, Word, NewNode, u16),
+    MakeDirectory(Dir, Word, u16),
+    Unlink(Dir, Word),
+    RemoveDirectory(Dir, Word),
+    Rename(Dir, Word, Dir, Word, RenameFlags),
+    Link(Pick, Dir, Word),
+    GetAttributes(Pick),
+    ChangeAttributes(Pick, SetAttributes),
+    /// `true`: and leave it open.
+    Open(Pick, OpenMode, bool, bool),
+    Release(usize),
+    Write(Pick, usize),
+    Settle(Pick),
+    Promote(Pick, u64),
+    ReadLink(Pick),
+    GetXattr(Pick, usize),
+    SetXattr(Pick, usize, u8, XattrMode),
+    RemoveXattr(Pick, usize),
+    ListXattrs(Pick),
+    Split(Dir, u64),
+}
+
+fn any_dir() -> impl Strategy<Value = Dir> {
+    prop_oneof![2 => Just(0), 5 => 0..6usize]
+}
+
+fn any_pick() -> impl Strategy<Value = Pick> {
+    prop_oneof![
+        6 => (any_dir(), 0..NAMES.len()).prop_map(|(dir, word)| Pick::Named(dir, word)),
+        1 => any_dir().prop_map(Pick::Directory),
+        1 => any::<usize>().prop_map(Pick::Opened),
+    ]
+}
+
+fn any_mode() -> impl Strategy<Value = u16> {
+    prop_oneof![3 => Just(0o777), 1 => Just(0o1777), 1 => Just(0o2775), 1 => Just(0o6755), 3 => 0..=0o7777u16]
+}
+
+fn any_new_node() -> impl Strategy<Value = NewNode> {
+    prop_oneof![
+        6 => Just(NewNode::Regular),
+        1 => Just(NewNode::Symlink { target: Bytes::from_static(b"target") }),
+        1 => Just(NewNode::Fifo),
+        1 => Just(NewNode::Socket),
+        1 => Just(NewNode::CharDevice { rdev: 5 }),
+        1 => Just(NewNode::BlockDevice { rdev: 6 }),
+    ]
+}
+
+fn any_flags() -> impl Strategy<Value = RenameFlags> {
+    prop_oneof![3 => Just(RenameFlags::Replace), 1 => Just(RenameFlags::NoReplace), 2 => Just(RenameFlags::Exchange)]
+}
+
+fn any_id() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), Just(1000), Just(1001), Just(3000)]
+}
+
+fn any_set_time() -> impl Strategy<Value = SetTime> {
+    prop_oneof![Just(SetTime::Now), (0..900i64).prop_map(|seconds| SetTime::To(at_second(seconds)))]
+}
+
+prop_compose! {
+    fn any_set()(
+        what in 0..8u8,
+        mode in any_mode(),
+        (uid, gid) in (option::of(any_id()), option::of(any_id())),
+        size in 0..200u64,
+        (atime, mtime) in (option::of(any_set_time()), option::of(any_set_time())),
+        everything in option::weighted(0.1, any::<()>()),
+    ) -> SetAttributes {
+        let all = SetAttributes { mode: Some(Mode(mode)), uid, gid, size: Some(size), atime, mtime, ctime: None };
+        let none = SetAttributes::default();
+        match what {
+            _ if everything.is_some() => all,
+            0..=2 => SetAttributes { mode: all.mode, ..none },
+            3 | 4 => SetAttributes { uid, gid, ..none },
+            5 => SetAttributes { atime, mtime, ..none },
+            6 => SetAttributes { size: all.size, ..none },
+            _ => SetAttributes { size: all.size, mtime: Some(SetTime::Now), ..none },
+        }
+    }
+}
+
+fn any_open_mode() -> impl Strategy<Value = OpenMode> {
+    prop_oneof![Just(OpenMode::Read), Just(OpenMode::Write), Just(OpenMode::ReadWrite)]
+}
+
+fn any_xattr_mode() -> impl Strategy<Value = XattrMode> {
+    prop_oneof![Just(XattrMode::CreateOrReplace), Just(XattrMode::Create), Just(XattrMode::Replace)]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let word = || 0..NAMES.len();
+    let xattr = || 0..XATTRS.len();
+    prop_oneof![
+        2 => (any_dir(), word()).prop_map(|(dir, word)| Step::Lookup(dir, word)),
+        8 => (any_dir(), word(), any_new_node(), any_mode()).prop_map(|(d, w, n, m)| Step::Create(d, w, n, m)),
+        8 => (any_dir(), word(), any_mode()).prop_map(|(dir, word, mode)| Step::MakeDirectory(dir, word, mode)),
+        4 => (any_dir(), word()).prop_map(|(dir, word)| Step::Unlink(dir, word)),
+        4 => (any_dir(), word()).prop_map(|(dir, word)| Step::RemoveDirectory(dir, word)),
+        14 => (any_dir(), word(), any_dir(), word(), any_flags())
+            .prop_map(|(dir, word, to, new, flags)| Step::Rename(dir, word, to, new, flags)),
+        5 => (any_pick(), any_dir(), word()).prop_map(|(pick, dir, word)| Step::Link(pick, dir, word)),
+        1 => any_pick().prop_map(Step::GetAttributes),
+        8 => (any_pick(), any_set()).prop_map(|(pick, set)| Step::ChangeAttributes(pick, set)),
+        5 => (any_pick(), any_open_mode(), any::<bool>(), any::<bool>())
+            .prop_map(|(pick, mode, truncate, hold)| Step::Open(pick, mode, truncate, hold)),
+        2 => any::<usize>().prop_map(Step::Release),
+        4 => (any_pick(), 0..100usize).prop_map(|(pick, size)| Step::Write(pick, size)),
+        1 => any_pick().prop_map(Step::Settle),
+        3 => (any_pick(), 0..200u64).prop_map(|(pick, size)| Step::Promote(pick, size)),
+        1 => any_pick().prop_map(Step::ReadLink),
+        1 => (any_pick(), xattr()).prop_map(|(pick, xattr)| Step::GetXattr(pick, xattr)),
+        4 => (any_pick(), xattr(), any::<u8>(), any_xattr_mode()).prop_map(|(p, x, v, m)| Step::SetXattr(p, x, v, m)),
+        2 => (any_pick(), xattr()).prop_map(|(pick, xattr)| Step::RemoveXattr(pick, xattr)),
+        1 => any_pick().prop_map(Step::ListXattrs),
+        3 => (any_dir(), any::<u64>()).prop_map(|(dir, hash)| Step::Split(dir, hash >> 1)),
+    ]
+}
+
+/// Who calls: mostly root, so that trees grow; else one of two users who share a group.
+fn any_caller() -> impl Strategy<Value = Credentials> {
+    prop_oneof![3 => Just(Credentials::root()), 2 => Just(user(1000)), 2 => Just(user(1001))]
+}
+
+struct Both {
+    table: Table,
+    reference: Reference,
+    directories: Vec<InodeId>,
+}
+
+fn word(index: usize) -> (varve_types::Name, Vec<u8>) {
+    (name(NAMES[index]), NAMES[index].as_bytes().to_vec())
+}
+
+impl Both {
+    fn new() -> Both {
+        let table = Table::new();
+        let reference = Reference::new(table.now);
+        Both { table, reference, directories: vec![InodeId::ROOT] }
+    }
+
+    fn directory(&self, dir: Dir) -> InodeId {
+        self.directories[dir % self.directories.len()]
+    }
+
+    fn opened(&self, index: usize) -> Option<InodeId> {
+        self.table.open.iter().nth(index % self.table.open.len().max(1)).copied()
+    }
+
+    /// The file that is meant and where its row is, if there is such a file.
+    fn find(&self, pick: &Pick) -> Option<(InodeId, At)> {
+        match pick {
+            Pick::Named(dir, index) => {
+                let (directory, (name, bytes)) = (self.directory(*dir), word(*index));
+                let inode = *self.reference.children(directory).ok()?.get(&bytes)?;
+                Some((inode, self.table.at(directory, &name).expect("a name of the reference has an entry")))
+            }
+            Pick::Directory(dir) => {
+                let inode = self.directory(*dir);
+                self.reference.nodes.contains_key(&inode).then_some((inode, At::Inode(inode)))
+            }
+            Pick::Opened(index) => {
+                let inode = self.opened(*index)?;
+                Some((inode, self.place(inode)))
+            }
+        }
+    }
+
+    /// Where a file's row is, whatever its name.
+    fn place(&self, inode: InodeId) -> At {
+        let entry = self.table.rows.iter().find_map(|(key, row)| match (key, row) {
+            (Key::Entry(parent, name), Row::Entry(row))
+                if row.inode == inode && matches!(row.body, EntryBody::Node(_)) =>
+            {
+                Some(At::Entry { parent: *parent, name: name.clone(), inode })
+            }
+            _ => None,
+        });
+        entry.unwrap_or(At::Inode(inode))
+    }
+
+    fn run<V: Verb>(&mut self, verb: &V, who: &Credentials) -> Result<V::Outcome, Refusal> {
+        let answer = self.table.run(verb, who);
+        self.reference.now = self.table.now;
+        answer
+    }
+
+    /// A verb that answers a node: the same refusal, or the attributes that the reference has.
+    fn run_node<V: Verb<Outcome = Node>>(
+        &mut self,
+        verb: &V,
+        who: &Credentials,
+        expect: impl FnOnce(&mut Reference) -> Result<InodeId, Refusal>,
+    ) -> Result<(), TestCaseError> {
+        let answer = self.run(verb, who);
+        let expected = expect(&mut self.reference);
+        prop_assert_eq!(answer.as_ref().map(|node| node.inode), expected.as_ref().copied());
+        if let Ok(node) = answer
+            && node.attributes.kind != FileKind::Directory
+        {
+            let reference = &self.reference.nodes[&node.inode];
+            if node.content != (NodeContent::Backing { settled: false }) {
+                prop_assert_eq!(node.attributes.size, reference.size());
+            }
+            prop_assert_eq!(node.attributes.mode, Mode(reference.mode));
+            prop_assert_eq!(node.attributes.nlink, self.reference.nlink(node.inode));
+            prop_assert_eq!(node.by_inode, self.table.inode_row(node.inode).is_some());
+            if let (NodeContent::Inline(Some(bytes)), Body::Inline(expected)) = (&node.content, &reference.body) {
+                prop_assert_eq!(&bytes[..], &expected[..]);
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step, who: &Credentials) -> Result<(), TestCaseError> {
+        let fresh = self.table.fresh();
+        match step {
+            Step::Lookup(..)
+            | Step::Create(..)
+            | Step::MakeDirectory(..)
+            | Step::Unlink(..)
+            | Step::RemoveDirectory(..)
+            | Step::Rename(..) => self.name_step(step, who, fresh),
+            Step::Split(dir, hash) => {
+                let directory = self.directory(*dir);
+                if self.reference.nodes.contains_key(&directory) {
+                    self.table.split(directory, NameHash(*hash));
+                }
+                Ok(())
+            }
+            Step::Release(index) => {
+                if let Some(inode) = self.opened(*index) {
+                    self.table.release(inode);
+                    self.reference.release(inode);
+                }
+                Ok(())
+            }
+            Step::Link(pick, ..)
+            | Step::GetAttributes(pick)
+            | Step::ChangeAttributes(pick, _)
+            | Step::Open(pick, ..)
+            | Step::Write(pick, _)
+            | Step::Settle(pick)
+            | Step::Promote(pick, _)
+            | Step::ReadLink(pick) => match self.find(pick) {
+                Some((inode, at)) => self.file_step(step, who, inode, at),
+                None => Ok(()),
+            },
+            Step::GetXattr(pick, _)
+            | Step::SetXattr(pick, ..)
+            | Step::RemoveXattr(pick, _)
+            | Step::ListXattrs(pick) => match self.find(pick) {
+                Some((inode, at)) => self.xattr_step(step, who, inode, at),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn name_step(&mut self, step: &Step, who: &Credentials, fresh: InodeId) -> Result<(), TestCaseError> {
+        match step {
+            Step::Lookup(dir, index) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let answer = self.run(&Lookup { parent, name }, who);
+                let inode = answer.map(|entry| match entry {
+                    Entry::Node(node) => node.inode,
+                    Entry::Elsewhere { inode, .. } => inode,
+                });
+                prop_assert_eq!(inode, self.reference.lookup(who, parent, &bytes));
+            }
+            Step::Create(dir, index, node, mode) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let verb = Create { parent, name, node: node.clone(), mode: Mode(*mode) };
+                self.run_node(&verb, who, |reference| {
+                    reference.create(who, parent, &bytes, fresh, node, *mode).map(|()| fresh)
+                })?;
+            }
+            Step::MakeDirectory(dir, index, mode) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let verb = MakeDirectory { parent, name, mode: Mode(*mode) };
+                self.run_node(&verb, who, |reference| {
+                    reference.mkdir(who, parent, &bytes, fresh, *mode).map(|()| fresh)
+                })?;
+                if self.reference.nodes.contains_key(&fresh) {
+                    self.directories.push(fresh);
+                }
+            }
+            Step::Unlink(dir, index) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let answer = self.run(&Unlink { parent, name }, who);
+                let expected = self.reference.unlink(who, parent, &bytes);
+                prop_assert_eq!(answer.map(|removed| removed.last_name_of), expected);
+            }
+            Step::RemoveDirectory(dir, index) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let answer = self.run(&RemoveDirectory { parent, name }, who);
+                let expected = self.reference.rmdir(who, parent, &bytes);
+                prop_assert_eq!(answer.map(|removed| removed.last_name_of), expected);
+            }
+            Step::Rename(dir, index, new_dir, new_index, flags) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let (new_parent, (new_name, new_bytes)) = (self.directory(*new_dir), word(*new_index));
+                let verb = Rename { parent, name, new_parent, new_name, flags: *flags };
+                let answer = self.run(&verb, who);
+                let expected = self.reference.rename(who, (parent, &bytes), (new_parent, &new_bytes), *flags);
+                prop_assert_eq!(answer.map(|removed| removed.last_name_of), expected);
+            }
+            _ => unreachable!("a step about names"),
+        }
+        Ok(())
+    }
+
+    fn file_step(&mut self, step: &Step, who: &Credentials, inode: InodeId, at: At) -> Result<(), TestCaseError> {
+        match step {
+            Step::Link(_, dir, index) => {
+                let (parent, (name, bytes)) = (self.directory(*dir), word(*index));
+                let answer = self.run(&Link { source: at, parent, name }, who).map(|_| ());
+                prop_assert_eq!(answer, self.reference.link(who, inode, parent, &bytes));
+            }
+            Step::GetAttributes(_) => self.run_node(&GetAttributes { at }, who, |_| Ok(inode))?,
+            Step::ChangeAttributes(_, set) => {
+                self.run_node(&ChangeAttributes { at, set: *set }, who, |reference| {
+                    reference.set_attributes(who, inode, set).map(|()| inode)
+                })?;
+            }
+            Step::Open(_, mode, truncate, hold) => {
+                let bits = match mode {
+                    OpenMode::Read => 4,
+                    OpenMode::Write => 2,
+                    OpenMode::ReadWrite => 6,
+                };
+                self.run_node(&Open { at, mode: *mode, truncate: *truncate }, who, |reference| {
+                    reference.open(who, inode, bits, *truncate).map(|()| inode)
+                })?;
+                if *hold && self.reference.nodes[&inode].kind == FileKind::Regular {
+                    self.table.open.insert(inode);
+                    self.reference.open.insert(inode);
+                }
+            }
+            Step::Write(_, size) => self.write(who, inode, at, *size)?,
+            Step::Settle(_) => {
+                if let (Body::Backing(_), Some((size, mtime))) =
+                    (&self.reference.nodes[&inode].body, self.table.backing.get(&inode).copied())
+                {
+                    let generation = LayoutGeneration(1);
+                    let answer = self.run(&SettleSize { at, generation, size, mtime }, who);
+                    prop_assert!(answer.is_ok(), "{:?}", answer);
+                    let now = self.table.now;
+                    self.reference.nodes.get_mut(&inode).unwrap().ctime_or = Some(now);
+                }
+            }
+            Step::Promote(_, size) => {
+                if let Body::Inline(_) = self.reference.nodes[&inode].body {
+                    let promote = Promote { at, generation: Default::default(), size: *size };
+                    let answer = self.run(&promote, who);
+                    prop_assert_eq!(answer.map(|node| node.generation.0), Ok(1));
+                    self.table.backing.insert(inode, (*size, self.table.now));
+                    self.reference.write(who, inode, Body::Backing(*size));
+                }
+            }
+            Step::ReadLink(_) => {
+                let answer = self.run(&ReadLink { at }, who).map(|target| target.to_vec());
+                let expected = match &self.reference.nodes[&inode].body {
+                    Body::Symlink(target) => Ok(target.clone()),
+                    _ => Err(Refusal::Errno(Errno::EINVAL)),
+                };
+                prop_assert_eq!(answer, expected);
+            }
+            _ => unreachable!("a step about a file"),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, who: &Credentials, inode: InodeId, at: At, size: usize) -> Result<(), TestCaseError> {
+        let body = self.reference.nodes[&inode].body.clone();
+        let generation = LayoutGeneration(u32::from(matches!(body, Body::Backing(_))));
+        match body {
+            Body::Backing(_) => {
+                let answer = self.run(&UnsettleSize { at, generation }, who);
+                prop_assert!(answer.is_ok(), "{:?}", answer);
+                self.table.backing.insert(inode, (size as u64, self.table.now));
+                self.reference.write(who, inode, Body::Backing(size as u64));
+            }
+            Body::Inline(_) => {
+                let data = vec![7; size];
+                let verb = WriteInline { at, generation, data: Bytes::from(data.clone()), mtime: None };
+                let answer = self.run(&verb, who).map(|node| node.attributes.size);
+                if size > super::table::INLINE_LIMIT as usize {
+                    prop_assert_eq!(answer, Err(Refusal::Errno(Errno::EFBIG)));
+                } else {
+                    prop_assert_eq!(answer, Ok(size as u64));
+                    self.reference.write(who, inode, Body::Inline(data));
+                }
+            }
+            _ => {
+                let data = Bytes::new();
+                let answer = self.run(&WriteInline { at, generation, data, mtime: None }, who);
+                prop_assert!(answer.is_err());
+            }
+        }
+        Ok(())
+    }
+
+    fn xattr_step(&mut self, step: &Step, who: &Credentials, inode: InodeId, at: At) -> Result<(), TestCaseError> {
+        let named = |index: &usize| (Bytes::from(XATTRS[*index]), XATTRS[*index].as_bytes().to_vec());
+        match step {
+            Step::GetXattr(_, index) => {
+                let (name, bytes) = named(index);
+                let answer = self.run(&GetXattr { at, name }, who).map(|value| value.to_vec());
+                prop_assert_eq!(answer, self.reference.get_xattr(who, inode, &bytes));
+            }
+            Step::SetXattr(_, index, value, mode) => {
+                let (name, bytes) = named(index);
+                let verb = SetXattr { at, name, value: Bytes::from(vec![*value]), mode: *mode };
+                let answer = self.run(&verb, who);
+                prop_assert_eq!(answer, self.reference.set_xattr(who, inode, &bytes, &[*value], *mode));
+            }
+            Step::RemoveXattr(_, index) => {
+                let (name, bytes) = named(index);
+                let answer = self.run(&RemoveXattr { at, name }, who);
+                prop_assert_eq!(answer, self.reference.remove_xattr(who, inode, &bytes));
+            }
+            Step::ListXattrs(_) => {
+                let answer = self.run(&ListXattrs { at }, who).map(|names| names.iter().map(|n| n.to_vec()).collect());
+                prop_assert_eq!(answer, Ok(self.reference.list_xattrs(who, inode)));
+            }
+            _ => unreachable!("a step about xattrs"),
+        }
+        Ok(())
+    }
+
+    /// The tree of the rows is the reference's, and nothing else is stored.
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        let inodes: Vec<InodeId> = self.reference.nodes.keys().copied().collect();
+        for inode in &inodes {
+            match self.reference.nodes[inode].kind {
+                FileKind::Directory => self.compare_directory(*inode)?,
+                _ => self.compare_file(*inode)?,
+            }
+        }
+        for key in self.table.rows.keys() {
+            let justified = match key {
+                Key::Partition(directory, _) | Key::Directory(directory) | Key::Entry(directory, _) => {
+                    self.reference.children(*directory).is_ok()
+                }
+                Key::Inode(inode) => self.reference.nodes.contains_key(inode),
+                Key::Orphan(inode) => self.reference.nodes.contains_key(inode) && self.reference.nlink(*inode) == 0,
+                Key::Xattr(inode, name) => {
+                    self.reference.nodes.get(inode).is_some_and(|node| node.xattrs.contains_key(&name[..]))
+                }
+                _ => false,
+            };
+            prop_assert!(justified, "debris: {:?}", key);
+        }
+        let backing: BTreeSet<InodeId> = self.table.backing.keys().copied().collect();
+        let expected: BTreeSet<InodeId> =
+            inodes.into_iter().filter(|inode| matches!(self.reference.nodes[inode].body, Body::Backing(_))).collect();
+        prop_assert_eq!(backing, expected);
+        Ok(())
+    }
+
+    fn compare_directory(&mut self, inode: InodeId) -> Result<(), TestCaseError> {
+        let node = self.reference.nodes[&inode].clone();
+        let row = self.table.directory_row(inode).expect("a directory has a row").clone();
+        if inode != InodeId::ROOT {
+            prop_assert_eq!(Some(row.parent), self.reference.parent(inode));
+        }
+        let entries: Vec<(Vec<u8>, InodeId)> =
+            self.table.entries(inode).iter().map(|(name, row)| (name.as_bytes().to_vec(), row.inode)).collect();
+        let expected: Vec<(Vec<u8>, InodeId)> =
+            self.reference.children(inode).unwrap().iter().map(|(name, child)| (name.clone(), *child)).collect();
+        prop_assert_eq!(entries, expected);
+        let partitions = self.table.partitions(inode);
+        prop_assert!(!partitions.is_empty());
+        for partition in &partitions {
+            let counted = self.table.count(inode, partition.index.range(partition.depth));
+            prop_assert_eq!((partition.entries, partition.subdirectories), counted);
+            prop_assert_eq!((partition.mode, partition.uid, partition.gid), (row.mode, row.uid, row.gid));
+        }
+        let changed = partitions.iter().map(|partition| partition.mtime).max().unwrap();
+        let (mtime, ctime) = (row.mtime.max(changed), row.ctime.max(changed));
+        prop_assert_eq!((row.mode, row.uid, row.gid), (Mode(node.mode), node.uid, node.gid));
+        prop_assert_eq!((row.atime, mtime), (node.atime, node.mtime), "times of {}", inode);
+        self.compare_ctime(inode, ctime)?;
+        let names: Vec<Vec<u8>> = row.xattrs.iter().map(|name| name.to_vec()).collect();
+        prop_assert_eq!(names, node.xattrs.keys().cloned().collect::<Vec<_>>());
+        Ok(())
+    }
+
+    fn compare_file(&mut self, inode: InodeId) -> Result<(), TestCaseError> {
+        let node = self.reference.nodes[&inode].clone();
+        let nlink = self.reference.nlink(inode);
+        let row = match self.place(inode) {
+            At::Entry { parent, name, .. } => match &self.table.entry(parent, &name).unwrap().body {
+                EntryBody::Node(row) => row.clone(),
+                body => unreachable!("{body:?}"),
+            },
+            At::Inode(inode) => self.table.inode_row(inode).expect("a file has a row").clone(),
+        };
+        let shown = self.table.stat(inode, &row);
+        prop_assert_eq!(shown.kind, node.kind);
+        prop_assert_eq!((shown.mode, shown.uid, shown.gid), (Mode(node.mode), node.uid, node.gid));
+        prop_assert_eq!((shown.size, shown.nlink, shown.rdev), (node.size(), nlink, node.rdev));
+        prop_assert_eq!((shown.atime, shown.mtime), (node.atime, node.mtime), "times of {}", inode);
+        self.compare_ctime(inode, shown.ctime)?;
+        match (&row.content, &node.body) {
+            (Content::Inline(bytes), Body::Inline(expected)) => prop_assert_eq!(&bytes[..], &expected[..]),
+            (Content::Symlink(target), Body::Symlink(expected)) => prop_assert_eq!(&target[..], &expected[..]),
+            (Content::Backing(_), Body::Backing(_)) | (Content::None, Body::Special) => {}
+            (content, body) => prop_assert!(false, "{:?} where {:?} is expected", content, body),
+        }
+        for (name, value) in &node.xattrs {
+            let key = Key::Xattr(inode, Bytes::from(name.clone()));
+            prop_assert_eq!(self.table.rows.get(&key), Some(&Row::Xattr(Bytes::from(value.clone()))));
+        }
+        prop_assert_eq!(self.table.rows.contains_key(&Key::Orphan(inode)), nlink == 0);
+        Ok(())
+    }
+
+    fn compare_ctime(&mut self, inode: InodeId, ctime: varve_types::Timestamp) -> Result<(), TestCaseError> {
+        let node = self.reference.nodes.get_mut(&inode).unwrap();
+        if node.ctime_or != Some(ctime) {
+            prop_assert_eq!(ctime, node.ctime, "ctime of {}", inode);
+        }
+        (node.ctime, node.ctime_or) = (ctime, None);
+        Ok(())
+    }
+}
+
+/// 300 sequences in CI; 20,000 with VARVE_SOAK=1.
+fn cases() -> u32 {
+    if std::env::var_os("VARVE_SOAK").is_some_and(|soak| soak == "1") { 20_000 } else { 300 }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_behave_like_the_reference_file_system(steps in vec((any_step(), any_caller()), 1..80)) {
+        let mut both = Both::new();
+        for (step, who) in &steps {
+            both.step(step, who)?;
+            both.compare()?;
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! All rows of a small volume in memory, and a driver as plain as can be: fetch what the verb asks for and nothing else,
+//! decide, apply.
+
+use crate::namespace::{At, Change, Context, Decision, Effect, FinishTruncate, Refusal, Seen, Verb, View};
+use crate::tables::{
+    BackingSize, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row, codec,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use varve_types::{
+    Attributes, Credentials, HashRange, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount,
+    ShardId, Timestamp,
+};
+
+pub const INLINE_LIMIT: u32 = 64;
+const SHARDS: u16 = 8;
+/// Rounds of fetching after which a verb is thought never to end: more than any path here is long.
+const ROUNDS_MAX: usize = 200;
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn user(uid: u32) -> Credentials {
+    Credentials { uid, gid: uid, groups: vec![3000] }
+}
+
+pub fn at_second(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 0 }
+}
+
+pub struct Table {
+    pub rows: HashMap<Key, Row>,
+    pub now: Timestamp,
+    pub open: BTreeSet<InodeId>,
+    /// Size and mtime of each backing file.
+    pub backing: BTreeMap<InodeId, (u64, Timestamp)>,
+    /// Everything that verbs asked to be done beside, in order.
+    pub effects: Vec<Effect>,
+    inodes: u64,
+}
+
+/// What one verb has fetched.
+struct Fetched<'a> {
+    table: &'a Table,
+    keys: HashSet<Key>,
+}
+
+impl View for Fetched<'_> {
+    fn row(&self, key: &Key) -> Seen<'_> {
+        match self.table.rows.get(key) {
+            _ if !self.keys.contains(key) => Seen::Unknown,
+            None => Seen::Absent,
+            Some(row) => Seen::Present(row),
+        }
+    }
+
+    fn partition_of(&self, directory: InodeId, hash: NameHash) -> PartitionIndex {
+        self.table.map(directory).partition_of(hash)
+    }
+}
+
+impl Table {
+    /// A volume with a root directory that all may write to.
+    pub fn new() -> Table {
+        let mut table = Table {
+            rows: HashMap::new(),
+            now: at_second(1_000),
+            open: BTreeSet::new(),
+            backing: BTreeMap::new(),
+            effects: Vec::new(),
+            inodes: 1,
+        };
+        let (mode, now, map) = (Mode(0o777), table.now, PartitionMap::whole(shards()));
+        let partition = PartitionRow {
+            index: PartitionIndex::FIRST,
+            depth: 0,
+            state: PartitionState::Live,
+            mode,
+            uid: 0,
+            gid: 0,
+            entries: 0,
+            subdirectories: 0,
+            mtime: now,
+            map: map.clone(),
+        };
+        let directory = DirectoryRow {
+            parent: InodeId::ROOT,
+            mode,
+            uid: 0,
+            gid: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            map,
+            xattrs: Vec::new(),
+        };
+        table.rows.insert(Key::Directory(InodeId::ROOT), Row::Directory(directory));
+        table.rows.insert(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition));
+        table
+    }
+
+    /// The inode id that the next verb may use.
+    pub fn fresh(&self) -> InodeId {
+        InodeId::new(ShardId((self.inodes % u64::from(SHARDS)) as u16), self.inodes + 1)
+    }
+
+    /// Runs one verb a second after the one before.
+    pub fn run<V: Verb>(&mut self, verb: &V, caller: &Credentials) -> Result<V::Outcome, Refusal> {
+        self.now.seconds += 1;
+        let decision = self.decide(verb, caller);
+        self.inodes += 1;
+        match decision {
+            Decision::Refuse(refusal) => Err(refusal),
+            Decision::Answer(outcome) => Ok(outcome),
+            Decision::Commit { changes, effects, outcome } => {
+                changes.into_iter().for_each(|change| self.apply(change));
+                effects.into_iter().for_each(|effect| self.carry_out(effect));
+                Ok(outcome)
+            }
+        }
+    }
+
+    /// What the verb decides, changing nothing.
+    pub fn decide<V: Verb>(&self, verb: &V, caller: &Credentials) -> Decision<V::Outcome> {
+        let mut fetched = Fetched { table: self, keys: HashSet::new() };
+        for _ in 0..ROUNDS_MAX {
+            let keys = verb.keys(&fetched);
+            if keys.is_empty() {
+                let is_open = |inode| self.open.contains(&inode);
+                let context = Context {
+                    caller,
+                    now: self.now,
+                    fresh: self.fresh(),
+                    shards: shards(),
+                    inline_limit: INLINE_LIMIT,
+                    is_open: &is_open,
+                };
+                return verb.decide(&fetched, &context);
+            }
+            for key in keys {
+                assert!(fetched.keys.insert(key.clone()), "asked twice for {key:?}");
+            }
+        }
+        panic!("a verb goes on asking");
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Put(key, row) => {
+                // What is stored comes back as it was, or the codec is wrong.
+                let bytes = codec::encode_row(&row);
+                assert_eq!(codec::decode_row(key.kind(), &bytes).as_ref(), Ok(&row));
+                self.rows.insert(key, row);
+            }
+            Change::Delete(key) => {
+                assert!(self.rows.remove(&key).is_some(), "deletes {key:?}, which is not there");
+            }
+            Change::Tally { directory, name, entries, subdirectories, at } => {
+                let index = self.map(directory).partition_of(name.hash());
+                let partition = self.partition_mut(directory, index);
+                partition.entries = partition.entries.checked_add_signed(entries).expect("fewer than no entries");
+                partition.subdirectories =
+                    partition.subdirectories.checked_add_signed(subdirectories).expect("fewer than no subdirectories");
+                partition.mtime = partition.mtime.max(at);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        self.effects.push(effect.clone());
+        match effect {
+            Effect::Reap(inode) => {
+                assert!(!self.open.contains(&inode), "reaps {inode}, which is open");
+                self.backing.remove(&inode).expect("reaps a backing file that exists");
+            }
+            Effect::Own { .. } => {}
+            Effect::Truncate { at, size } => {
+                self.backing.insert(at.inode(), (size, self.now));
+                self.run_at_once(&FinishTruncate { at, size });
+            }
+            Effect::Touch { inode, mtime } => {
+                self.backing.get_mut(&inode).expect("a backing file to touch").1 = mtime;
+            }
+        }
+    }
+
+    fn run_at_once(&mut self, verb: &FinishTruncate) {
+        match self.decide(verb, &Credentials::root()) {
+            Decision::Commit { changes, .. } => changes.into_iter().for_each(|change| self.apply(change)),
+            other => panic!("a truncate is not finished: {other:?}"),
+        }
+    }
+
+    /// The last session closes a file: without a name, its rows go too.
+    pub fn release(&mut self, inode: InodeId) {
+        self.open.remove(&inode);
+        if self.rows.remove(&Key::Orphan(inode)).is_some() {
+            self.rows.remove(&Key::Inode(inode)).expect("an orphan has an inode row");
+            self.rows.retain(|key, _| !matches!(key, Key::Xattr(of, _) if *of == inode));
+            self.backing.remove(&inode);
+        }
+    }
+
+    /// Cuts the partition that holds `hash` in half, if it can be cut.
+    pub fn split(&mut self, directory: InodeId, hash: NameHash) {
+        let mut map = self.map(directory);
+        let index = map.partition_of(hash);
+        let lower = self.partition_mut(directory, index).clone();
+        if lower.depth == shards().depth_max() {
+            return;
+        }
+        let upper_index = index.upper_half(lower.depth);
+        map.add(upper_index);
+        for (index, part) in [(index, index), (upper_index, upper_index)] {
+            let depth = lower.depth + 1;
+            let (entries, subdirectories) = self.count(directory, part.range(depth));
+            let row = PartitionRow { index, depth, entries, subdirectories, map: map.clone(), ..lower.clone() };
+            self.rows.insert(Key::Partition(directory, index), Row::Partition(row));
+        }
+    }
+
+    /// Entries and subdirectories of `directory` with hashes in `range`.
+    pub fn count(&self, directory: InodeId, range: HashRange) -> (u64, u64) {
+        let entries = self.entries(directory);
+        let within = || entries.iter().filter(|(name, _)| range.contains(name.hash()));
+        let directories = within().filter(|(_, entry)| matches!(entry.body, EntryBody::Directory(_)));
+        (within().count() as u64, directories.count() as u64)
+    }
+
+    /// The true map of a directory: what partition rows there are. Whole where there are none.
+    pub fn map(&self, directory: InodeId) -> PartitionMap {
+        let mut map = PartitionMap::whole(shards());
+        for index in (0..SHARDS).map(PartitionIndex) {
+            if self.rows.contains_key(&Key::Partition(directory, index)) {
+                map.add(index);
+            }
+        }
+        map
+    }
+
+    pub fn partitions(&self, directory: InodeId) -> Vec<&PartitionRow> {
+        self.map(directory)
+            .iter()
+            .filter_map(|index| match self.rows.get(&Key::Partition(directory, index)) {
+                Some(Row::Partition(row)) => Some(row),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn partition_mut(&mut self, directory: InodeId, index: PartitionIndex) -> &mut PartitionRow {
+        match self.rows.get_mut(&Key::Partition(directory, index)) {
+            Some(Row::Partition(row)) => row,
+            other => panic!("partition {} of {directory} is {other:?}", index.0),
+        }
+    }
+
+    pub fn entries(&self, directory: InodeId) -> BTreeMap<&Name, &EntryRow> {
+        self.rows
+            .iter()
+            .filter_map(|(key, row)| match (key, row) {
+                (Key::Entry(parent, name), Row::Entry(row)) if *parent == directory => Some((name, row)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn entry(&self, directory: InodeId, name: &Name) -> Option<&EntryRow> {
+        match self.rows.get(&Key::Entry(directory, name.clone())) {
+            Some(Row::Entry(row)) => Some(row),
+            _ => None,
+        }
+    }
+
+    pub fn inode_row(&self, inode: InodeId) -> Option<&NodeRow> {
+        match self.rows.get(&Key::Inode(inode)) {
+            Some(Row::Inode(row)) => Some(row),
+            _ => None,
+        }
+    }
+
+    pub fn directory_row(&self, inode: InodeId) -> Option<&DirectoryRow> {
+        match self.rows.get(&Key::Directory(inode)) {
+            Some(Row::Directory(row)) => Some(row),
+            _ => None,
+        }
+    }
+
+    /// Where the row of what `name` means is.
+    pub fn at(&self, parent: InodeId, name: &Name) -> Option<At> {
+        let entry = self.entry(parent, name)?;
+        Some(match entry.body {
+            EntryBody::Node(_) => At::Entry { parent, name: name.clone(), inode: entry.inode },
+            EntryBody::Directory(_) | EntryBody::Reference(_) => At::Inode(entry.inode),
+        })
+    }
+
+    /// What stat shows of a file's row: an unsettled size and mtime are the backing file's.
+    pub fn stat(&self, inode: InodeId, row: &NodeRow) -> Attributes {
+        let mut attributes = row.attributes;
+        if row.content == Content::Backing(BackingSize::Unsettled) {
+            (attributes.size, attributes.mtime) = self.backing[&inode];
+        }
+        attributes
+    }
+}
+
+pub fn shards() -> ShardCount {
+    ShardCount::new(SHARDS).unwrap()
+}

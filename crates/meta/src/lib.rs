@@ -3,6 +3,8 @@
 //! Data flows one way: [`server`] receives, [`shards`] fetches what a verb must see, [`namespace`] decides, [`shards`]
 //! commits, [`server`] replies. [`tables`] says what is stored.
 
+pub mod format;
 pub mod namespace;
+pub mod server;
 pub mod shards;
 pub mod tables;

@@ -23,6 +23,7 @@ mod worker;
 pub use leases::LEASE;
 pub use sessions::SESSION_GRACE;
 
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
 use crate::shards::{OpenFiles, TableConfig};
 use board::{Board, Stage, Unreached};
 use inbox::{INBOX_MAX, Message};
@@ -36,14 +37,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
-use varve_types::VolumeSettings;
+use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
+use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
 
 /// Threads of a server: as many as the largest machines have processors that one service may take.
 pub const WORKERS_MAX: usize = 256;
+
+/// Threads that flush and compact tables, for all shards: as many as may wait for the store without holding each other
+/// up; they compete with the workers for processors, so not more.
+const BACKGROUND_THREADS: usize = 2;
+
+/// One part in so many of the cache is for blocks of tables, the rest for rows: a row that is asked for again is best
+/// kept as such.
+const BLOCKS_SHARE: usize = 4;
 
 /// What a path of a Unix socket may have (`sun_path` has 108 bytes, the last a NUL).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -60,7 +71,7 @@ pub struct ServerConfig {
     pub unix_directory: Option<PathBuf>,
     /// Inside a mount: one session of this very process works on the volume, all others only observe.
     pub embedded: bool,
-    /// Bytes for cached rows, all shards together.
+    /// Bytes for cached rows and blocks of tables, all shards together.
     pub cache_bytes: usize,
     /// Names of directories in use that are kept in memory (some 28 bytes each), all shards together.
     pub names_max: usize,
@@ -69,7 +80,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    pub const CACHE_BYTES_DEFAULT: usize = 256 * 1024 * 1024;
+    pub const CACHE_BYTES_DEFAULT: usize = 512 * 1024 * 1024;
     /// Some 220 MiB when all are in use.
     pub const NAMES_DEFAULT: usize = 8_000_000;
 
@@ -131,6 +142,8 @@ pub struct Server {
 /// What a stop takes apart. The lock is let go last.
 struct Running {
     threads: Vec<JoinHandle<()>>,
+    /// Where tables are flushed and compacted.
+    background: Runtime,
     lock: VolumeLock,
 }
 
@@ -151,7 +164,10 @@ impl Server {
         let lock = volume.lock()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
-        volume.remove_leftovers(&lock).map_err(doing("cannot clear the volume's directory of leftovers"))?;
+        let leftovers = "cannot clear the volume's directory of leftovers";
+        volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
+        let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
+        store.remove_leftovers().map_err(doing(leftovers))?;
         let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
         let admission = Admission {
             owner_uid: settings.owner_uid,
@@ -173,8 +189,14 @@ impl Server {
             settings,
         });
         let board = Arc::new(Board::new(workers));
-        let (inboxes, threads) = spawn_workers(&config, &shared, &board)?;
-        let running = Mutex::new(Some(Running { threads, lock }));
+        let background = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(BACKGROUND_THREADS)
+            .thread_name("varve-background")
+            .enable_all()
+            .build()
+            .map_err(doing("cannot start the threads for tables"))?;
+        let (inboxes, threads) = spawn_workers(&config, &shared, &board, store, background.handle())?;
+        let running = Mutex::new(Some(Running { threads, background, lock }));
         let server = Server { shared, board, inboxes, running };
         match server.open_doors() {
             Ok(()) => Ok(server),
@@ -229,7 +251,7 @@ impl Server {
     /// announcement withdrawn, the lock let go. After `deadline` what is not done is left as a crash would leave it. A
     /// second stop does nothing.
     pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
-        let Some(Running { mut threads, lock }) = self.running.lock().take() else {
+        let Some(Running { mut threads, background, lock }) = self.running.lock().take() else {
             return Ok(());
         };
         let begin = Instant::now();
@@ -252,10 +274,12 @@ impl Server {
         if !threads.is_empty() {
             // A thread that still runs may still write: nobody else may have the volume while this process lives.
             std::mem::forget(lock);
+            background.shutdown_background();
             let error = ServerError::StopDeadline { workers: threads.len(), waited: deadline };
             self.board.fail(error.to_string());
             return Err(error);
         }
+        background.shutdown_timeout(end.saturating_duration_since(Instant::now()));
         let withdrawn = self.shared.volume.remove_server_record(&lock);
         drop(lock);
         if let Some(reason) = self.board.failure() {
@@ -301,10 +325,26 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
 
 type Workers = (Vec<mpsc::Sender<Message>>, Vec<JoinHandle<()>>);
 
-fn spawn_workers(config: &ServerConfig, shared: &Arc<Shared>, board: &Arc<Board>) -> Result<Workers, ServerError> {
+fn spawn_workers(
+    config: &ServerConfig,
+    shared: &Arc<Shared>,
+    board: &Arc<Board>,
+    store: PosixStore,
+    background: &Handle,
+) -> Result<Workers, ServerError> {
     let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
+    let blocks = config.cache_bytes / BLOCKS_SHARE;
+    let table = TableConfig {
+        shard: ShardId(0),
+        volume: shared.volume.clone(),
+        store,
+        sync_interval: shared.settings.sync_interval,
+        cache: TableCache::new(blocks as u64),
+        background: background.clone(),
+        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+    };
     let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {
@@ -320,8 +360,8 @@ fn spawn_workers(config: &ServerConfig, shared: &Arc<Shared>, board: &Arc<Board>
             inboxes: inboxes.clone(),
             unix: sockets.as_ref().map(|sockets| (sockets.path(index), sockets.mode)),
             tcp,
-            table: TableConfig::of(&shared.settings),
-            cache_bytes_max: config.cache_bytes / shards,
+            table: table.clone(),
+            cache_bytes_max: (config.cache_bytes - blocks) / shards,
             names_max: config.names_max / shards,
             measure: config.measure,
         };

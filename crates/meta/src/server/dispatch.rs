@@ -17,7 +17,7 @@ use super::worker::Worker;
 use case::{Answered, Case};
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, InodeId, ShardId};
-use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response};
+use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, ShardStatus};
 
 /// What goes back.
 pub enum Answer {
@@ -75,13 +75,17 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
     if !changes {
         return case.perform(call).await;
     }
-    if let Some(body) = shard.replay(caller.session, id.slot, id.number).await {
-        return case.replayed(&call, body);
-    }
-    // The first try of the same call may still be under way, its connection lost.
-    let Some(_first) = worker.in_flight.enter(id) else {
+    // The first try of the same call may still be under way, its connection lost. Only when it has ended is its answer
+    // one that may leave.
+    let Some(_entered) = worker.in_flight.enter(id) else {
         return Err(Failure::Busy);
     };
+    if let Some(message) = shard.failed() {
+        return Err(Failure::Server { errno: Errno::EIO.number(), message });
+    }
+    if let Some(body) = shard.find_reply(caller.session, id.slot, id.number) {
+        return case.replayed(&call, body);
+    }
     case.perform(call).await
 }
 
@@ -118,6 +122,20 @@ fn changes(call: &Call) -> bool {
 }
 
 impl Case<'_> {
+    fn status(&self) -> ShardStatus {
+        let figures = self.shard.status();
+        ShardStatus {
+            shard: self.shard.id().0,
+            epoch: figures.epoch.0,
+            partitions_loaded: figures.partitions_loaded,
+            cache_bytes: figures.cache_bytes,
+            open_files: self.worker.shared.open_files.len() as u64,
+            log_bytes_unsynced: figures.log_bytes_unsynced,
+            intents: figures.transactions_open,
+            orphans: figures.backing_files_to_remove,
+        }
+    }
+
     async fn perform(&self, call: Call) -> Result<Answered, Failure> {
         match call {
             Call::Lookup { parent, name } => self.lookup(parent, &name).await,
@@ -149,7 +167,7 @@ impl Case<'_> {
                 Ok(Reply::Done.into())
             }
             Call::Release => Ok(Reply::Done.into()),
-            Call::ShardStatus => Ok(Reply::ShardStatus(self.shard.status()).into()),
+            Call::ShardStatus => Ok(Reply::ShardStatus(self.status()).into()),
             Call::Ping { payload } => Ok(Reply::Pong { payload }.into()),
         }
     }

@@ -4,9 +4,10 @@ use super::worker::Worker;
 use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
 use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use varve_types::{SessionId, ShardId};
+use varve_types::{InodeId, SessionId, ShardId};
 
 /// Messages that wait for a worker. Its loop only spawns what they ask for, so the queue is short even under load; a
 /// sender that finds it full waits.
@@ -18,8 +19,8 @@ const DELIVERY_DEADLINE: Duration = Duration::from_secs(60);
 pub enum Message {
     /// What a shard of another worker asks of one of this worker's.
     Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
-    /// The session is gone: what it had open is closed.
-    EndSession(SessionId),
+    /// The session is gone, and what it alone had open is closed.
+    EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// All workers are ready: accept.
     Accept,
     /// Accept and read no more; finish what is under way.
@@ -73,7 +74,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
             Message::Accept => worker.accept(),
             Message::Drain => worker.drain(),
             Message::Close => worker.close(),
-            Message::EndSession(session) => worker.end_session(session),
+            Message::EndSession { session, closed } => worker.end_session(session, &closed),
             Message::Peer { shard, call, reply } => {
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
-use varve_types::{SessionId, ShardId};
+use varve_types::{InodeId, SessionId, ShardId};
 
 /// Shards that one worker opens or closes at a time: mostly waiting for the store, and each holds a few descriptors.
 const OPENING_MAX: usize = 8;
@@ -41,6 +41,7 @@ pub struct WorkerConfig {
     pub inboxes: Vec<mpsc::Sender<Message>>,
     pub unix: Option<(PathBuf, u32)>,
     pub tcp: Option<SocketAddr>,
+    /// Of all its shards, but for their numbers.
     pub table: TableConfig,
     /// Of each shard.
     pub cache_bytes_max: usize,
@@ -147,9 +148,11 @@ impl Worker {
         });
     }
 
-    pub fn end_session(self: &Rc<Self>, session: SessionId) {
+    /// `closed`: what the ended session alone had open.
+    pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
         for shard in self.shards.borrow().values() {
             shard.end_session(session);
+            shard.end_orphans(closed);
         }
     }
 
@@ -201,7 +204,7 @@ impl Worker {
             id,
             settings: self.shared.settings.clone(),
             volume: self.shared.volume.clone(),
-            table: config.table.clone(),
+            table: TableConfig { shard: id, ..config.table.clone() },
             peers,
             clock: Arc::clone(&self.shared.clock),
             open_files: self.shared.open_files.clone(),
@@ -309,10 +312,11 @@ async fn end_sessions(worker: Rc<Worker>) {
             () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
         }
         for session in worker.shared.sessions.take_ended() {
-            tracing::info!("session {:016x} has ended", session.0);
+            let closed: Arc<[InodeId]> = worker.shared.open_files.end_session(session).into();
+            tracing::info!("session {:016x} has ended; {} files that it alone had open are closed", session.0, closed.len());
             for inbox in &worker.inboxes {
                 // An inbox that is closed belongs to a worker that has ended, and its shards with it.
-                let _ = inbox.send(Message::EndSession(session)).await;
+                let _ = inbox.send(Message::EndSession { session, closed: Arc::clone(&closed) }).await;
             }
         }
     }

@@ -26,6 +26,10 @@ impl OpenFiles {
         self.lock().files.contains_key(&inode)
     }
 
+    pub fn has_open(&self, session: SessionId, inode: InodeId) -> bool {
+        self.lock().files.get(&inode).is_some_and(|holders| holders.contains_key(&session))
+    }
+
     /// The session has closed the file for the last time. `true` if nobody has it open now.
     pub fn release(&self, session: SessionId, inode: InodeId) -> bool {
         let mut registered = self.lock();

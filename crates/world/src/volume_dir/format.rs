@@ -22,11 +22,21 @@ impl VolumeDir {
     /// Makes a volume here, durably: it exists once its volume file does, so that a crash leaves either a volume or a
     /// directory that the next format takes for its own with [`FormatOver::OtherFiles`].
     pub fn format(&self, settings: &VolumeSettings, over: FormatOver) -> Result<(), FormatError> {
+        self.format_with(settings, over, || Ok(()))
+    }
+
+    /// [`VolumeDir::format`], with what `fill` makes in the volume's directories before the volume exists.
+    pub fn format_with(
+        &self,
+        settings: &VolumeSettings,
+        over: FormatOver,
+        fill: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), FormatError> {
         settings.check()?;
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
         disk::create_directories(self.root()).map_err(failed)?;
         self.make_room(over)?;
-        self.lay_out(settings.shards, &volume_file::render(settings)).map_err(failed)
+        self.lay_out(settings.shards, &volume_file::render(settings), fill).map_err(failed)
     }
 
     fn make_room(&self, over: FormatOver) -> Result<(), FormatError> {
@@ -56,7 +66,12 @@ impl VolumeDir {
         disk::sync_directory(self.root())
     }
 
-    fn lay_out(&self, shards: ShardCount, volume_file: &str) -> io::Result<()> {
+    fn lay_out(
+        &self,
+        shards: ShardCount,
+        volume_file: &str,
+        fill: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let exclusive = Exclusive::prove(self.root())?;
         let key: [u8; KEY_BYTES] = random::bytes();
         disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)?;
@@ -66,6 +81,7 @@ impl VolumeDir {
             disk::create_directories(&self.shard_log(shard))?;
         }
         make_all(&self.data(), (0..=0xff).map(|last_byte| format!("{last_byte:02x}")))?;
+        fill()?;
         disk::create_if_absent(exclusive, &self.volume_file(), volume_file.as_bytes())
     }
 }

@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
-use crate::namespace::{Context, Decision, GetDirectory, Refusal, Seen, Verb, View};
+use crate::namespace::{Context, Decision, Entry, GetDirectory, Refusal, Seen, Verb, View};
 use crate::shards::Address;
 use crate::tables::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
@@ -50,14 +50,14 @@ impl Case<'_> {
         let directory = self.inode(directory)?;
         let from = NameHash(from.min(NameHash::LAST.0));
         let bytes_max = (bytes_max as usize).min(LISTING_BYTES_MAX);
-        let page = self.shard.list(directory, from, bytes_max, &self.credentials).await.map_err(translate::failure)?;
+        let page = self.shard.list(directory, from, bytes_max).await.map_err(translate::failure)?;
         let mut children: Vec<Child> = page
-            .children
+            .entries
             .iter()
-            .map(|(name, entry)| Child {
+            .map(|(name, row)| Child {
                 name: name.as_bytes().to_vec(),
                 hash: name.hash().0,
-                entry: translate::entry(entry),
+                entry: translate::entry(&Entry::of(row)),
             })
             .collect();
         let nodes = children.iter_mut().filter_map(|child| match &mut child.entry {

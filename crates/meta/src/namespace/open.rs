@@ -4,7 +4,8 @@ use super::access::{READ, WRITE};
 use super::get_attributes::{directory_node, look_with_home};
 use super::locate::{Found, Located};
 use super::reader::Reader;
-use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule, commit};
+use super::size::own_if_changed;
+use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule};
 use crate::tables::{BackingSize, Content, NodeRow, PartitionRow};
 use bytes::Bytes;
 use varve_types::{Errno, FileKind};
@@ -82,13 +83,12 @@ impl Open {
         row.attributes.size = 0;
         let in_row = matches!(row.content, Content::Inline(_));
         row.content = if in_row { Content::Inline(Bytes::new()) } else { Content::Backing(BackingSize::Truncating(0)) };
-        let node = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
-        let changes = vec![file.put(row)];
-        if in_row {
-            return commit(changes, node);
+        let outcome = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
+        let mut effects: Vec<Effect> = own_if_changed(file, &row).into_iter().collect();
+        if !in_row {
+            effects.push(Effect::Truncate { at: self.at.clone(), size: 0 });
         }
-        let effects = vec![Effect::Truncate { at: self.at.clone(), size: 0 }];
-        Decision::Commit { changes, effects, outcome: node }
+        Decision::Commit { changes: vec![file.put(row)], effects, outcome }
     }
 }
 

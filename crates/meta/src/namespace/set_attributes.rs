@@ -5,6 +5,7 @@ use super::get_attributes::directory_node;
 use super::locate::{Found, Located};
 use super::partitions::{self, Partitions};
 use super::reader::Reader;
+use super::size::own_if_changed;
 use super::{At, Change, Context, Decision, Effect, Node, Refusal, Rule, commit};
 use crate::tables::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
@@ -107,13 +108,9 @@ impl ChangeAttributes {
         let Content::Backing(size) = row.content else {
             return Vec::new();
         };
-        let mut effects = Vec::new();
-        let (was, is) = (&file.row.attributes, &row.attributes);
-        if (was.mode, was.uid, was.gid) != (is.mode, is.uid, is.gid) {
-            effects.push(Effect::Own { inode: file.inode, uid: is.uid, gid: is.gid, mode: is.mode });
-        }
+        let mut effects: Vec<Effect> = own_if_changed(file, row).into_iter().collect();
         if self.set.mtime.is_some() && size != BackingSize::Settled {
-            effects.push(Effect::Touch { inode: file.inode, mtime: is.mtime });
+            effects.push(Effect::Touch { inode: file.inode, mtime: row.attributes.mtime });
         }
         effects
     }

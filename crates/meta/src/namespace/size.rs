@@ -69,17 +69,20 @@ impl Rule for UnsettleSize {
 
     fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let (file, size) = backing(found, self.generation)?;
+        let mut row = file.row.clone();
+        row.attributes.mode = file.guard().mode_after_write(context.caller);
+        let mut effects: Vec<Effect> = own_if_changed(&file, &row).into_iter().collect();
         match size {
-            BackingSize::Unsettled => Ok(Decision::Answer(file.node())),
-            BackingSize::Truncating(size) => Ok(truncate_first(&self.at, &file, size)),
-            BackingSize::Settled => {
-                let mut row = file.row.clone();
-                row.attributes.mode = file.guard().mode_after_write(context.caller);
-                row.content = Content::Backing(BackingSize::Unsettled);
-                let node = Node::of(file.inode, &row, file.by_inode());
-                Ok(commit(vec![file.put(row)], node))
-            }
+            BackingSize::Unsettled => {}
+            BackingSize::Settled => row.content = Content::Backing(BackingSize::Unsettled),
+            // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
+            BackingSize::Truncating(size) => effects.push(Effect::Truncate { at: self.at.clone(), size }),
         }
+        if row == *file.row && effects.is_empty() {
+            return Ok(Decision::Answer(file.node()));
+        }
+        let outcome = Node::of(file.inode, &row, file.by_inode());
+        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
     }
 }
 
@@ -105,8 +108,11 @@ impl Rule for SettleSize {
         match size {
             // Settled already: this is a retry, or tells an older size than who settled it.
             BackingSize::Settled => Ok(Decision::Answer(file.node())),
-            // The size was measured before the cut.
-            BackingSize::Truncating(size) => Ok(truncate_first(&self.at, &file, size)),
+            // The size was measured before the cut, which governs and is done again.
+            BackingSize::Truncating(size) => {
+                let effects = vec![Effect::Truncate { at: self.at.clone(), size }];
+                Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
+            }
             BackingSize::Unsettled => {
                 let mut row = file.row.clone();
                 row.attributes.size = self.size;
@@ -163,8 +169,9 @@ fn backing<'a>(found: Found<'a>, generation: LayoutGeneration) -> Result<(Locate
     }
 }
 
-/// A truncate that was cut short governs: it is done again before the reply.
-fn truncate_first(at: &At, file: &Located<'_>, size: u64) -> Decision<Node> {
-    let effects = vec![Effect::Truncate { at: at.clone(), size }];
-    Decision::Commit { changes: Vec::new(), effects, outcome: file.node() }
+/// The effect that a backing file needs where its row's mode or owner changes.
+pub(super) fn own_if_changed(file: &Located<'_>, row: &NodeRow) -> Option<Effect> {
+    let (was, is) = (&file.row.attributes, &row.attributes);
+    let changed = (was.mode, was.uid, was.gid) != (is.mode, is.uid, is.gid);
+    (changed && is_backing(row)).then_some(Effect::Own { inode: file.inode, uid: is.uid, gid: is.gid, mode: is.mode })
 }

@@ -1,1 +1,246 @@
+//! Lookup, create, mkdir, unlink, rmdir and link by table: what sequences do not reach or do not show.
 
+use super::table::{Table, name, shards, user};
+use crate::namespace::{
+    At, Change, Create, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, Lookup, MakeDirectory, NewNode, Node,
+    Promote, Refusal, RemoveDirectory, SetXattr, Unlink, XattrMode,
+};
+use crate::tables::{EntryBody, Key, Row};
+use bytes::Bytes;
+use varve_types::{Credentials, Errno, FileKind, InodeId, LayoutGeneration, Mode, NameHash, PartitionIndex};
+
+pub fn create(table: &mut Table, parent: InodeId, text: &str, mode: u16, who: &Credentials) -> Result<Node, Refusal> {
+    table.run(&Create { parent, name: name(text), node: NewNode::Regular, mode: Mode(mode) }, who)
+}
+
+pub fn mkdir(table: &mut Table, parent: InodeId, text: &str, mode: u16, who: &Credentials) -> Result<Node, Refusal> {
+    table.run(&MakeDirectory { parent, name: name(text), mode: Mode(mode) }, who)
+}
+
+pub fn root() -> Credentials {
+    Credentials::root()
+}
+
+pub fn refused<T>(errno: Errno) -> Result<T, Refusal> {
+    Err(Refusal::Errno(errno))
+}
+
+fn lookup(table: &mut Table, parent: InodeId, text: &str, who: &Credentials) -> Result<Entry, Refusal> {
+    table.run(&Lookup { parent, name: name(text) }, who)
+}
+
+fn unlink(table: &mut Table, parent: InodeId, text: &str, who: &Credentials) -> Result<Option<InodeId>, Refusal> {
+    table.run(&Unlink { parent, name: name(text) }, who).map(|removed| removed.last_name_of)
+}
+
+#[test]
+fn a_name_in_a_directory_that_is_gone_is_not_found() {
+    let mut table = Table::new();
+    let gone = InodeId(999);
+    assert_eq!(lookup(&mut table, gone, "a", &root()), refused(Errno::ENOENT));
+    assert_eq!(create(&mut table, gone, "a", 0o644, &root()), refused(Errno::ENOENT));
+    assert_eq!(mkdir(&mut table, gone, "a", 0o755, &root()), refused(Errno::ENOENT));
+    assert_eq!(unlink(&mut table, gone, "a", &root()), refused(Errno::ENOENT));
+}
+
+/// Errors come in Linux's order: no search before no name, a taken name before no write.
+#[test]
+fn errors_of_create_come_in_linuxs_order() {
+    let mut table = Table::new();
+    let closed = mkdir(&mut table, InodeId::ROOT, "closed", 0o700, &root()).unwrap().inode;
+    let visible = mkdir(&mut table, InodeId::ROOT, "visible", 0o755, &root()).unwrap().inode;
+    create(&mut table, visible, "taken", 0o644, &root()).unwrap();
+    let who = user(1000);
+    assert_eq!(create(&mut table, closed, "a", 0o644, &who), refused(Errno::EACCES));
+    assert_eq!(create(&mut table, visible, "taken", 0o644, &who), refused(Errno::EEXIST));
+    assert_eq!(create(&mut table, visible, "free", 0o644, &who), refused(Errno::EACCES));
+    assert_eq!(lookup(&mut table, closed, "missing", &who), refused(Errno::EACCES));
+    assert_eq!(lookup(&mut table, visible, "missing", &who), refused(Errno::ENOENT));
+}
+
+#[test]
+fn a_create_is_one_entry_and_one_tally() {
+    let table = Table::new();
+    let verb = Create { parent: InodeId::ROOT, name: name("a"), node: NewNode::Regular, mode: Mode(0o640) };
+    let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &user(1000)) else {
+        panic!("a create commits");
+    };
+    assert_eq!(effects, []);
+    assert!(matches!(
+        &changes[..],
+        [Change::Put(Key::Entry(..), _), Change::Tally { entries: 1, subdirectories: 0, .. }]
+    ));
+    let a = outcome.attributes;
+    assert_eq!((a.kind, a.mode, a.uid, a.gid, a.nlink, a.size), (FileKind::Regular, Mode(0o640), 1000, 1000, 1, 0));
+    assert!(!outcome.by_inode);
+}
+
+/// symlink(2): an empty target is ENOENT, one beyond PATH_MAX is ENAMETOOLONG; a symlink's size is its target's length.
+#[test]
+fn targets_of_symlinks_are_bounded() {
+    let mut table = Table::new();
+    for (length, expected) in [(0, Err(Errno::ENOENT)), (4095, Ok(4095)), (4096, Err(Errno::ENAMETOOLONG))] {
+        let node = NewNode::Symlink { target: Bytes::from(vec![b'x'; length]) };
+        let verb = Create { parent: InodeId::ROOT, name: name(&format!("l{length}")), node, mode: Mode(0) };
+        let answer = table.run(&verb, &root()).map(|node| (node.attributes.size, node.attributes.mode));
+        assert_eq!(answer, expected.map(|size| (size, Mode(0o777))).map_err(Refusal::Errno));
+    }
+}
+
+#[test]
+fn a_set_group_id_directory_passes_its_group_on() {
+    let mut table = Table::new();
+    let shared = mkdir(&mut table, InodeId::ROOT, "shared", 0o777, &root()).unwrap().inode;
+    let Some(Row::Directory(row)) = table.rows.get_mut(&Key::Directory(shared)) else { panic!("no directory row") };
+    (row.mode, row.gid) = (Mode(0o2777), 50);
+    let Some(Row::Partition(row)) = table.rows.get_mut(&Key::Partition(shared, PartitionIndex::FIRST)) else {
+        panic!("no partition row")
+    };
+    (row.mode, row.gid) = (Mode(0o2777), 50);
+    let who = user(1000);
+    let file = create(&mut table, shared, "f", 0o2755, &who).unwrap().attributes;
+    assert_eq!((file.gid, file.mode), (50, Mode(0o755)), "not of the group: cannot make a set-group-id program");
+    let data = create(&mut table, shared, "d", 0o2644, &who).unwrap().attributes;
+    assert_eq!((data.gid, data.mode), (50, Mode(0o2644)), "without execution the bit is no right");
+    let below = mkdir(&mut table, shared, "b", 0o4755, &who).unwrap().attributes;
+    assert_eq!((below.gid, below.mode), (50, Mode(0o2755)));
+}
+
+#[test]
+fn a_new_directory_is_empty_at_the_home_that_its_id_names() {
+    let mut table = Table::new();
+    let inode = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
+    let node = table.run(&GetDirectory { directory: inode }, &root()).unwrap();
+    assert_eq!((node.parent, node.entries, node.subdirectories), (InodeId::ROOT, 0, 0));
+    assert_eq!(node.map.shard_of(inode.shard(), NameHash::LAST), inode.shard());
+    assert_eq!(node.map.shards(), shards());
+    let parent = table.run(&GetDirectory { directory: InodeId::ROOT }, &root()).unwrap();
+    assert_eq!((parent.entries, parent.subdirectories, parent.node.attributes.nlink), (1, 1, 3));
+}
+
+#[test]
+fn only_root_makes_devices() {
+    let mut table = Table::new();
+    for node in [NewNode::CharDevice { rdev: 1 }, NewNode::BlockDevice { rdev: 1 }] {
+        let verb = Create { parent: InodeId::ROOT, name: name("dev"), node, mode: Mode(0o600) };
+        assert_eq!(table.run(&verb, &user(1000)), refused(Errno::EPERM));
+    }
+}
+
+/// unlink(2) of a directory is EISDIR on Linux, rmdir(2) of anything else ENOTDIR, of a full one ENOTEMPTY.
+#[test]
+fn files_are_unlinked_and_empty_directories_removed() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
+    create(&mut table, directory, "f", 0o644, &root()).unwrap();
+    let remove = |parent, text: &str| RemoveDirectory { parent, name: name(text) };
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "d", &root()), refused(Errno::EISDIR));
+    assert_eq!(table.run(&remove(directory, "f"), &root()), refused(Errno::ENOTDIR));
+    assert_eq!(table.run(&remove(InodeId::ROOT, "d"), &root()), refused(Errno::ENOTEMPTY));
+    unlink(&mut table, directory, "f", &root()).unwrap();
+    let removed = table.run(&remove(InodeId::ROOT, "d"), &root()).unwrap();
+    assert_eq!(removed.last_name_of, Some(directory));
+    assert_eq!(table.rows.len(), 2, "the root's rows alone are left");
+}
+
+/// A directory is empty only if every partition is, and all of them go.
+#[test]
+fn a_split_directory_is_removed_whole() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
+    for i in 0..20 {
+        create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
+        table.split(directory, NameHash(i << 58));
+    }
+    assert!(table.partitions(directory).len() > 4);
+    let remove = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
+    for i in 0..20 {
+        assert_eq!(table.run(&remove, &root()), refused(Errno::ENOTEMPTY));
+        unlink(&mut table, directory, &i.to_string(), &root()).unwrap();
+    }
+    table.run(&remove, &root()).unwrap();
+    assert_eq!(table.rows.len(), 2, "the root's rows alone are left");
+}
+
+#[test]
+fn in_a_sticky_directory_others_files_stay() {
+    let mut table = Table::new();
+    let tmp = mkdir(&mut table, InodeId::ROOT, "tmp", 0o1777, &user(5)).unwrap().inode;
+    for text in ["a", "b", "c"] {
+        create(&mut table, tmp, text, 0o666, &user(1000)).unwrap();
+    }
+    assert_eq!(unlink(&mut table, tmp, "a", &user(1001)), refused(Errno::EPERM));
+    assert!(unlink(&mut table, tmp, "a", &user(1000)).is_ok(), "the file's owner");
+    assert!(unlink(&mut table, tmp, "b", &user(5)).is_ok(), "the directory's owner");
+    assert!(unlink(&mut table, tmp, "c", &root()).is_ok());
+}
+
+#[test]
+fn the_last_name_of_a_backing_file_reaps_it() {
+    let mut table = Table::new();
+    let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
+    let at = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
+    table.run(&Promote { at, generation: LayoutGeneration(0), size: 100 }, &root()).unwrap();
+    table.backing.insert(file, (100, table.now));
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Ok(Some(file)));
+    assert_eq!(table.effects.last(), Some(&Effect::Reap(file)));
+}
+
+/// An open file that loses its last name lives on as an orphan, and its content stays.
+#[test]
+fn an_open_file_without_a_name_is_an_orphan() {
+    let mut table = Table::new();
+    let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
+    table.open.insert(file);
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Ok(Some(file)));
+    assert_eq!(table.inode_row(file).unwrap().attributes.nlink, 0);
+    assert!(table.rows.contains_key(&Key::Orphan(file)));
+    assert_eq!(table.effects, []);
+    let link = Link { source: At::Inode(file), parent: InodeId::ROOT, name: name("again") };
+    assert_eq!(table.run(&link, &root()), refused(Errno::ENOENT), "linkat(2): no way back");
+}
+
+#[test]
+fn a_second_name_moves_a_file_into_an_inode_row() {
+    let mut table = Table::new();
+    let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
+    let source = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
+    let link = Link { source: source.clone(), parent: InodeId::ROOT, name: name("g") };
+    assert_eq!(table.run(&link, &root()), Ok(Entry::Elsewhere { inode: file, kind: FileKind::Regular }));
+    assert_eq!(table.run(&link, &root()), Err(Refusal::NotHere), "the entry holds no attributes any more");
+    for text in ["f", "g"] {
+        let body = &table.entry(InodeId::ROOT, &name(text)).unwrap().body;
+        assert_eq!(*body, EntryBody::Reference(FileKind::Regular));
+    }
+    assert_eq!(table.inode_row(file).unwrap().attributes.nlink, 2);
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Ok(None));
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "g", &root()), Ok(Some(file)));
+    assert_eq!(table.rows.len(), 2, "the root's rows alone are left");
+}
+
+#[test]
+fn links_have_a_limit_and_directories_have_none() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
+    let link = |inode, text: &str| Link { source: At::Inode(inode), parent: InodeId::ROOT, name: name(text) };
+    assert_eq!(table.run(&link(directory, "e"), &root()), refused(Errno::EPERM));
+    let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
+    let source = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
+    table.run(&Link { source, parent: InodeId::ROOT, name: name("g") }, &root()).unwrap();
+    let Some(Row::Inode(row)) = table.rows.get_mut(&Key::Inode(file)) else { panic!("no inode row") };
+    row.attributes.nlink = LINKS_MAX;
+    assert_eq!(table.run(&link(file, "h"), &root()), refused(Errno::EMLINK));
+    assert_eq!(table.run(&link(file, "g"), &root()), refused(Errno::EEXIST), "before the limit is looked at");
+}
+
+/// A reference whose inode row is lost is damage that is told, not a panic.
+#[test]
+fn a_broken_name_is_an_io_error() {
+    let mut table = Table::new();
+    let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
+    let at = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
+    let xattr = SetXattr { at, name: "user.a".into(), value: "1".into(), mode: XattrMode::Create };
+    table.run(&xattr, &root()).unwrap();
+    table.rows.remove(&Key::Inode(file));
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), refused(Errno::EIO));
+}

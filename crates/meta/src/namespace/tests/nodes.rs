@@ -1,1 +1,312 @@
+//! Attributes, opening, content and its place, by table.
 
+use super::names::{create, mkdir, refused, root};
+use super::table::{INLINE_LIMIT, Table, at_second, name, user};
+use crate::namespace::{
+    At, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode,
+    Promote, ReadLink, Refusal, SettleSize, UnsettleSize, WriteInline,
+};
+use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
+use bytes::Bytes;
+use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, NameHash, SetAttributes, SetTime, Timestamp};
+
+const ROOT: InodeId = InodeId::ROOT;
+const INLINE: LayoutGeneration = LayoutGeneration(0);
+const BACKING: LayoutGeneration = LayoutGeneration(1);
+
+fn file(table: &mut Table, mode: u16, who: &Credentials) -> At {
+    let inode = create(table, ROOT, "f", mode, who).unwrap().inode;
+    At::Entry { parent: ROOT, name: name("f"), inode }
+}
+
+fn promoted(table: &mut Table, mode: u16, who: &Credentials) -> At {
+    let at = file(table, mode, who);
+    table.run(&Promote { at: at.clone(), generation: INLINE, size: 100 }, who).unwrap();
+    table.backing.insert(at.inode(), (100, table.now));
+    at
+}
+
+fn set(table: &mut Table, at: &At, set: SetAttributes, who: &Credentials) -> Result<Node, Refusal> {
+    table.run(&ChangeAttributes { at: at.clone(), set }, who)
+}
+
+fn mode(bits: u16) -> SetAttributes {
+    SetAttributes { mode: Some(Mode(bits)), ..SetAttributes::default() }
+}
+
+fn size(size: u64) -> SetAttributes {
+    SetAttributes { size: Some(size), ..SetAttributes::default() }
+}
+
+fn owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
+    SetAttributes { uid, gid, ..SetAttributes::default() }
+}
+
+fn times(atime: Option<SetTime>, mtime: Option<SetTime>) -> SetAttributes {
+    SetAttributes { atime, mtime, ..SetAttributes::default() }
+}
+
+fn content(table: &Table, at: &At) -> Content {
+    match (at, table.entry(ROOT, &name("f")).map(|row| &row.body)) {
+        (At::Entry { .. }, Some(EntryBody::Node(row))) => row.content.clone(),
+        _ => table.inode_row(at.inode()).unwrap().content.clone(),
+    }
+}
+
+#[test]
+fn what_is_nowhere_is_not_here() {
+    let mut table = Table::new();
+    let nowhere = [At::Inode(InodeId(999)), At::Entry { parent: ROOT, name: name("x"), inode: InodeId(999) }];
+    for at in nowhere {
+        assert_eq!(table.run(&GetAttributes { at: at.clone() }, &root()), Err(Refusal::NotHere));
+        assert_eq!(set(&mut table, &at, mode(0o600), &root()), Err(Refusal::NotHere));
+        let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+        assert_eq!(table.run(&open, &root()), Err(Refusal::NotHere));
+        assert_eq!(table.run(&ReadLink { at: at.clone() }, &root()), Err(Refusal::NotHere));
+        let unsettle = UnsettleSize { at, generation: INLINE };
+        assert_eq!(table.run(&unsettle, &root()), Err(Refusal::NotHere));
+    }
+}
+
+/// chmod(2): the owner and root; without the group no set-group-id.
+#[test]
+fn owners_change_modes() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o644, &user(1000));
+    assert_eq!(set(&mut table, &at, mode(0o600), &user(1001)), refused(Errno::EPERM));
+    let node = set(&mut table, &at, mode(0o2755), &user(1000)).unwrap();
+    assert_eq!(node.attributes.mode, Mode(0o2755));
+    set(&mut table, &at, owner(None, Some(50)), &root()).unwrap();
+    let node = set(&mut table, &at, mode(0o2755), &user(1000)).unwrap();
+    assert_eq!(node.attributes.mode, Mode(0o755), "not of group 50");
+}
+
+/// A kernel clears set-id by a chmod in the name of who writes: allowed to writers, and nothing else is.
+#[test]
+fn writers_may_clear_set_id() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o6777, &user(1000));
+    assert_eq!(set(&mut table, &at, mode(0o770), &user(1001)), refused(Errno::EPERM));
+    assert_eq!(set(&mut table, &at, mode(0o777), &user(1001)).unwrap().attributes.mode, Mode(0o777));
+    assert_eq!(set(&mut table, &at, mode(0o4777), &user(1001)), refused(Errno::EPERM));
+}
+
+/// chown(2): root gives away, owners choose among their groups, and set-id bits go even where root does it.
+#[test]
+fn owners_choose_among_their_groups() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o6755, &user(1000));
+    assert_eq!(set(&mut table, &at, owner(Some(1001), None), &user(1000)), refused(Errno::EPERM));
+    assert_eq!(set(&mut table, &at, owner(None, Some(50)), &user(1000)), refused(Errno::EPERM));
+    assert_eq!(set(&mut table, &at, owner(None, Some(3000)), &user(1001)), refused(Errno::EPERM));
+    let attributes = set(&mut table, &at, owner(Some(1000), Some(3000)), &user(1000)).unwrap().attributes;
+    assert_eq!((attributes.gid, attributes.mode), (3000, Mode(0o755)));
+    set(&mut table, &at, mode(0o6755), &root()).unwrap();
+    let attributes = set(&mut table, &at, owner(Some(7), None), &root()).unwrap().attributes;
+    assert_eq!((attributes.uid, attributes.mode), (7, Mode(0o755)));
+}
+
+/// utimensat(2): given times are the owner's; both to now, a writer's (EACCES without); one to now is a given time.
+#[test]
+fn times_are_the_owners_or_now() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o646, &user(1000));
+    let (now, then) = (Some(SetTime::Now), Some(SetTime::To(at_second(5))));
+    let (writer, reader) = (user(1001), Credentials { uid: 7, gid: 1000, groups: Vec::new() });
+    assert_eq!(set(&mut table, &at, times(then, then), &writer), refused(Errno::EPERM));
+    assert_eq!(set(&mut table, &at, times(None, now), &writer), refused(Errno::EPERM));
+    assert!(set(&mut table, &at, times(now, now), &writer).is_ok());
+    assert_eq!(set(&mut table, &at, times(now, now), &reader), refused(Errno::EACCES));
+    let attributes = set(&mut table, &at, times(None, then), &user(1000)).unwrap().attributes;
+    assert_eq!(attributes.mtime, at_second(5));
+    assert_eq!(attributes.ctime, table.now);
+}
+
+/// A directory's mode, owner and mtime are in all its partitions, and mtime can be set back.
+#[test]
+fn a_directorys_attributes_reach_every_partition() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
+    for i in 0..12 {
+        create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
+        table.split(directory, NameHash(i << 59));
+    }
+    // The row's own map is a hint and knows of no split.
+    assert_eq!(table.directory_row(directory).unwrap().map.len(), 1);
+    let at = At::Inode(directory);
+    let change = SetAttributes {
+        mode: Some(Mode(0o700)),
+        uid: Some(9),
+        mtime: Some(SetTime::To(at_second(5))),
+        ..SetAttributes::default()
+    };
+    let node = set(&mut table, &at, change, &root()).unwrap();
+    assert_eq!(node.attributes.mtime, at_second(5));
+    let partitions = table.partitions(directory);
+    assert!(partitions.len() > 2);
+    for partition in partitions {
+        assert_eq!((partition.mode, partition.uid, partition.mtime), (Mode(0o700), 9, at_second(5)));
+    }
+    assert_eq!(set(&mut table, &at, size(0), &root()), refused(Errno::EISDIR));
+}
+
+/// An atime alone touches no partition, so that it stays in the home's shard.
+#[test]
+fn an_atime_of_a_directory_is_its_rows_alone() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
+    let verb = ChangeAttributes { at: At::Inode(directory), set: times(Some(SetTime::Now), None) };
+    let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("commits") };
+    assert!(matches!(&changes[..], [Change::Put(Key::Directory(_), _)]));
+}
+
+#[test]
+fn inline_content_is_cut_and_filled_with_zeros() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o644, &root());
+    let data = Bytes::from_static(b"hello");
+    table.run(&WriteInline { at: at.clone(), generation: INLINE, data, mtime: None }, &root()).unwrap();
+    set(&mut table, &at, size(2), &root()).unwrap();
+    set(&mut table, &at, size(4), &root()).unwrap();
+    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+    let node = table.run(&open, &root()).unwrap();
+    assert_eq!(node.content, NodeContent::Inline(Some(Bytes::from_static(b"he\0\0"))));
+    let limit = u64::from(INLINE_LIMIT);
+    assert_eq!(set(&mut table, &at, size(limit), &root()).unwrap().attributes.size, limit);
+    assert_eq!(set(&mut table, &at, size(limit + 1), &root()), Err(Refusal::MustPromote));
+    assert_eq!(set(&mut table, &at, size(u64::MAX), &root()), refused(Errno::EFBIG));
+    assert_eq!(set(&mut table, &at, size(0), &user(1000)), refused(Errno::EACCES));
+}
+
+/// A descriptor outlives a chmod: who owns a file that is open may cut it whatever its mode.
+#[test]
+fn an_open_read_only_file_can_be_cut_by_its_owner() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o444, &user(1000));
+    assert_eq!(set(&mut table, &at, size(0), &user(1000)), refused(Errno::EACCES));
+    table.open.insert(at.inode());
+    assert!(set(&mut table, &at, size(0), &user(1000)).is_ok());
+    assert_eq!(set(&mut table, &at, size(0), &user(1001)), refused(Errno::EACCES));
+}
+
+/// A truncate of a backing file governs until it is done: whoever opens or writes it does it again first.
+#[test]
+fn a_truncate_that_was_cut_short_is_done_again() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    let verb = ChangeAttributes { at: at.clone(), set: size(40) };
+    let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &root()) else { panic!("commits") };
+    let truncate = Effect::Truncate { at: at.clone(), size: 40 };
+    assert_eq!(effects, std::slice::from_ref(&truncate));
+    assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing { settled: true }));
+    // The server dies here: the change is made, the effect is not.
+    for change in changes {
+        let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
+        table.rows.insert(key, row);
+    }
+    let node = table.run(&GetAttributes { at: at.clone() }, &root()).unwrap();
+    assert_eq!(node.attributes.size, 40, "stat sees the new size at once");
+    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+    let unsettle = UnsettleSize { at: at.clone(), generation: BACKING };
+    let settle = SettleSize { at: at.clone(), generation: BACKING, size: 100, mtime: at_second(1) };
+    let again = |decision| matches!(decision, Decision::Commit { effects, .. } if effects == [truncate.clone()]);
+    assert!(again(table.decide(&open, &root())));
+    assert!(again(table.decide(&unsettle, &root())));
+    assert!(again(table.decide(&settle, &root())));
+    table.run(&open, &root()).unwrap();
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
+    let late = FinishTruncate { at: at.clone(), size: 7 };
+    assert_eq!(table.decide(&late, &root()), Decision::Answer(()), "a truncate that was overtaken settles nothing");
+}
+
+/// While it is open its size is the backing file's, also after a truncate.
+#[test]
+fn a_truncate_of_an_open_file_leaves_its_size_unsettled() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    table.open.insert(at.inode());
+    set(&mut table, &at, size(40), &root()).unwrap();
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Unsettled));
+    let then = Some(SetTime::To(at_second(5)));
+    set(&mut table, &at, times(None, then), &root()).unwrap();
+    assert_eq!(table.effects.last(), Some(&Effect::Touch { inode: at.inode(), mtime: at_second(5) }));
+}
+
+/// A stale writer is told the generation, and its bytes go nowhere.
+#[test]
+fn generations_keep_stale_writers_out() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    let data = Bytes::from_static(b"old");
+    let write = WriteInline { at: at.clone(), generation: INLINE, data, mtime: None };
+    assert_eq!(table.run(&write, &root()), Err(Refusal::Stale(BACKING)));
+    let promote = Promote { at: at.clone(), generation: INLINE, size: 5 };
+    assert_eq!(table.run(&promote, &root()), Err(Refusal::Stale(BACKING)));
+    let again = Promote { at: at.clone(), generation: BACKING, size: 5 };
+    assert_eq!(table.run(&again, &root()), Err(Refusal::Stale(BACKING)), "promoted already");
+    let unsettle = UnsettleSize { at: at.clone(), generation: INLINE };
+    assert_eq!(table.run(&unsettle, &root()), Err(Refusal::Stale(BACKING)));
+    let settle = SettleSize { at, generation: BACKING, size: 123, mtime: at_second(6) };
+    let node = table.run(&settle, &root()).unwrap();
+    assert_eq!((node.attributes.size, node.attributes.mtime), (123, at_second(6)));
+    assert_eq!(node.content, NodeContent::Backing { settled: true });
+}
+
+#[test]
+fn inline_content_has_a_limit_and_a_time() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o6755, &user(1000));
+    let write = |size: usize, mtime: Option<Timestamp>| WriteInline {
+        at: at.clone(),
+        generation: INLINE,
+        data: Bytes::from(vec![1; size]),
+        mtime,
+    };
+    let limit = INLINE_LIMIT as usize;
+    assert_eq!(table.run(&write(limit + 1, None), &user(1000)), refused(Errno::EFBIG));
+    let attributes = table.run(&write(limit, Some(at_second(3))), &user(1000)).unwrap().attributes;
+    assert_eq!((attributes.size, attributes.mtime), (limit as u64, at_second(3)));
+    assert_eq!(attributes.mode, Mode(0o755), "a write ends set-id");
+    assert_eq!(attributes.ctime, table.now);
+}
+
+/// On root's volumes backing files follow the owner and mode of what they hold.
+#[test]
+fn backing_files_follow_owner_and_mode() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o640, &user(1000));
+    let inode = at.inode();
+    assert_eq!(table.effects, [Effect::Own { inode, uid: 1000, gid: 1000, mode: Mode(0o640) }]);
+    set(&mut table, &at, owner(Some(7), Some(8)), &root()).unwrap();
+    assert_eq!(table.effects[1..], [Effect::Own { inode, uid: 7, gid: 8, mode: Mode(0o640) }]);
+    set(&mut table, &at, times(Some(SetTime::Now), None), &root()).unwrap();
+    assert_eq!(table.effects.len(), 2);
+}
+
+/// open(2): O_TRUNC takes the right to write whatever the mode, and means nothing to what is no regular file.
+#[test]
+fn opens_are_checked() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o444, &user(1000));
+    let open = |at: &At, mode, truncate| Open { at: at.clone(), mode, truncate };
+    let who = user(1000);
+    assert!(table.run(&open(&at, OpenMode::Read, false), &who).is_ok());
+    for (mode, truncate) in [(OpenMode::Read, true), (OpenMode::Write, false), (OpenMode::ReadWrite, false)] {
+        assert_eq!(table.run(&open(&at, mode, truncate), &who), refused(Errno::EACCES));
+    }
+    assert!(table.run(&open(&at, OpenMode::ReadWrite, true), &root()).is_ok());
+    let directory = At::Inode(mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap().inode);
+    assert_eq!(table.run(&open(&directory, OpenMode::Write, false), &root()), refused(Errno::EISDIR));
+    assert!(table.run(&open(&directory, OpenMode::Read, false), &who).is_ok());
+    assert_eq!(table.run(&ReadLink { at: directory }, &root()), refused(Errno::EINVAL));
+}
+
+/// A row that refers to another kind of row is never looked at as this one.
+#[test]
+fn a_directory_is_not_found_by_its_entry() {
+    let mut table = Table::new();
+    let inode = mkdir(&mut table, ROOT, "d", 0o755, &root()).unwrap().inode;
+    let at = At::Entry { parent: ROOT, name: name("d"), inode };
+    assert_eq!(table.run(&GetAttributes { at }, &root()), Err(Refusal::NotHere));
+    assert!(matches!(table.rows.get(&Key::Directory(inode)), Some(Row::Directory(_))));
+}

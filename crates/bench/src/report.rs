@@ -128,7 +128,7 @@ impl Report {
         page::render(self)
     }
 
-    /// mdtest's summary, with the targets side by side.
+    /// mdtest's summary, with the targets side by side; no newline at its end.
     pub fn to_text(&self) -> String {
         text::render(self)
     }

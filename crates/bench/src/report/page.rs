@@ -1,3 +1,267 @@
-pub fn render(_r: &super::Report) -> String {
-    String::new()
+//! The page: one HTML file that needs nothing else, neither the net nor a script.
+
+use super::chart::{self, colour, escape};
+use super::{CeilingResult, PhaseResult, Report, numbers, text};
+use crate::workloads::mdtest::Phase;
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("page.css");
+
+pub fn render(report: &Report) -> String {
+    let title = format!("Varve {}", report.command);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escape(&title)
+    );
+    head(report, &mut page);
+    rates(report, &mut page);
+    latencies(report, &mut page);
+    table(report, &mut page);
+    ceilings(report, &mut page);
+    environment(report, &mut page);
+    let _ = write!(
+        page,
+        "<footer>Varve {}, report format {}</footer>\n</main>\n</body>\n</html>\n",
+        escape(&report.environment.varve_version),
+        report.schema_version
+    );
+    page
+}
+
+fn head(report: &Report, page: &mut String) {
+    let environment = &report.environment;
+    let _ = write!(
+        page,
+        "<h1>{}</h1>\n<p>{}</p>\n<p class=\"soft\">{} · {} × {} · {} of memory · {}</p>\n",
+        escape(&format!("varve {}", report.command)),
+        escape(&text::workload(report)),
+        escape(&environment.date.replace('T', " ").replace('Z', " UTC")),
+        environment.cpus,
+        escape(&environment.cpu_model),
+        numbers::bytes(environment.memory_bytes),
+        escape(&environment.kernel)
+    );
+    if !report.arguments.is_empty() {
+        let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&command_line(&report.arguments)));
+    }
+    if !report.warnings.is_empty() {
+        page.push_str("<ul class=\"warnings\">\n");
+        for warning in &report.warnings {
+            let _ = writeln!(page, "<li>{}</li>", escape(warning));
+        }
+        page.push_str("</ul>\n");
+    }
+    legend(report, page);
+}
+
+/// As it could be typed again.
+fn command_line(arguments: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    let quoted = |argument: &String| {
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument.clone()
+        } else {
+            format!("'{}'", argument.replace('\'', "'\\''"))
+        }
+    };
+    arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+fn legend(report: &Report, page: &mut String) {
+    page.push_str("<ul class=\"legend\">\n");
+    for (n, (via, place)) in report.targets().into_iter().enumerate() {
+        let _ = writeln!(
+            page,
+            "<li><svg viewBox=\"0 0 18 12\"><rect class=\"{}\" width=\"18\" height=\"12\" rx=\"2\"/></svg>\
+             <span>{via} <code class=\"soft\">{}</code></span></li>",
+            colour(n),
+            escape(place)
+        );
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for ceiling in &report.ceilings {
+        let shown = ceiling.phase.is_some() || ceiling.name == crate::ceilings::REQUEST_REPLY;
+        if shown && !names.contains(&ceiling.name.as_str()) {
+            names.push(&ceiling.name);
+        }
+    }
+    for name in names {
+        let name = escape(name);
+        let _ = writeln!(
+            page,
+            "<li><svg viewBox=\"0 0 18 12\"><line class=\"ceiling {name}\" x1=\"0\" x2=\"18\" y1=\"6\" y2=\"6\"/></svg>\
+             <span>{name} <span class=\"soft\">(ceiling)</span></span></li>"
+        );
+    }
+    page.push_str("</ul>\n");
+}
+
+fn rates(report: &Report, page: &mut String) {
+    let _ = write!(
+        page,
+        "<h2>Rates</h2>\n<p class=\"soft\">{}; a bar is the median of the turns, its whisker goes from the slowest to the \
+         fastest. Each drawing has its own scale.</p>\n<div class=\"cards\">\n",
+        capital(report.unit())
+    );
+    for phase in report.phases() {
+        let title = escape(&capital(Phase::title(phase)));
+        let _ = writeln!(page, "<section class=\"card\"><h3>{title}</h3>{}</section>", chart::rates(report, phase));
+    }
+    page.push_str("</div>\n");
+}
+
+fn latencies(report: &Report, page: &mut String) {
+    page.push_str(
+        "<h2>Latencies</h2>\n<p class=\"soft\">Of single operations, all turns together, on a logarithmic axis: the large \
+         dot is the median, the small one the 99th percentile, the stroke the 99.9th.</p>\n<div class=\"cards\">\n",
+    );
+    for phase in report.phases() {
+        let title = escape(&capital(Phase::title(phase)));
+        let _ = writeln!(page, "<section class=\"card\"><h3>{title}</h3>{}</section>", chart::latencies(report, phase));
+    }
+    page.push_str("</div>\n");
+}
+
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
+}
+
+fn table(report: &Report, page: &mut String) {
+    let references = report.references();
+    let _ = write!(
+        page,
+        "<h2>Figures</h2>\n<p class=\"soft\">Rates in {}. A ratio is the median of the ratios of neighbours, with its \
+         interval where there are ten pairs or more.</p>\n<div class=\"table\"><table>\n<thead><tr><th class=\"name\">\
+         Operation</th><th>Clients</th><th class=\"name\">Via</th><th>Median</th><th>Min</th><th>Max</th><th>p50</th>\
+         <th>p99</th><th>p99.9</th><th>Max</th>",
+        report.unit()
+    );
+    for reference in &references {
+        let _ = write!(page, "<th>/ {}</th>", escape(reference));
+    }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    for phase in report.phases() {
+        for clients in report.clients() {
+            let here = |result: &&PhaseResult| result.phase == phase && result.clients == clients;
+            for (i, result) in report.results.iter().filter(here).enumerate() {
+                row(report, result, &references, i == 0, page);
+            }
+            let here = |c: &&CeilingResult| c.phase.as_deref() == Some(phase) && c.clients == clients;
+            for ceiling in report.ceilings.iter().filter(here) {
+                limit(ceiling, references.len(), page);
+            }
+        }
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn row(report: &Report, result: &PhaseResult, references: &[&str], first: bool, page: &mut String) {
+    let (rate, latency) = (result.rate(), &result.latency_us);
+    let _ = write!(
+        page,
+        "<tr{}><td class=\"name\">{}</td><td>{}</td><td class=\"name\">{}</td><td class=\"main\">{}</td><td>{}</td><td>{}</td>\
+         <td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+        if first { " class=\"first\"" } else { "" },
+        if first { escape(Phase::title(&result.phase)) } else { String::new() },
+        if first { result.clients.to_string() } else { String::new() },
+        escape(&report.label(&result.via, &result.target)),
+        numbers::grouped(rate.median),
+        numbers::grouped(rate.min),
+        numbers::grouped(rate.max),
+        numbers::latency(latency.p50),
+        numbers::latency(latency.p99),
+        numbers::latency(latency.p999),
+        numbers::latency(latency.max),
+    );
+    for reference in references {
+        let cell = report.ratio(result, reference).map_or(String::new(), |ratio| {
+            let interval = ratio.interval.map_or(String::new(), |interval| {
+                format!(" <small>{}–{}</small>", numbers::ratio(interval.low), numbers::ratio(interval.high))
+            });
+            format!("{}{interval}", numbers::ratio(ratio.median))
+        });
+        let _ = write!(page, "<td>{cell}</td>");
+    }
+    page.push_str("</tr>\n");
+}
+
+fn limit(ceiling: &CeilingResult, references: usize, page: &mut String) {
+    let latency = ceiling.latency_us.unwrap_or_default();
+    let _ = writeln!(
+        page,
+        "<tr class=\"limit\"><td></td><td></td><td class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+         <td>{}</td><td>{}</td><td>{}</td>{}</tr>",
+        escape(&ceiling.name),
+        numbers::grouped(ceiling.ops_per_s),
+        numbers::grouped(ceiling.min),
+        numbers::grouped(ceiling.max),
+        numbers::latency(latency.p50),
+        numbers::latency(latency.p99),
+        numbers::latency(latency.p999),
+        numbers::latency(latency.max),
+        "<td></td>".repeat(references)
+    );
+}
+
+/// Those without phases: the transport's variants, the store's fsyncs.
+fn ceilings(report: &Report, page: &mut String) {
+    if report.ceilings.iter().all(|ceiling| ceiling.phase.is_some()) {
+        return;
+    }
+    page.push_str(
+        "<h2>Ceilings</h2>\n<p class=\"soft\">Measured in the same turns. The request-reply rate is the best of its variants: \
+         frames as long as a create's and its answer's over Unix sockets, with nobody doing anything in between.</p>\n\
+         <div class=\"table\"><table>\n<thead><tr><th class=\"name\">Ceiling</th><th>Clients</th><th>Median</th><th>Min</th>\
+         <th>Max</th></tr></thead>\n<tbody>\n",
+    );
+    for ceiling in report.ceilings.iter().filter(|ceiling| ceiling.phase.is_none()) {
+        let _ = writeln!(
+            page,
+            "<tr><td class=\"name\">{}</td><td>{}</td><td class=\"main\">{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&ceiling.name),
+            ceiling.clients,
+            numbers::grouped(ceiling.ops_per_s),
+            numbers::grouped(ceiling.min),
+            numbers::grouped(ceiling.max)
+        );
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn environment(report: &Report, page: &mut String) {
+    let environment = &report.environment;
+    page.push_str("<h2>Environment</h2>\n<div class=\"table\"><table>\n<tbody>\n");
+    let mut line = |name: &str, value: String| {
+        let (name, value) = (escape(name), escape(&value));
+        let _ = writeln!(page, "<tr><td class=\"name soft\">{name}</td><td class=\"name wrap\">{value}</td></tr>");
+    };
+    let build = if environment.debug_build { " (debug build)" } else { "" };
+    line("Varve", format!("{}{build}", environment.varve_version));
+    line("Begun", format!("{}, took {:.1} s", environment.date, environment.duration_s));
+    line("Host", format!("{}, {}", environment.host, environment.kernel));
+    line("Processors", format!("{} × {}", environment.cpus, environment.cpu_model));
+    line("Memory", numbers::bytes(environment.memory_bytes));
+    let (load, stolen) = (environment.load_before * 100.0, environment.stolen * 100.0);
+    line("Other load", format!("{load:.0}% of the processors just before, {stolen:.1}% stolen by the hypervisor"));
+    for target in &environment.targets {
+        let journal = match target.journal {
+            Some(true) => ", with journal",
+            Some(false) => ", without journal",
+            None => "",
+        };
+        line(
+            &format!("{}:{}", target.via, target.target),
+            format!(
+                "{}{journal} on {}, mounted at {} ({})",
+                target.filesystem, target.source, target.mount_point, target.mount_options
+            ),
+        );
+    }
+    for (name, value) in &report.settings {
+        line(&name.replace('_', " "), value.to_string());
+    }
+    page.push_str("</tbody></table></div>\n");
 }

@@ -1,1 +1,173 @@
+//! Promises of the report: the JSON's form (issue HOUSE), a page that is whole and needs nothing else, mdtest's summary,
+//! and regressions by name.
 
+use super::*;
+use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE_FSYNC};
+use crate::measure::Latencies;
+use crate::target::Via;
+use crate::workloads::mdtest::{CeilingSeries, MdtestConfig, Measured, Phase, Role, Series};
+use serde_json::Value;
+use std::time::Duration;
+
+fn series(clients: usize, phase: Phase, per_second: &[f64]) -> Series {
+    let mut latencies = Latencies::default();
+    (1..=1000).for_each(|i| latencies.record(Duration::from_micros(i)));
+    Series { clients, phase, per_second: per_second.to_vec(), shortest_s: 1.0, latencies }
+}
+
+/// A run with all kinds of targets and ceilings, whose figures are known.
+fn sample(repeat: u32, factor: f64) -> Report {
+    let config = MdtestConfig {
+        via: vec![Via::Library("/stores/v".into()), Via::Mount("/mnt/v".into()), Via::Path("/mnt/<x>&y".into())],
+        files: 100_000,
+        clients: vec![8],
+        repeat,
+        arguments: ["varve", "bench", "mdtest", "--via", "path:/mnt/<x>&y", "it's"].map(str::to_owned).to_vec(),
+        ..MdtestConfig::default()
+    };
+    let scaled = |base: f64| (0..repeat).map(|i| base * (1.0 + 0.01 * f64::from(i))).collect::<Vec<f64>>();
+    let phases =
+        |base: f64| [Phase::Create, Phase::Stat, Phase::Delete].map(|phase| series(8, phase, &scaled(base))).into();
+    let contenders = vec![
+        (Role::Target(config.via[0].clone()), phases(60_000.0 * factor)),
+        (Role::Target(config.via[1].clone()), phases(15_000.0)),
+        (Role::Target(config.via[2].clone()), phases(50_000.0)),
+        (Role::Ceiling(NULL_FUSE), phases(20_000.0)),
+    ];
+    let plain = |name, clients, base| CeilingSeries { name, clients, per_second: scaled(base) };
+    let ceilings = vec![
+        plain(REQUEST_REPLY, 8, 150_000.0),
+        plain("request-reply/threads-blocking", 8, 150_000.0),
+        plain(STORE_FSYNC, 1, 5_000.0),
+    ];
+    of_mdtest(&config, Environment::default(), Measured { contenders, ceilings })
+}
+
+#[test]
+fn the_json_has_the_promised_form() {
+    let json: Value = serde_json::from_str(&sample(3, 1.0).to_json().unwrap()).unwrap();
+    assert_eq!(json["schema_version"], 1);
+    assert_eq!(json["command"], "bench mdtest");
+    let first = &json["results"][0];
+    assert_eq!((&first["via"], &first["phase"]), (&"library".into(), &"create".into()));
+    assert_eq!((&first["clients"], &first["files"]), (&8.into(), &100_000.into()));
+    assert_eq!(first["ops_per_s"]["median"], 60_600.0);
+    assert_eq!(first["ops_per_s"]["min"], 60_000.0);
+    assert_eq!(first["ops_per_s"]["max"], 61_200.0);
+    for (name, value) in [("p50", 500.0), ("p99", 990.0), ("p999", 999.0)] {
+        let got = first["latency_us"][name].as_f64().unwrap();
+        assert!((got - value).abs() <= value * 1e-3, "{name}: {got}");
+    }
+    let ceilings = json["ceilings"].as_array().unwrap();
+    let of = |name: &str| ceilings.iter().find(|ceiling| ceiling["name"] == name).unwrap();
+    assert_eq!(of("request-reply")["ops_per_s"], 151_500.0);
+    assert_eq!(of("request-reply")["clients"], 8);
+    assert!(of("request-reply").get("phase").is_none());
+    assert_eq!((&of("null-fuse")["phase"], &of("null-fuse")["ops_per_s"]), (&"create".into(), &20_200.0.into()));
+}
+
+#[test]
+fn a_report_survives_its_json_and_an_older_one_is_read() {
+    let report = sample(12, 1.0);
+    assert_eq!(Report::from_json(&report.to_json().unwrap()).unwrap(), report);
+    let bare = r#"{"schema_version":1,"command":"bench mdtest","results":[{"via":"library","phase":"create","clients":8,
+        "files":100000,"ops_per_s":{"median":1.5,"min":1,"max":2},"latency_us":{"p50":1,"p99":2,"p999":3}}],
+        "ceilings":[{"name":"request-reply","clients":8,"ops_per_s":3}],"from_the_future":true}"#;
+    let bare = Report::from_json(bare).unwrap();
+    assert_eq!(bare.results[0].ops_per_s.median, 1.5);
+    assert!(bare.to_html().contains("</html>") && bare.to_text().contains("File creation"));
+    assert!(matches!(Report::from_json("{"), Err(crate::Error::Report(_))));
+}
+
+#[test]
+fn ratios_are_to_the_plain_directory_and_to_the_ceilings_above() {
+    let report = sample(10, 1.0);
+    let create: Vec<(&str, &str, f64)> = report
+        .ratios
+        .iter()
+        .filter(|ratio| ratio.phase == "create")
+        .map(|ratio| (ratio.via.as_str(), ratio.to.as_str(), ratio.median))
+        .collect();
+    let wanted = [
+        ("library", "path", 1.2),
+        ("library", "request-reply", 0.4),
+        ("mount", "path", 0.3),
+        ("mount", "null-fuse", 0.75),
+    ];
+    assert_eq!(create, wanted);
+    let interval = report.ratios[0].interval.unwrap();
+    assert!((interval.low, interval.high) == (1.2, 1.2) && interval.confidence > 0.95);
+    assert!(sample(9, 1.0).ratios.iter().all(|ratio| ratio.interval.is_none()));
+}
+
+#[test]
+fn regressions_are_reported_by_name() {
+    let recorded = sample(3, 1.0);
+    assert_eq!(compare(&sample(3, 0.91), &recorded), []);
+    let fallen = compare(&sample(3, 0.8), &recorded);
+    assert_eq!(fallen.len(), 6, "three phases of the library, to path and to request-reply");
+    assert_eq!(fallen[1].name, "library create, 8 clients, to request-reply");
+    assert_eq!(fallen[1].to_string(), "library create, 8 clients, to request-reply: 0.320 was 0.400 (20% less)");
+    assert_eq!(compare(&recorded, &sample(3, 0.8)), [], "faster is no regression");
+}
+
+#[test]
+fn close_ratios_of_few_pairs_are_warned_of() {
+    let said =
+        |report: &Report| report.warnings.iter().any(|warning| warning.contains("of even with fewer than 10 pairs"));
+    assert!(said(&sample(3, 0.9)) && !said(&sample(10, 0.9)) && !said(&sample(3, 4.0)));
+}
+
+#[test]
+fn the_text_is_mdtests_summary_side_by_side() {
+    let text = sample(3, 1.0).to_text();
+    assert!(text.contains("SUMMARY rate in operations/s: (of 3 iterations), 8 clients"), "{text}");
+    let creation = text.lines().position(|line| line.contains("File creation")).unwrap();
+    let words = |offset: usize| text.lines().nth(creation + offset).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(words(0)[2..5], ["library", "61200.000", "60000.000"]);
+    assert_eq!(words(0)[words(0).len() - 2..], ["1.20", "0.40"]);
+    assert_eq!((words(1)[0], words(2)[0], words(3)[0]), ("mount", "path", "null-fuse"));
+    assert!(text.lines().all(|line| line.trim_end() == line));
+}
+
+#[test]
+fn the_page_is_whole_and_needs_nothing_else() {
+    let page = sample(12, 1.0).to_html();
+    well_formed(&page);
+    for forbidden in ["http://", "https://", "//cdn", "src=", "href=", "<script", "@import", "url(", "NaN", "inf"] {
+        assert!(!page.contains(forbidden), "{forbidden} in the page");
+    }
+    assert_eq!(page.matches("<svg viewBox=\"0 0 560").count(), 6, "rates and latencies of three phases");
+    assert!(page.contains("&lt;x&gt;&amp;y") && !page.contains("<x>"));
+    assert!(page.contains("'it'\\''s'"), "the command line can be typed again");
+    well_formed(&Report { results: Vec::new(), ..sample(1, 1.0) }.to_html());
+}
+
+/// Every tag is closed in order, every attribute quoted: what an XML parser asks for.
+fn well_formed(page: &str) {
+    let mut open = Vec::new();
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
+    while let Some(start) = rest.find('<') {
+        assert!(!rest[..start].contains('>'), "stray '>' in {:?}", &rest[..start]);
+        let end = start + rest[start..].find('>').expect("a tag ends");
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        assert!(!tag.contains('<') && tag.matches('"').count() % 2 == 0, "{tag:?}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "</{name}>");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+    }
+    assert!(open.is_empty(), "never closed: {open:?}");
+}
+
+#[test]
+fn numbers_are_short_for_people() {
+    for (value, text) in [(0.0, "0"), (7.0, "7.00"), (999.6, "1.00 k"), (45_312.0, "45.3 k"), (1_105_000.0, "1.10 M")] {
+        assert_eq!(numbers::short(value), text);
+    }
+    assert_eq!(numbers::grouped(1_234_567.8), "1\u{202f}234\u{202f}568");
+    assert_eq!((numbers::latency(12.34), numbers::latency(1500.0)), ("12.3 µs".into(), "1.50 ms".into()));
+    assert_eq!((numbers::bytes(3901), numbers::bytes(1 << 30)), ("3.81 KiB".into(), "1.00 GiB".into()));
+}

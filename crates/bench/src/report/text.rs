@@ -13,6 +13,7 @@ pub fn render(report: &Report) -> String {
     for warning in &report.warnings {
         line(&mut text, format!("warning: {warning}"));
     }
+    text.truncate(text.trim_end().len());
     text
 }
 

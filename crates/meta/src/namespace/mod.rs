@@ -35,7 +35,7 @@ pub use read_link::ReadLink;
 pub use remove_directory::RemoveDirectory;
 pub use rename::{Rename, RenameFlags};
 pub use set_attributes::ChangeAttributes;
-pub use size::{FinishTruncate, Promote, SettleSize, UnsettleSize};
+pub use size::{AbandonTruncate, FinishTruncate, Promote, SettleSize, UnsettleSize};
 pub use unlink::{Removed, Unlink};
 pub use write_inline::WriteInline;
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
@@ -110,7 +110,8 @@ pub enum Effect {
     /// Give the backing file this owner and group / mode (root's volumes).
     Own { inode: InodeId, uid: u32, gid: u32, mode: varve_types::Mode },
     /// Cut or extend the backing file to `size`, then run [`FinishTruncate`] on the row, which was at `at` when this was
-    /// decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it again.
+    /// decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it again. If the store refuses, run
+    /// [`AbandonTruncate`].
     Truncate { at: At, size: u64 },
     /// Give the backing file this mtime: a writer has it open, so the backing file's counts and not the row's.
     Touch { inode: InodeId, mtime: Timestamp },
@@ -253,6 +254,7 @@ verbs! {
     UnsettleSize => Node;
     SettleSize => Node;
     FinishTruncate => ();
+    AbandonTruncate => ();
     ReadLink => Bytes;
     GetXattr => Bytes;
     SetXattr => ();

@@ -4,7 +4,7 @@
 //!            Promote                  SettleSize                 set size, O_TRUNC
 //! Inline ──────────────▶ Unsettled ◀────────────▶ Settled ──────────────────────▶ Truncating(size)
 //!                            ▲       UnsettleSize                                        │
-//!                            └──────────────── FinishTruncate (Settled if not open) ◀────┘
+//!                            └── FinishTruncate (Settled if not open), AbandonTruncate ◀─┘
 //! ```
 //!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
@@ -151,6 +151,33 @@ impl Rule for FinishTruncate {
         let mut row = file.row.clone();
         let open = (context.is_open)(file.inode);
         row.content = Content::Backing(if open { BackingSize::Unsettled } else { BackingSize::Settled });
+        Ok(commit(vec![file.put(row)], ()))
+    }
+}
+
+/// [`Effect::Truncate`] to `size` was refused by the store (EFBIG, ENOSPC): the backing file is as it was, and its size
+/// is the file's again. Else the row would ask for ever for what cannot be done.
+#[derive(Clone, Debug)]
+pub struct AbandonTruncate {
+    pub at: At,
+    pub size: u64,
+}
+
+impl Rule for AbandonTruncate {
+    type Outcome = ();
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<()>, Refusal> {
+        let file = found.file(Errno::EISDIR)?;
+        if file.row.content != Content::Backing(BackingSize::Truncating(self.size)) {
+            return Ok(Decision::Answer(()));
+        }
+        let mut row = file.row.clone();
+        row.content = Content::Backing(BackingSize::Unsettled);
         Ok(commit(vec![file.put(row)], ()))
     }
 }

@@ -5,5 +5,6 @@ mod nodes;
 mod reference;
 mod renames;
 mod sequences;
+mod steps;
 mod table;
 mod xattrs;

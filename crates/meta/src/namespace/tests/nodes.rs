@@ -3,8 +3,8 @@
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
-    At, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode,
-    Promote, ReadLink, Refusal, SettleSize, UnsettleSize, WriteInline,
+    AbandonTruncate, At, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node, NodeContent,
+    Open, OpenMode, Promote, ReadLink, Refusal, SettleSize, UnsettleSize, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -217,6 +217,23 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
     let late = FinishTruncate { at: at.clone(), size: 7 };
     assert_eq!(table.decide(&late, &root()), Decision::Answer(()), "a truncate that was overtaken settles nothing");
+}
+
+/// What the store cannot do is given up, and the file is what it was.
+#[test]
+fn a_truncate_that_the_store_refuses_is_abandoned() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    let verb = ChangeAttributes { at: at.clone(), set: size(1 << 62) };
+    let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("commits") };
+    for change in changes {
+        let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
+        table.rows.insert(key, row);
+    }
+    table.run(&AbandonTruncate { at: at.clone(), size: 1 << 62 }, &root()).unwrap();
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Unsettled));
+    let open = Open { at, mode: OpenMode::Read, truncate: false };
+    assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));
 }
 
 /// While it is open its size is the backing file's, also after a truncate.

@@ -1,0 +1,162 @@
+//! The shared nouns as they are stored.
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestamp};
+
+/// What a stored row holds that no row may.
+pub(super) type Unsound = String;
+
+/// Bytes, length first.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'a>(pub(super) &'a [u8]);
+
+impl Serialize for Raw<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&[u8]>::deserialize(deserializer).map(Raw)
+    }
+}
+
+impl Raw<'_> {
+    /// Copied, so that a row in memory does not hold on to the block it was read from.
+    pub(super) fn to_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(self.0)
+    }
+}
+
+/// Seconds and nanoseconds.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct StoredTime(i64, u32);
+
+impl From<Timestamp> for StoredTime {
+    fn from(t: Timestamp) -> StoredTime {
+        StoredTime(t.seconds, t.nanoseconds)
+    }
+}
+
+impl StoredTime {
+    pub(super) fn to_time(self) -> Result<Timestamp, Unsound> {
+        match self.1 {
+            0..=999_999_999 => Ok(Timestamp { seconds: self.0, nanoseconds: self.1 }),
+            more => Err(format!("a time with {more} nanoseconds")),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) enum StoredKind {
+    Regular,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl From<FileKind> for StoredKind {
+    fn from(kind: FileKind) -> StoredKind {
+        match kind {
+            FileKind::Regular => StoredKind::Regular,
+            FileKind::Directory => StoredKind::Directory,
+            FileKind::Symlink => StoredKind::Symlink,
+            FileKind::Fifo => StoredKind::Fifo,
+            FileKind::Socket => StoredKind::Socket,
+            FileKind::CharDevice => StoredKind::CharDevice,
+            FileKind::BlockDevice => StoredKind::BlockDevice,
+        }
+    }
+}
+
+impl From<StoredKind> for FileKind {
+    fn from(kind: StoredKind) -> FileKind {
+        match kind {
+            StoredKind::Regular => FileKind::Regular,
+            StoredKind::Directory => FileKind::Directory,
+            StoredKind::Symlink => FileKind::Symlink,
+            StoredKind::Fifo => FileKind::Fifo,
+            StoredKind::Socket => FileKind::Socket,
+            StoredKind::CharDevice => FileKind::CharDevice,
+            StoredKind::BlockDevice => FileKind::BlockDevice,
+        }
+    }
+}
+
+pub(super) fn to_mode(bits: u16) -> Result<Mode, Unsound> {
+    if bits & !Mode::MASK == 0 { Ok(Mode(bits)) } else { Err(format!("a mode of {bits:o}")) }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredAttributes {
+    kind: StoredKind,
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    size: u64,
+    rdev: u32,
+    atime: StoredTime,
+    mtime: StoredTime,
+    ctime: StoredTime,
+    btime: StoredTime,
+}
+
+impl From<&Attributes> for StoredAttributes {
+    fn from(a: &Attributes) -> StoredAttributes {
+        StoredAttributes {
+            kind: a.kind.into(),
+            mode: a.mode.bits(),
+            uid: a.uid,
+            gid: a.gid,
+            nlink: a.nlink,
+            size: a.size,
+            rdev: a.rdev,
+            atime: a.atime.into(),
+            mtime: a.mtime.into(),
+            ctime: a.ctime.into(),
+            btime: a.btime.into(),
+        }
+    }
+}
+
+impl StoredAttributes {
+    pub(super) fn to_attributes(&self) -> Result<Attributes, Unsound> {
+        Ok(Attributes {
+            kind: self.kind.into(),
+            mode: to_mode(self.mode)?,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            size: self.size,
+            rdev: self.rdev,
+            atime: self.atime.to_time()?,
+            mtime: self.mtime.to_time()?,
+            ctime: self.ctime.to_time()?,
+            btime: self.btime.to_time()?,
+        })
+    }
+}
+
+/// The volume's shard count and the map's words.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredMap(u16, Vec<u64>);
+
+impl From<&PartitionMap> for StoredMap {
+    fn from(map: &PartitionMap) -> StoredMap {
+        StoredMap(map.shards().get(), map.words().to_vec())
+    }
+}
+
+impl StoredMap {
+    pub(super) fn to_map(&self) -> Result<PartitionMap, Unsound> {
+        ShardCount::new(self.0)
+            .and_then(|shards| PartitionMap::from_words(shards, self.1.clone()))
+            .ok_or_else(|| format!("a partition map of {} shards with the words {:x?}", self.0, self.1))
+    }
+}

@@ -20,6 +20,7 @@ impl Shard {
     /// Sends batches until the shard closes or fails.
     pub(super) async fn commit_batches(self: Rc<Self>) {
         loop {
+            self.spawn_splits();
             let Some(batch) = self.take_batch() else {
                 if self.state.borrow().closing {
                     return;
@@ -50,12 +51,7 @@ impl Shard {
             if !failed {
                 self.shrink(&mut state);
             }
-            let mut split_wanted = std::mem::take(&mut state.split_wanted);
             drop(state);
-            split_wanted.dedup();
-            for directory in split_wanted {
-                tokio::task::spawn_local(self.clone().split(directory));
-            }
             for waiter in waiters {
                 // One that gave up waiting has been answered already.
                 let _ = waiter.send(answer.clone());
@@ -64,6 +60,14 @@ impl Shard {
                 self.changed.notify_waiters();
                 return;
             }
+        }
+    }
+
+    fn spawn_splits(self: &Rc<Self>) {
+        let mut wanted = std::mem::take(&mut self.state.borrow_mut().split_wanted);
+        wanted.dedup();
+        for directory in wanted {
+            tokio::task::spawn_local(self.clone().split(directory));
         }
     }
 

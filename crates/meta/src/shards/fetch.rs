@@ -200,6 +200,11 @@ impl Shard {
         };
         let names = self.load_names(directory, &row).await?;
         let mut state = self.state.borrow_mut();
+        if row.entries > self.settings.split_threshold {
+            // It grew above the threshold just before it came here, or its owner ended before it was split.
+            state.split_wanted.push(directory);
+            self.work.notify_one();
+        }
         state.partitions.insert(directory, Partition::new(row.index, names));
         self.learn_map(&mut state, directory, &row.map);
         // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.

@@ -33,9 +33,6 @@ pub(super) struct NameSet {
 }
 
 impl NameSet {
-    /// What one name costs: 16 bytes of entry and a control byte, at the average load of a growing table.
-    pub const BYTES_PER_NAME: usize = 28;
-
     pub fn insert(&mut self, hash: NameHash) {
         *self.counts.entry(hash.0).or_insert(0) += 1;
     }

@@ -25,33 +25,47 @@ use crate::tables::codec;
 use crate::tables::{Change, EntryBody, Key, PartitionRow, PartitionState, ReplyRecord, Row};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 use varve_types::{Errno, HashRange, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// Rows copied or deleted in one step. With inline content of 64 KiB a step is bounded by `STEP_BYTES` first.
 const STEP_ROWS: usize = 512;
 const STEP_BYTES: usize = 1024 * 1024;
 
+/// Attempts at a split before it is left to the next name above the threshold: with the pause, half a minute.
+const TRIES_MAX: usize = 300;
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
 impl Shard {
-    /// Splits the partition of `directory` here. One split a partition at a time; errors leave the old state, and the
-    /// next name above the threshold tries again.
+    /// Splits the partition of `directory` here until it is within the threshold, at least once. One split a partition at
+    /// a time; one that fails leaves the old state and is tried again after a pause.
     pub(super) async fn split(self: Rc<Self>, directory: InodeId) {
-        let Some(row) = self.begin_split(directory) else { return };
-        let upper = row.index.upper_half(row.depth);
-        let range = upper.range(row.depth + 1);
-        match self.split_off(directory, row, upper, range).await {
-            Ok(()) => {
-                let call = PeerCall::AdoptLive { directory, index: upper };
-                self.peers.call(self.shard_of_partition(directory, upper), call).await;
-                self.purge_moved_rows(directory, self.range_here(directory));
-            }
-            Err(refusal) => {
+        for _ in 0..TRIES_MAX {
+            let Some(row) = self.begin_split(directory) else { return };
+            let upper = row.index.upper_half(row.depth);
+            let result = self.split_off(directory, row, upper).await;
+            if let Err(refusal) = &result
+                && let Some(partition) = self.state.borrow_mut().partitions.get_mut(directory)
+            {
                 tracing::debug!("shard {}: split of directory {directory} put off: {refusal}", self.id);
-                if let Some(partition) = self.state.borrow_mut().partitions.get_mut(directory) {
-                    partition.split = None;
-                }
+                partition.split = None;
+            }
+            self.changed.notify_waiters();
+            if result.is_err() {
+                tokio::time::sleep(TRY_AGAIN).await;
+                continue;
+            }
+            let live = PeerCall::AdoptLive { directory, index: upper };
+            self.peers.call(self.shard_of_partition(directory, upper), live).await;
+            let (range, entries) = match self.partition_here(&self.state.borrow(), directory) {
+                Some(row) => (row.index.range(row.depth), row.entries),
+                None => return,
+            };
+            self.purge_moved_rows(directory, range);
+            if entries <= self.settings.split_threshold {
+                return;
             }
         }
-        self.changed.notify_waiters();
     }
 
     fn begin_split(&self, directory: InodeId) -> Option<PartitionRow> {
@@ -71,8 +85,8 @@ impl Shard {
         directory: InodeId,
         row: PartitionRow,
         upper: PartitionIndex,
-        range: HashRange,
     ) -> Result<(), Refusal> {
+        let range = upper.range(row.depth + 1);
         let target = self.shard_of_partition(directory, upper);
         let mut map = row.map.clone();
         map.add(upper);
@@ -217,11 +231,6 @@ impl Shard {
         self.work.notify_one();
         self.appended(batch).await?;
         self.sync().await
-    }
-
-    fn range_here(&self, directory: InodeId) -> HashRange {
-        let state = self.state.borrow();
-        self.partition_here(&state, directory).map_or(HashRange::ALL, |row| row.index.range(row.depth))
     }
 
     /// Step 8: deletes, in the background, rows of `directory` here whose hashes are outside `range`.

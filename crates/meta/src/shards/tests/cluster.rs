@@ -1,6 +1,6 @@
 //! A few shards of one volume in a temporary directory, with the real table and log beneath.
 
-use crate::namespace::{self, At, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
+use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 use crate::shards::{Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig};
 use crate::tables::{Change, DirectoryRow, Key, PartitionRow, PartitionState, Row};
@@ -252,8 +252,18 @@ impl Cluster {
         assert!(missing.is_empty() && extra.is_empty(), "missing {missing:?}, too many {extra:?}");
     }
 
-    /// The sum of the entries that the directory's partitions count.
+    /// The sum of the entries that the directory's partitions count, taken while no split moves them.
     pub async fn counted(&self, directory: InodeId) -> u64 {
+        loop {
+            let (map, sum) = (self.map(directory).await, self.counted_once(directory).await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if map == self.map(directory).await && sum == self.counted_once(directory).await {
+                return sum;
+            }
+        }
+    }
+
+    async fn counted_once(&self, directory: InodeId) -> u64 {
         let mut sum = 0;
         for index in self.map(directory).await.iter() {
             let shard = index.shard(directory.shard(), self.settings.shards);
@@ -285,8 +295,4 @@ impl Cluster {
         };
         self.shard(directory.shard()).run(&verb, run).await.unwrap().parent
     }
-}
-
-pub fn by_inode(inode: InodeId) -> At {
-    At::Inode(inode)
 }

@@ -14,6 +14,7 @@ pub use build::{of_mdtest, of_stream};
 pub use compare::{REGRESSION, Regression, compare};
 
 use crate::Result;
+use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE};
 use crate::environment::Environment;
 use crate::measure::{Interval, Percentiles, Spread};
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,19 @@ pub struct Ratio {
     /// With ten pairs or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
+}
+
+impl CeilingResult {
+    /// Whether it is a limit of targets of this kind: the transport's of the library, the null file system's of mounts, the
+    /// store's of whatever is layered on it. The transport's variants are there to be looked at.
+    pub fn bounds(&self, via: &str) -> bool {
+        match self.name.as_str() {
+            REQUEST_REPLY => via == "library",
+            NULL_FUSE => via == "mount",
+            STORE => via != "path",
+            _ => false,
+        }
+    }
 }
 
 impl PhaseResult {

@@ -114,7 +114,7 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             groups
         }
     };
-    let (stop, start) = (&AtomicBool::new(false), &Barrier::new(clients));
+    let (stop, start) = (&AtomicBool::new(false), &Barrier::new(clients + 1));
     std::thread::scope(|scope| {
         let servers: Vec<_> = groups
             .into_iter()
@@ -127,13 +127,14 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             .collect();
         let callers: Vec<_> =
             near.into_iter().map(|socket| scope.spawn(move || call(socket, waiting, sizes, start, stop))).collect();
+        start.wait();
         std::thread::sleep(TIME);
         stop.store(true, Relaxed);
-        let mut total = 0.0;
+        let mut total = Calls::default();
         let mut outcome = Ok(());
         for caller in callers {
             match caller.join() {
-                Ok(Ok(per_second)) => total += per_second,
+                Ok(Ok(calls)) => total.add(calls),
                 Ok(Err(error)) => outcome = Err(error),
                 Err(_) => outcome = Err(io::Error::other("a client panicked")),
             }
@@ -146,12 +147,36 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
                 Err(_) => outcome = Err(io::Error::other("a server thread panicked")),
             }
         }
-        outcome.map(|()| total)
+        outcome.map(|()| total.per_second())
     })
 }
 
-/// One client: round trips a second. Its socket is closed at the end.
-fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Barrier, stop: &AtomicBool) -> io::Result<f64> {
+/// Round trips and when they were made. The rate of several clients is that of all their calls over the time from the
+/// first's beginning to the last's end: the sum of their own rates would count those twice that waited for a processor.
+#[derive(Default)]
+struct Calls {
+    number: u64,
+    span: Option<(Instant, Instant)>,
+}
+
+impl Calls {
+    fn add(&mut self, other: Calls) {
+        self.number += other.number;
+        self.span = match (self.span, other.span) {
+            (Some((begun, ended)), Some((other_begun, other_ended))) => {
+                Some((begun.min(other_begun), ended.max(other_ended)))
+            }
+            (one, other) => one.or(other),
+        };
+    }
+
+    fn per_second(&self) -> f64 {
+        self.span.map_or(0.0, |(begun, ended)| self.number as f64 / (ended - begun).as_secs_f64().max(1e-9))
+    }
+}
+
+/// One client. Its socket is closed at the end.
+fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Barrier, stop: &AtomicBool) -> io::Result<Calls> {
     let request = vec![0x5a; sizes.request];
     let mut reply = vec![0; sizes.reply];
     start.wait();
@@ -164,7 +189,7 @@ fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Barrier, sto
         }
         calls += 1;
     }
-    Ok(calls as f64 / begun.elapsed().as_secs_f64())
+    Ok(Calls { number: calls, span: Some((begun, Instant::now())) })
 }
 
 fn serve_one(socket: &UnixStream, waiting: Waiting, sizes: Sizes) -> io::Result<()> {

@@ -1,7 +1,6 @@
 //! From what was measured to the report: rates, ratios of neighbours, and what is doubtful about them.
 
 use super::{CeilingResult, PhaseResult, Ratio, Report, SCHEMA_VERSION, numbers};
-use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE};
 use crate::environment::Environment;
 use crate::measure::{PAIRS_FOR_INTERVAL, Spread, paired_ratios};
 use crate::target::Via;
@@ -157,8 +156,7 @@ fn ceiling(name: &str, clients: usize, per_second: &[f64]) -> Option<CeilingResu
     })
 }
 
-/// Every target to the first plain directory, and to each ceiling that is above it: the transport's is above all that
-/// go through it, the null file system's above mounts, the store's above whatever is layered on it.
+/// Every target to the first plain directory, and to each ceiling that bounds it.
 fn ratios(report: &Report) -> Vec<Ratio> {
     let reference = report.results.iter().find(|result| result.via == "path").map(|result| result.target.clone());
     let mut ratios = Vec::new();
@@ -171,14 +169,8 @@ fn ratios(report: &Report) -> Vec<Ratio> {
             ratios.extend(ratio(result, "path", &plain.rate().samples));
         }
         for ceiling in &report.ceilings {
-            let over = match ceiling.name.as_str() {
-                REQUEST_REPLY => result.via == "library",
-                NULL_FUSE => result.via == "mount",
-                STORE => result.via != "path",
-                _ => false,
-            };
             let phase = ceiling.phase.as_ref().is_none_or(|phase| *phase == result.phase);
-            if over && phase && ceiling.clients == result.clients {
+            if ceiling.bounds(&result.via) && phase && ceiling.clients == result.clients {
                 ratios.extend(ratio(result, &ceiling.name, &ceiling.samples));
             }
         }

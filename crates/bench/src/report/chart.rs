@@ -9,7 +9,7 @@ pub use latencies::latencies;
 pub use rates::rates;
 
 /// Width of a drawing in its own units, which are pixels until the page scales it.
-const WIDTH: f64 = 560.0;
+const WIDTH: f64 = 420.0;
 
 /// Text for HTML and for attributes in double quotes.
 pub fn escape(text: &str) -> String {

@@ -45,9 +45,13 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
-/// Two digits after the point below 10, else one: `0.42`, `13.1`.
+/// Two digits after the point, three below a tenth, one above 10: `0.42`, `0.031`, `13.1`.
 pub fn ratio(value: f64) -> String {
-    if value < 9.995 { format!("{value:.2}") } else { format!("{value:.1}") }
+    match value {
+        x if x < 0.0995 => format!("{x:.3}"),
+        x if x < 9.995 => format!("{x:.2}"),
+        x => format!("{x:.1}"),
+    }
 }
 
 /// `1 client`, `2 clients`.

@@ -82,7 +82,7 @@ fn legend(report: &Report, page: &mut String) {
     }
     let mut names: Vec<&str> = Vec::new();
     for ceiling in &report.ceilings {
-        let shown = ceiling.phase.is_some() || ceiling.name == crate::ceilings::REQUEST_REPLY;
+        let shown = report.results.iter().any(|result| ceiling.bounds(&result.via));
         if shown && !names.contains(&ceiling.name.as_str()) {
             names.push(&ceiling.name);
         }
@@ -102,8 +102,9 @@ fn rates(report: &Report, page: &mut String) {
     let _ = write!(
         page,
         "<h2>Rates</h2>\n<p class=\"soft\">{}; a bar is the median of the turns, its whisker goes from the slowest to the \
-         fastest. Each drawing has its own scale.</p>\n<div class=\"cards\">\n",
-        capital(report.unit())
+         fastest. Each drawing has its own scale.</p>\n{}",
+        capital(report.unit()),
+        cards(report)
     );
     for phase in report.phases() {
         let title = escape(&capital(Phase::title(phase)));
@@ -115,13 +116,19 @@ fn rates(report: &Report, page: &mut String) {
 fn latencies(report: &Report, page: &mut String) {
     page.push_str(
         "<h2>Latencies</h2>\n<p class=\"soft\">Of single operations, all turns together, on a logarithmic axis: the large \
-         dot is the median, the small one the 99th percentile, the stroke the 99.9th.</p>\n<div class=\"cards\">\n",
+         dot is the median, the small one the 99th percentile, the stroke the 99.9th.</p>\n",
     );
+    page.push_str(cards(report));
     for phase in report.phases() {
         let title = escape(&capital(Phase::title(phase)));
         let _ = writeln!(page, "<section class=\"card\"><h3>{title}</h3>{}</section>", chart::latencies(report, phase));
     }
     page.push_str("</div>\n");
+}
+
+/// Three beside each other where there is room; two and four phases in pairs.
+fn cards(report: &Report) -> &'static str {
+    if report.phases().len().is_multiple_of(2) { "<div class=\"cards pairs\">\n" } else { "<div class=\"cards\">\n" }
 }
 
 fn capital(text: &str) -> String {

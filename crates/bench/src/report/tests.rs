@@ -137,7 +137,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
     for forbidden in ["http://", "https://", "//cdn", "src=", "href=", "<script", "@import", "url(", "NaN", "inf"] {
         assert!(!page.contains(forbidden), "{forbidden} in the page");
     }
-    assert_eq!(page.matches("<svg viewBox=\"0 0 560").count(), 6, "rates and latencies of three phases");
+    assert_eq!(page.matches("<svg viewBox=\"0 0 420").count(), 6, "rates and latencies of three phases");
     assert!(page.contains("&lt;x&gt;&amp;y") && !page.contains("<x>"));
     assert!(page.contains("'it'\\''s'"), "the command line can be typed again");
     well_formed(&Report { results: Vec::new(), ..sample(1, 1.0) }.to_html());

@@ -6,12 +6,12 @@ use super::{WIDTH, colour, escape};
 use crate::report::{PhaseResult, Report, numbers};
 use std::fmt::Write;
 
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 22.0;
-const TOP: f64 = 10.0;
-const ROW: f64 = 20.0;
-/// Between one number of clients and the next.
-const GAP: f64 = 12.0;
+const LEFT: f64 = 112.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 4.0;
+const ROW: f64 = 19.0;
+/// Above each number of clients, for its name.
+const HEADING: f64 = 22.0;
 const BOTTOM: f64 = 26.0;
 
 pub fn latencies(report: &Report, phase: &str) -> String {
@@ -20,7 +20,7 @@ pub fn latencies(report: &Report, phase: &str) -> String {
     let low = results.iter().map(|result| result.latency_us.p50).fold(f64::MAX, f64::min).min(1e9);
     let high = results.iter().map(|result| result.latency_us.p999).fold(0.0, f64::max);
     let scale = Logarithmic::new(low, high, LEFT, WIDTH - RIGHT);
-    let block = ROW * targets.len() as f64 + GAP;
+    let block = ROW * targets.len() as f64 + HEADING;
     let bottom = TOP + block * clients.len() as f64;
     let height = bottom + BOTTOM;
 
@@ -41,13 +41,13 @@ pub fn latencies(report: &Report, phase: &str) -> String {
         let _ = write!(
             svg,
             "<text class=\"label\" x=\"0\" y=\"{:.1}\">{}</text>",
-            top + ROW * 0.5 + 4.5,
+            top + HEADING - 6.0,
             numbers::clients(*count)
         );
         for result in results.iter().filter(|result| result.clients == *count) {
             let target = (result.via.as_str(), result.target.as_str());
             let n = targets.iter().position(|known| *known == target).unwrap_or(0);
-            row(report, &scale, result, n, top + ROW * (n as f64 + 0.5), &mut svg);
+            row(report, &scale, result, n, top + HEADING + ROW * (n as f64 + 0.5), &mut svg);
         }
     }
     svg.push_str("</svg>");
@@ -92,7 +92,7 @@ fn row(report: &Report, scale: &Logarithmic, result: &PhaseResult, n: usize, y: 
 
 /// The end of a long place says more than its beginning.
 fn shortened(label: &str) -> String {
-    const MAX: usize = 14;
+    const MAX: usize = 16;
     let len = label.chars().count();
     if len <= MAX { label.to_owned() } else { format!("…{}", label.chars().skip(len - MAX + 1).collect::<String>()) }
 }

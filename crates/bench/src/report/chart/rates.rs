@@ -1,5 +1,5 @@
 //! Rates of one phase: a group of bars for each number of clients, a bar a target; whiskers from the slowest turn to
-//! the fastest; ceilings as lines across the group.
+//! the fastest; what bounds a target is a line above its bar.
 
 use super::axis::linear_ticks;
 use super::{WIDTH, colour, escape};
@@ -7,12 +7,15 @@ use crate::report::{CeilingResult, PhaseResult, Report, numbers};
 use std::fmt::Write;
 
 const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 56.0;
-const RIGHT: f64 = 8.0;
+const LEFT: f64 = 50.0;
+const RIGHT: f64 = 4.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 30.0;
 /// Widest a bar may be: few targets should not become blocks.
 const BAR_MAX: f64 = 46.0;
+/// Narrower bars have no room for their figures, which the table below has too.
+const LABELLED: f64 = 24.0;
+const FIGURE_HEIGHT: f64 = 11.0;
 /// A ceiling further above the highest bar than this would flatten all bars; it is written above the group instead.
 const CEILING_IN_SIGHT: f64 = 2.5;
 
@@ -20,56 +23,67 @@ pub fn rates(report: &Report, phase: &str) -> String {
     let clients = report.clients();
     let results: Vec<&PhaseResult> = report.results.iter().filter(|result| result.phase == phase).collect();
     let highest = results.iter().map(|result| result.rate().max).fold(0.0, f64::max);
-    let ceilings: Vec<&CeilingResult> = report.ceilings.iter().filter(|ceiling| shown(ceiling, phase)).collect();
-    let in_sight = |ceiling: &&&CeilingResult| ceiling.ops_per_s <= highest * CEILING_IN_SIGHT;
-    let top = ceilings.iter().filter(in_sight).map(|ceiling| ceiling.ops_per_s).fold(highest, f64::max);
+    let in_sight = highest * CEILING_IN_SIGHT;
+    let bars: Vec<Bar> = results.iter().map(|result| Bar::new(report, result, &clients)).collect();
+    let limits = bars.iter().flat_map(|bar| bar.ceilings.iter().map(|ceiling| ceiling.ops_per_s));
+    let top = limits.filter(|limit| *limit <= in_sight).fold(highest, f64::max);
     let ticks = linear_ticks(top.max(1.0), 4);
-    let y_max = ticks.last().copied().unwrap_or(1.0);
-    let plot = Plot { y_max };
+    let plot = Plot { y_max: ticks.last().copied().unwrap_or(1.0) };
 
     let title = escape(crate::workloads::mdtest::Phase::title(phase));
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Rates: {title}\">");
-    for tick in &ticks {
-        let y = plot.y(*tick);
+    grid(&plot, &ticks, &mut svg);
+    for bar in &bars {
+        bar.body(report, &plot, &mut svg);
+    }
+    // Above all bars, so that no line crosses a figure.
+    for bar in &bars {
+        bar.limits(&plot, in_sight, &mut svg);
+        bar.figure(&plot, in_sight, &mut svg);
+    }
+    let group = group_width(&clients);
+    for (i, count) in clients.iter().enumerate() {
+        let middle = LEFT + group * (i as f64 + 0.5);
         let _ = write!(
             svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+            "<text class=\"label\" x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            HEIGHT - 9.0,
+            numbers::clients(*count)
+        );
+        let of_group = bars.iter().filter(|bar| bar.result.clients == *count).flat_map(|bar| &bar.ceilings);
+        let mut above: Vec<String> = of_group
+            .filter(|ceiling| ceiling.ops_per_s > in_sight)
+            .map(|ceiling| format!("{} {}", escape(&ceiling.name), numbers::short(ceiling.ops_per_s)))
+            .collect();
+        above.dedup();
+        if !above.is_empty() {
+            let _ = write!(
+                svg,
+                "<text class=\"note\" x=\"{middle:.1}\" y=\"11\" text-anchor=\"middle\">↑ {}</text>",
+                above.join(", ")
+            );
+        }
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn group_width(clients: &[usize]) -> f64 {
+    (WIDTH - LEFT - RIGHT) / clients.len().max(1) as f64
+}
+
+fn grid(plot: &Plot, ticks: &[f64], svg: &mut String) {
+    for tick in ticks {
+        let (y, class) = (plot.y(*tick), if *tick == 0.0 { "axis" } else { "grid" });
+        let _ = write!(
+            svg,
+            "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             WIDTH - RIGHT,
             LEFT - 8.0,
             y + 4.0,
-            tick_label(*tick, y_max)
+            tick_label(*tick, plot.y_max)
         );
-    }
-    let group = (WIDTH - LEFT - RIGHT) / clients.len().max(1) as f64;
-    for (i, count) in clients.iter().enumerate() {
-        let left = LEFT + group * i as f64;
-        let of_group: Vec<&&PhaseResult> = results.iter().filter(|result| result.clients == *count).collect();
-        bars(report, &plot, &of_group, left, group, &mut svg);
-        let here: Vec<&&CeilingResult> = ceilings.iter().filter(|ceiling| ceiling.clients == *count).collect();
-        lines(&plot, &here, highest * CEILING_IN_SIGHT, left, group, &mut svg);
-        let _ = write!(
-            svg,
-            "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            left + group / 2.0,
-            HEIGHT - 9.0,
-            numbers::clients(*count)
-        );
-    }
-    let base = plot.y(0.0);
-    let _ = write!(
-        svg,
-        "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{base:.1}\" y2=\"{base:.1}\"/></svg>",
-        WIDTH - RIGHT
-    );
-    svg
-}
-
-/// The best of the transport's variants stands for all of them.
-fn shown(ceiling: &CeilingResult, phase: &str) -> bool {
-    match &ceiling.phase {
-        Some(of) => of == phase,
-        None => ceiling.name == crate::ceilings::REQUEST_REPLY,
     }
 }
 
@@ -98,81 +112,111 @@ fn tick_label(tick: f64, max: f64) -> String {
     format!("{}{name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn bars(report: &Report, plot: &Plot, results: &[&&PhaseResult], left: f64, group: f64, svg: &mut String) {
-    let targets = report.targets();
-    let slot = (group * 0.84 / targets.len().max(1) as f64).min(BAR_MAX + 6.0);
-    let width = (slot - 4.0).max(2.0);
-    let start = left + (group - slot * targets.len() as f64) / 2.0;
-    for result in results {
-        let target = (result.via.as_str(), result.target.as_str());
-        let n = targets.iter().position(|known| *known == target).unwrap_or(0);
-        let rate = result.rate();
-        let x = start + slot * n as f64 + 2.0;
-        let (y, base, middle) = (plot.y(rate.median), plot.y(0.0), x + width / 2.0);
+/// One target with one number of clients, and what bounds it.
+struct Bar<'a> {
+    result: &'a PhaseResult,
+    ceilings: Vec<&'a CeilingResult>,
+    target: usize,
+    x: f64,
+    width: f64,
+}
+
+impl<'a> Bar<'a> {
+    fn new(report: &'a Report, result: &'a PhaseResult, clients: &[usize]) -> Bar<'a> {
+        let targets = report.targets();
+        let place = (result.via.as_str(), result.target.as_str());
+        let target = targets.iter().position(|known| *known == place).unwrap_or(0);
+        let group = group_width(clients);
+        let index = clients.iter().position(|count| *count == result.clients).unwrap_or(0);
+        let slot = (group * 0.88 / targets.len().max(1) as f64).min(BAR_MAX + 6.0);
+        let start = LEFT + group * index as f64 + (group - slot * targets.len() as f64) / 2.0;
+        let here = |ceiling: &&CeilingResult| {
+            ceiling.bounds(&result.via)
+                && ceiling.clients == result.clients
+                && ceiling.phase.as_ref().is_none_or(|phase| *phase == result.phase)
+        };
+        Bar {
+            result,
+            ceilings: report.ceilings.iter().filter(here).collect(),
+            target,
+            x: start + slot * target as f64 + 2.0,
+            width: (slot - 4.0).max(2.0),
+        }
+    }
+
+    fn middle(&self) -> f64 {
+        self.x + self.width / 2.0
+    }
+
+    fn body(&self, report: &Report, plot: &Plot, svg: &mut String) {
+        let (rate, x, width) = (self.result.rate(), self.x, self.width);
+        let (y, base) = (plot.y(rate.median), plot.y(0.0));
         let radius = 3.0_f64.min((base - y).max(0.0)).min(width / 2.0);
         let _ = write!(
             svg,
             "<g><title>{} with {}: {} {} (from {} to {})</title>\
              <path class=\"{}\" d=\"M{x:.1} {base:.1}V{:.1}q0 -{radius:.1} {radius:.1} -{radius:.1}h{:.1}q{radius:.1} 0 \
              {radius:.1} {radius:.1}V{base:.1}z\"/>",
-            escape(&report.label(&result.via, &result.target)),
-            numbers::clients(result.clients),
+            escape(&report.label(&self.result.via, &self.result.target)),
+            numbers::clients(self.result.clients),
             numbers::grouped(rate.median),
             report.unit(),
             numbers::grouped(rate.min),
             numbers::grouped(rate.max),
-            colour(n),
+            colour(self.target),
             y + radius,
             width - 2.0 * radius,
         );
         let (low, high) = (plot.y(rate.min), plot.y(rate.max));
         if low - high >= 1.5 {
             let cap = (width / 5.0).min(5.0);
+            let (middle, left) = (self.middle(), self.middle() - cap);
             let _ = write!(
                 svg,
-                "<path class=\"whisker\" d=\"M{middle:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h{:.1}M{:.1} {high:.1}h{:.1}\"/>",
-                middle - cap,
+                "<path class=\"whisker\" d=\"M{middle:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}h{:.1}M{left:.1} {high:.1}h{:.1}\"/>",
                 2.0 * cap,
-                middle - cap,
                 2.0 * cap
-            );
-        }
-        if width >= 18.0 {
-            let _ = write!(
-                svg,
-                "<text class=\"value\" x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                high.min(y) - 5.0,
-                numbers::short(rate.median).replace(' ', "\u{2009}")
             );
         }
         svg.push_str("</g>");
     }
-}
 
-fn lines(plot: &Plot, ceilings: &[&&CeilingResult], in_sight: f64, left: f64, group: f64, svg: &mut String) {
-    let mut above = Vec::new();
-    for ceiling in ceilings {
-        let name = escape(&ceiling.name);
-        if ceiling.ops_per_s > in_sight {
-            above.push(format!("{name} {}", numbers::short(ceiling.ops_per_s)));
-            continue;
+    fn limits(&self, plot: &Plot, in_sight: f64, svg: &mut String) {
+        for ceiling in self.ceilings.iter().filter(|ceiling| ceiling.ops_per_s <= in_sight) {
+            let (name, y) = (escape(&ceiling.name), plot.y(ceiling.ops_per_s));
+            let _ = write!(
+                svg,
+                "<g><title>{name}: {}/s (from {} to {})</title>\
+                 <line class=\"ceiling {name}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/></g>",
+                numbers::grouped(ceiling.ops_per_s),
+                numbers::grouped(ceiling.min),
+                numbers::grouped(ceiling.max),
+                self.x - 2.0,
+                self.x + self.width + 2.0,
+            );
         }
-        let (y, from, to) = (plot.y(ceiling.ops_per_s), left + group * 0.04, left + group * 0.96);
-        let _ = write!(
-            svg,
-            "<g><title>{name}: {}/s (from {} to {})</title>\
-             <line class=\"ceiling {name}\" x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/></g>",
-            numbers::grouped(ceiling.ops_per_s),
-            numbers::grouped(ceiling.min),
-            numbers::grouped(ceiling.max),
-        );
     }
-    if !above.is_empty() {
+
+    fn figure(&self, plot: &Plot, in_sight: f64, svg: &mut String) {
+        if self.width < LABELLED {
+            return;
+        }
+        let rate = self.result.rate();
+        let mut y = plot.y(rate.max) - 5.0;
+        let mut limits: Vec<f64> = self.ceilings.iter().map(|ceiling| ceiling.ops_per_s).collect();
+        limits.sort_by(f64::total_cmp);
+        for limit in limits.into_iter().filter(|limit| *limit <= in_sight).map(|limit| plot.y(limit)) {
+            // A line that would go through the figure lifts it.
+            if (y - FIGURE_HEIGHT..y + 4.0).contains(&limit) {
+                y = limit - 5.0;
+            }
+        }
         let _ = write!(
             svg,
-            "<text class=\"note\" x=\"{:.1}\" y=\"11\" text-anchor=\"middle\">↑ {}</text>",
-            left + group / 2.0,
-            above.join(", ")
+            "<text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            self.middle(),
+            y,
+            numbers::short(rate.median).replace(' ', "\u{2009}")
         );
     }
 }

@@ -42,7 +42,13 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Format(commands::format::Arguments),
+    Serve(commands::serve::Arguments),
+    Mount(commands::mount::Arguments),
+    Umount(commands::umount::Arguments),
+    Status(commands::status::Arguments),
+    Info(commands::info::Arguments),
     Stats(commands::stats::Arguments),
+    Bench(commands::bench::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),
 }

@@ -11,12 +11,13 @@
 
 mod commands;
 mod config;
-mod control;
 mod definition;
-mod mount_table;
+mod metrics;
 mod output;
 mod problem;
 mod quantity;
+mod server;
+mod signals;
 
 pub use definition::definition;
 pub use problem::Exit;
@@ -30,6 +31,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(arguments: Vec<OsString>) -> Exit {
+    let arguments = commands::mount_helper::translate(&arguments).unwrap_or(arguments);
     let parsed = config::with_file(definition::definition(), &arguments);
     let result = parsed.and_then(|command| match command.try_get_matches_from(arguments) {
         Ok(matches) => {
@@ -54,7 +56,13 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     let output = Output::new(varve.global.json);
     match &varve.command {
         Command::Format(arguments) => commands::format::run(arguments, &output),
+        Command::Serve(arguments) => commands::serve::run(arguments, &output),
+        Command::Mount(arguments) => commands::mount::run(arguments, &varve.global.log, &output),
+        Command::Umount(arguments) => commands::umount::run(arguments, &output),
+        Command::Status(arguments) => commands::status::run(arguments, &output),
+        Command::Info(arguments) => commands::info::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),
+        Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments, &output),
     }

@@ -46,14 +46,6 @@ impl Output {
         };
         print_line(&line)
     }
-
-    /// A line for a person who watches; nothing otherwise.
-    pub fn progress(&self, line: &str) {
-        if self.shows_progress() {
-            // A terminal that went away is no reason to stop the work.
-            let _ = writeln!(io::stderr(), "{line}");
-        }
-    }
 }
 
 /// Prints `text` and a newline unless it ends with one. A reader who closed the pipe has what they wanted.

@@ -1,6 +1,13 @@
 //! One file a command: its arguments, what it does, what it prints.
 
+pub mod bench;
 pub mod completions;
 pub mod format;
+pub mod info;
 pub mod man;
+pub mod mount;
+pub mod mount_helper;
+pub mod serve;
 pub mod stats;
+pub mod status;
+pub mod umount;

@@ -1,25 +1,20 @@
 //! `varve stats DIR`: what a mount has done, and how fast.
 
-use crate::control::{self, OperationStats, Stats};
-use crate::mount_table;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
-use serde::Serialize;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Instant;
 
-/// A mount that does not answer within this is stuck, and the user should hear of it.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-
-/// Show what a mount does: rates and latencies of each operation
+/// Show what a mount does: how often, how fast and with what latency
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Directory on which the volume is mounted, or anything below
+    /// Directory on which the volume is mounted
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Show the rates of each interval, until interrupted [default: totals since the mount began, once]
+    /// Show what happened in each interval, until interrupted [default: totals since the mount began, once]
     #[arg(long, short, value_name = "DURATION")]
     interval: Option<Span>,
     /// With --interval: end after so many
@@ -27,14 +22,36 @@ pub struct Arguments {
     count: Option<u64>,
 }
 
+/// What the mount counts (`varve_fuse::stats`).
+#[derive(Clone, Deserialize)]
+struct Counters {
+    pid: u32,
+    requests: u64,
+    retries: u64,
+    reconnects: u64,
+    operations: Vec<Operation>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Operation {
+    operation: String,
+    calls: u64,
+    errors: u64,
+    total_ns: u64,
+    /// Bucket `i` counts latencies below `2^i` microseconds that are in no earlier one.
+    latency_log2_us: Vec<u64>,
+}
+
 #[derive(Serialize)]
 struct Shown {
     directory: PathBuf,
-    #[serde(flatten)]
-    stats: Stats,
-    /// The time that the counts are of.
-    interval_s: f64,
-    rates: Vec<Rate>,
+    pid: u32,
+    /// The seconds that the counts are of; absent where they are of the mount's whole life.
+    interval_s: Option<f64>,
+    requests: u64,
+    retries: u64,
+    reconnects: u64,
+    operations: Vec<Rate>,
 }
 
 #[derive(Serialize)]
@@ -42,107 +59,137 @@ struct Rate {
     operation: String,
     calls: u64,
     errors: u64,
-    per_s: f64,
+    per_s: Option<f64>,
     mean_us: f64,
+    /// The latency below which half of the calls were, up to a power of two.
     p50_us: Option<u64>,
     p99_us: Option<u64>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let mount = find(&arguments.directory)?;
-    let ask = || {
-        control::ask_stats(mount.device, ANSWER_DEADLINE).map_err(|error| {
-            Problem::new(format!("the mount at {} does not answer", mount.directory.display()))
-                .caused_by(&error)
-                .next("It may belong to another user or another network namespace, or its process hangs.")
-        })
-    };
-    let mut before = ask()?;
     let Some(interval) = arguments.interval else {
-        let seconds = before.uptime_s;
-        let rates = before.operations.iter().filter_map(|now| rate(now, None, seconds)).collect();
-        return show(output, &mount.directory, before, seconds, rates);
+        show(arguments, output, &read(arguments)?, None)?;
+        return Ok(Exit::Done);
     };
-    let mut left = arguments.count.unwrap_or(u64::MAX);
-    let mut asked = Instant::now();
-    while left > 0 {
+    let mut before = read(arguments)?;
+    let mut since = Instant::now();
+    for _ in 0..arguments.count.unwrap_or(u64::MAX) {
         std::thread::sleep(interval.0);
-        let now = ask()?;
-        let seconds = asked.elapsed().as_secs_f64();
-        asked = Instant::now();
-        let pairs = now.operations.iter().zip(&before.operations);
-        let rates = pairs.filter_map(|(now, before)| rate(now, Some(before), seconds)).collect();
-        before = now.clone();
-        show(output, &mount.directory, now, seconds, rates)?;
-        left -= 1;
+        let now = read(arguments)?;
+        let seconds = since.elapsed().as_secs_f64();
+        since = Instant::now();
+        show(arguments, output, &now, Some((&before, seconds)))?;
+        before = now;
     }
     Ok(Exit::Done)
 }
 
-/// The Varve mount that `path` is in.
-pub fn find(path: &Path) -> Result<mount_table::Mount> {
-    let failed = |error: std::io::Error| Problem::new(format!("cannot find {}", path.display())).caused_by(&error);
-    let resolved = std::fs::canonicalize(path).map_err(failed)?;
-    let mount = mount_table::mount_of(&resolved).map_err(failed)?;
-    mount.filter(|mount| mount.file_system == mount_table::FILE_SYSTEM).ok_or_else(|| {
-        Problem::new(format!("{} is not in a mounted volume", path.display()))
-            .next("Mount one with: varve mount STORE DIR")
+fn read(arguments: &Arguments) -> Result<Counters> {
+    let directory = &arguments.directory;
+    let failed = || Problem::new(format!("cannot read the counters of {}", directory.display()));
+    let text = varve_fuse::stats(directory).map_err(|error| {
+        failed().caused_by(&error).next("Give the directory on which a volume is mounted.")
+    })?;
+    serde_json::from_str(&text).map_err(|error| {
+        failed().caused_by(&error).next("The mount may be of another version of varve.")
     })
 }
 
-/// What was counted since `before`; `None` where nothing was.
-fn rate(now: &OperationStats, before: Option<&OperationStats>, seconds: f64) -> Option<Rate> {
-    let calls = now.calls - before.map_or(0, |before| before.calls);
+/// Shows what was counted since `before` and the seconds between.
+fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(&Counters, f64)>) -> Result<()> {
+    let earlier = before.map(|(counters, _)| counters);
+    let seconds = before.map(|(_, seconds)| seconds);
+    let since = |count: fn(&Counters) -> u64| count(now).saturating_sub(earlier.map_or(0, count));
+    let operations = now.operations.iter().filter_map(|operation| {
+        let earlier = earlier?.operations.iter().find(|before| before.operation == operation.operation);
+        rate(operation, earlier, seconds)
+    });
+    let totals = now.operations.iter().filter_map(|operation| rate(operation, None, seconds));
+    let shown = Shown {
+        directory: arguments.directory.clone(),
+        pid: now.pid,
+        interval_s: seconds,
+        requests: since(|counters| counters.requests),
+        retries: since(|counters| counters.retries),
+        reconnects: since(|counters| counters.reconnects),
+        operations: if earlier.is_some() { operations.collect() } else { totals.collect() },
+    };
+    output.result("stats", &shown, text)
+}
+
+/// What was counted of one operation; `None` where nothing was.
+fn rate(now: &Operation, before: Option<&Operation>, seconds: Option<f64>) -> Option<Rate> {
+    let since = |count: fn(&Operation) -> u64| count(now).saturating_sub(before.map_or(0, count));
+    let calls = since(|operation| operation.calls);
     if calls == 0 {
         return None;
     }
-    let earlier = before.map(|before| before.latency_log2_us.clone()).unwrap_or_default();
-    let earlier = earlier.into_iter().chain(std::iter::repeat(0));
-    let latency: Vec<u64> = now.latency_log2_us.iter().zip(earlier).map(|(now, before)| now - before).collect();
+    let earlier = |bucket: usize| before.and_then(|before| before.latency_log2_us.get(bucket)).copied().unwrap_or(0);
+    let buckets = now.latency_log2_us.iter().enumerate();
+    let latency: Vec<u64> = buckets.map(|(bucket, count)| count.saturating_sub(earlier(bucket))).collect();
     Some(Rate {
         operation: now.operation.clone(),
         calls,
-        errors: now.errors - before.map_or(0, |before| before.errors),
-        per_s: calls as f64 / seconds,
-        mean_us: (now.total_ns - before.map_or(0, |before| before.total_ns)) as f64 / 1e3 / calls as f64,
-        p50_us: control::quantile_us(&latency, 0.5),
-        p99_us: control::quantile_us(&latency, 0.99),
+        errors: since(|operation| operation.errors),
+        per_s: seconds.map(|seconds| calls as f64 / seconds),
+        mean_us: since(|operation| operation.total_ns) as f64 / 1e3 / calls as f64,
+        p50_us: quantile_us(&latency, 0.5),
+        p99_us: quantile_us(&latency, 0.99),
     })
 }
 
-fn show(output: &Output, directory: &Path, stats: Stats, interval_s: f64, rates: Vec<Rate>) -> Result<Exit> {
-    let shown = Shown { directory: directory.to_owned(), stats, interval_s, rates };
-    output.result("stats", &shown, text)?;
-    Ok(Exit::Done)
+/// The latency in microseconds below which `share` of the counted calls were; `None` where none were.
+fn quantile_us(latency_log2_us: &[u64], share: f64) -> Option<u64> {
+    let total: u64 = latency_log2_us.iter().sum();
+    let wanted = (total as f64 * share).ceil().max(1.0) as u64;
+    let mut seen = 0;
+    let bucket = latency_log2_us.iter().position(|count| {
+        seen += count;
+        seen >= wanted
+    })?;
+    1_u64.checked_shl(bucket as u32)
 }
 
 fn text(shown: &Shown) -> String {
+    let place = shown.directory.display();
+    let span = shown.interval_s.map_or_else(|| "since it began".to_owned(), |seconds| format!("in {seconds:.1} s"));
     let mut lines = format!(
-        "{} on {}, process {}: {} requests, {} sent again, {} reconnects; these {:.1} s:\n",
-        shown.stats.store.display(),
-        shown.directory.display(),
-        shown.stats.pid,
-        shown.stats.requests,
-        shown.stats.retries,
-        shown.stats.reconnects,
-        shown.interval_s,
+        "{place} (process {}) {span}: {} requests, {} of them sent again, {} reconnects\n",
+        shown.pid, shown.requests, shown.retries, shown.reconnects
     );
-    lines += &format!(
-        "{:<12} {:>10} {:>8} {:>10} {:>10} {:>8} {:>8}\n",
-        "operation", "calls", "errors", "calls/s", "mean us", "p50 us", "p99 us"
-    );
-    let below = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| format!("<{limit}"));
-    for rate in &shown.rates {
-        lines += &format!(
-            "{:<12} {:>10} {:>8} {:>10.1} {:>10.1} {:>8} {:>8}\n",
-            rate.operation,
-            rate.calls,
-            rate.errors,
-            rate.per_s,
-            rate.mean_us,
+    let head = ["operation", "calls", "errors", "calls/s", "mean us", "p50 us", "p99 us"].map(str::to_owned);
+    let rows = shown.operations.iter().map(|rate| {
+        [
+            rate.operation.clone(),
+            rate.calls.to_string(),
+            rate.errors.to_string(),
+            rate.per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+            format!("{:.1}", rate.mean_us),
             below(rate.p50_us),
-            below(rate.p99_us)
-        );
+            below(rate.p99_us),
+        ]
+    });
+    for [operation, calls, errors, per_s, mean, p50, p99] in std::iter::once(head).chain(rows) {
+        lines += &format!("{operation:<12} {calls:>10} {errors:>8} {per_s:>10} {mean:>10} {p50:>9} {p99:>9}\n");
     }
     lines
+}
+
+fn below(limit_us: Option<u64>) -> String {
+    limit_us.map_or_else(|| "-".to_owned(), |limit| format!("<{limit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantile_us;
+
+    /// A quantile is the upper end of the bucket it falls into.
+    #[test]
+    fn quantiles_are_read_from_powers_of_two() {
+        let latency = [0, 50, 0, 49, 0, 1];
+        assert_eq!(quantile_us(&latency, 0.5), Some(2));
+        assert_eq!(quantile_us(&latency, 0.99), Some(8));
+        assert_eq!(quantile_us(&latency, 1.0), Some(32));
+        assert_eq!(quantile_us(&[0, 0], 0.5), None);
+    }
 }

@@ -1,0 +1,87 @@
+//! `varve bench`: how fast a volume is, measured beside the storage beneath it and the ceilings above it.
+
+mod mdtest;
+mod null;
+mod stream;
+
+use crate::output::{self, Output};
+use crate::problem::{Exit, Problem, Result};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use varve_bench::Error;
+use varve_bench::report::{Report, compare};
+
+/// Measure a volume beside the storage beneath it
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Debug, Subcommand)]
+enum Workload {
+    Mdtest(mdtest::Arguments),
+    Stream(stream::Arguments),
+}
+
+/// What every workload can do with its report.
+#[derive(Debug, Args)]
+struct ReportFlags {
+    /// Write a self-contained HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Keep the report as JSON, as --json prints it
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Compare with a report that was kept; ends with 3 if a ratio fell by more than a tenth
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    match &arguments.workload {
+        Workload::Mdtest(arguments) => mdtest::run(arguments, output),
+        Workload::Stream(arguments) => stream::run(arguments, output),
+    }
+}
+
+/// The command line, for the report.
+fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+fn explain(error: &Error) -> Problem {
+    match error {
+        Error::Usage(text) => Problem::usage(text.as_str()),
+        other => Problem::new("the benchmark failed").caused_by(other),
+    }
+}
+
+/// Prints the report, keeps it where it shall be kept, and compares it.
+fn deliver(report: &Report, flags: &ReportFlags, output: &Output) -> Result<Exit> {
+    // Read first: the same file may be compared with and saved to.
+    let recorded = flags.compare.as_ref().map(read).transpose()?;
+    let json = report.to_json().map_err(|error| explain(&error))?;
+    if let Some(path) = &flags.page {
+        write(path, &report.to_html())?;
+    }
+    if let Some(path) = &flags.save {
+        write(path, &format!("{json}\n"))?;
+    }
+    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    let fallen = recorded.map(|recorded| compare(report, &recorded)).unwrap_or_default();
+    for regression in &fallen {
+        eprintln!("slower: {regression}");
+    }
+    Ok(if fallen.is_empty() { Exit::Done } else { Exit::Degraded })
+}
+
+fn read(path: &PathBuf) -> Result<Report> {
+    let failed = || Problem::new(format!("cannot compare with {}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed().caused_by(&error))?;
+    Report::from_json(&text).map_err(|error| failed().caused_by(&error))
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| Problem::new(format!("cannot write {}", path.display())).caused_by(&error))
+}

@@ -1,0 +1,204 @@
+//! `varve mount STORE DIR`: a volume as a directory. Where no server runs, the mount's own process serves the volume
+//! (embedded). Without `-f` the work is done by a child in the background, and this returns when the mount answers.
+
+mod background;
+mod options;
+
+use crate::output::Output;
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::Span;
+use crate::server::{self, ServerFlags};
+use crate::signals;
+use clap::Args;
+use options::Options;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use varve_client::{ClientConfig, FileSystem};
+use varve_fuse::Mounted;
+use varve_meta::server::{Server, ServerError};
+use varve_types::VolumeSettings;
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::{LockError, VolumeDir};
+
+/// Mount a volume on a directory
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the volume is: a directory, or a file:// URL of one
+    pub store: StoreUrl,
+    /// Directory to mount on
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, cache=SIZE, embedded, noembedded
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// How long a call goes on trying while its server is away
+    #[arg(long, value_name = "DURATION", default_value_t = Span(ClientConfig::DEADLINE_DEFAULT))]
+    pub deadline: Span,
+    /// Where the background process logs [default: varve/mount-NAME.log in /var/log or in $XDG_STATE_HOME]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerFlags,
+    /// This is the background process; its stdout leads to the one that waits for it
+    #[arg(long, hide = true)]
+    pub in_background: bool,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    store: &'a Path,
+    directory: &'a Path,
+    pid: u32,
+    /// The mount's own process serves the volume; null where the background process knows.
+    embedded: Option<bool>,
+    log_file: Option<&'a Path>,
+}
+
+pub fn run(arguments: &Arguments, log: &str, output: &Output) -> Result<Exit> {
+    let options = Options::parse(arguments)?;
+    let volume = VolumeDir::new(options.store.clone());
+    let settings = volume.read_settings().map_err(|error| {
+        Problem::new(format!("cannot mount {}", options.store.display())).caused_by(&error)
+    })?;
+    if arguments.in_background {
+        let waiting = background::begin()?;
+        let mount = match start(&options, arguments, volume) {
+            Ok(mount) => mount,
+            Err(problem) => {
+                waiting.refuse(&problem);
+                return Err(problem);
+            }
+        };
+        waiting.ready()?;
+        return mount.serve();
+    }
+    if arguments.foreground {
+        let mount = start(&options, arguments, volume)?;
+        show(output, &options, std::process::id(), Some(mount.server.is_some()), None)?;
+        return mount.serve();
+    }
+    let log_file = log_file(arguments, &settings)?;
+    let pid = background::launch(&options, arguments, log, &log_file)?;
+    show(output, &options, pid, None, Some(&log_file))?;
+    Ok(Exit::Done)
+}
+
+fn show(output: &Output, options: &Options, pid: u32, embedded: Option<bool>, log_file: Option<&Path>) -> Result<()> {
+    let shown = Shown { store: &options.store, directory: &options.directory, pid, embedded, log_file };
+    // mount(8) is silent when all went well.
+    output.result("mount", &shown, |_| String::new())
+}
+
+/// A mount that answers, and what stands behind it.
+struct Mount {
+    mounted: Mounted,
+    file_system: Arc<FileSystem>,
+    /// Embedded.
+    server: Option<Arc<Server>>,
+}
+
+fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<Mount> {
+    let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
+    let server = embed(options, arguments, &volume)?.map(Arc::new);
+    let mut config = ClientConfig::new(volume);
+    config.deadline = options.deadline.0;
+    config.read_only = options.fuse.read_only();
+    config.passthrough = options.fuse.passthrough;
+    let file_system = FileSystem::connect(config).map_err(|error| {
+        Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
+    })?;
+    let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse)
+        .map_err(|error| Problem::new(failed()).caused_by(&error))?;
+    // The first answer comes when the kernel and the mount have agreed on how to talk.
+    std::fs::metadata(mounted.target())
+        .map_err(|error| Problem::new(failed()).because(format!("it does not answer: {error}")))?;
+    Ok(Mount { mounted, file_system, server })
+}
+
+/// A server in this process, unless another one has the volume.
+fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir) -> Result<Option<Server>> {
+    if options.embedded == Some(false) {
+        return Ok(None);
+    }
+    let mut config = arguments.server.config(volume.clone())?;
+    options.apply(&mut config);
+    config.embedded = true;
+    let failed = |error: &ServerError| server::explain(format!("cannot mount {}", options.store.display()), error);
+    match Server::start(config) {
+        Ok(server) => Ok(Some(server)),
+        Err(error @ ServerError::Locked(LockError::Held { .. })) => {
+            let record = volume.read_server_record().ok().flatten();
+            if options.embedded == Some(true) {
+                Err(failed(&error))
+            } else if record.is_some_and(|record| record.embedded) {
+                let next = "Unmount it there first. To mount a volume more than once, run `varve serve STORE` before.";
+                Err(failed(&error).next(next))
+            } else {
+                Ok(None)
+            }
+        }
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+impl Mount {
+    /// Until somebody unmounts: then everything acknowledged is durable, or this is an error.
+    fn serve(self) -> Result<Exit> {
+        let unmounter = self.mounted.unmounter();
+        let file_system = Arc::clone(&self.file_system);
+        signals::on_stop(move || match unmounter.unmount() {
+            Ok(()) => {}
+            Err(error) => {
+                // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
+                tracing::warn!("asked to stop: {error}");
+                if let Err(error) = varve_client::now(file_system.sync()) {
+                    tracing::error!("asked to stop, but cannot sync: {error}");
+                }
+            }
+        })?;
+        if let Some(server) = &self.server {
+            let server = Arc::clone(server);
+            let watch = move || {
+                if let Err(error) = server.wait() {
+                    tracing::error!("the server inside this mount has failed: {error}; unmount and mount again");
+                }
+            };
+            let watch = std::thread::Builder::new().name("server-watch".into()).spawn(watch);
+            watch.map_err(|error| Problem::new("cannot start a thread").caused_by(&error))?;
+        }
+        let joined = self.mounted.join();
+        let stopped = self.server.map_or(Ok(()), |server| server.stop(server::STOP_DEADLINE));
+        joined.map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
+        stopped.map_err(|error| server::explain("the server inside this mount did not stop well", &error))?;
+        Ok(Exit::Done)
+    }
+}
+
+/// Where the background process writes what it has to say: the file asked for, or one in the user's place for logs.
+fn log_file(arguments: &Arguments, settings: &VolumeSettings) -> Result<PathBuf> {
+    let path = match &arguments.log_file {
+        Some(path) => std::path::absolute(path),
+        None => {
+            let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let base = if rustix::process::geteuid().is_root() {
+                PathBuf::from("/var/log")
+            } else {
+                let home = || set("HOME").map(|home| home.join(".local/state"));
+                set("XDG_STATE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir)
+            };
+            Ok(base.join("varve").join(format!("mount-{}-{:.8}.log", settings.name, settings.id.to_string())))
+        }
+    };
+    let failed = |error: std::io::Error| {
+        Problem::new("cannot make a log file").caused_by(&error).next("Choose another with --log-file FILE.")
+    };
+    let path = path.map_err(failed)?;
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    Ok(path)
+}

@@ -1,0 +1,86 @@
+//! A mount in the background: this program once more, in a session of its own, which says on its stdout whether the
+//! mount answers. The first process waits for that word; it never forks, so no thread can be lost.
+
+use super::{Arguments, Options};
+use crate::problem::{Problem, Result};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the child says when the mount answers; anything else is why it does not.
+const READY: &str = "ready\n";
+
+/// Starts the background process and waits until its mount answers.
+pub fn launch(options: &Options, arguments: &Arguments, log: &str, log_file: &Path) -> Result<u32> {
+    let failed = |error: std::io::Error| Problem::new("cannot start the mount's background process").caused_by(&error);
+    let open = std::fs::File::options().create(true).append(true).open(log_file);
+    let stderr = open.map_err(|error| {
+        Problem::new(format!("cannot write the log {}", log_file.display()))
+            .caused_by(&error)
+            .next("Choose another with --log-file FILE.")
+    })?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.arg("--log").arg(log).arg("mount").arg("--in-background");
+    for list in &arguments.options {
+        command.arg("-o").arg(list);
+    }
+    command.arg("--deadline").arg(arguments.deadline.to_string());
+    command.arg("--cache").arg(arguments.server.cache.to_string());
+    if let Some(workers) = arguments.server.workers {
+        command.arg("--workers").arg(workers.to_string());
+    }
+    if let Some(directory) = &arguments.server.unix_dir {
+        command.arg("--unix-dir").arg(std::path::absolute(directory).map_err(failed)?);
+    }
+    if let Some(address) = arguments.server.metrics {
+        command.arg("--metrics").arg(address.to_string());
+    }
+    command.arg("--").arg(&options.store).arg(&options.directory);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().map_err(failed)?;
+    let mut word = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut word).map_err(failed)?;
+    if word == READY {
+        return Ok(child.id());
+    }
+    let status = child.wait().map_err(failed)?;
+    let problem = if word.is_empty() {
+        Problem::new("the mount's background process ended before the mount answered").because(status)
+    } else {
+        Problem::new(word.trim_end())
+    };
+    Err(problem.next(format!("Its log is {}", log_file.display())))
+}
+
+/// The process that waits for this one.
+pub struct Waiting {
+    stdout: std::io::Stdout,
+}
+
+/// Leaves the terminal, the session and the working directory of who started this process.
+pub fn begin() -> Result<Waiting> {
+    rustix::process::setsid()
+        .and_then(|_| rustix::process::chdir("/"))
+        .map_err(|error| Problem::new("cannot go into the background").caused_by(&error))?;
+    Ok(Waiting { stdout: std::io::stdout() })
+}
+
+impl Waiting {
+    pub fn ready(self) -> Result<()> {
+        self.say(READY)
+    }
+
+    pub fn refuse(self, problem: &Problem) {
+        if let Err(error) = self.say(&problem.to_string()) {
+            tracing::warn!("nobody hears that the mount has failed: {error}");
+        }
+    }
+
+    /// Says it, then closes stdout, for which the other side waits.
+    fn say(mut self, word: &str) -> Result<()> {
+        let failed = |error: std::io::Error| Problem::new("cannot answer who started this mount").caused_by(&error);
+        self.stdout.write_all(word.as_bytes()).and_then(|()| self.stdout.flush()).map_err(failed)?;
+        let null = std::fs::File::options().write(true).open("/dev/null").map_err(failed)?;
+        rustix::stdio::dup2_stdout(null).map_err(|errno| failed(errno.into()))
+    }
+}

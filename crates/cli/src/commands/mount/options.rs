@@ -1,0 +1,77 @@
+//! What `-o` and the flags of a mount say, taken together.
+
+use super::Arguments;
+use crate::problem::{Problem, Result};
+use crate::quantity::{Bytes, Span};
+use std::path::PathBuf;
+use std::str::FromStr;
+use varve_fuse::MountOptions;
+use varve_meta::server::{ServerConfig, WORKERS_MAX};
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Absolute: a background process has another working directory.
+    pub store: PathBuf,
+    pub directory: PathBuf,
+    pub fuse: MountOptions,
+    pub deadline: Span,
+    /// Whether the mount serves the volume itself; `None`: if nobody else does.
+    pub embedded: Option<bool>,
+    workers: Option<u16>,
+    cache: Option<Bytes>,
+}
+
+impl Options {
+    /// Options of `-o` go before flags of the same meaning, for they were given for this mount.
+    pub fn parse(arguments: &Arguments) -> Result<Options> {
+        let absolute = |path: &std::path::Path| {
+            std::path::absolute(path)
+                .map_err(|error| Problem::new(format!("cannot find {}", path.display())).caused_by(&error))
+        };
+        let store = absolute(arguments.store.directory())?;
+        let mut options = Options {
+            fuse: MountOptions::new(store.to_string_lossy()),
+            store,
+            directory: absolute(&arguments.directory)?,
+            deadline: arguments.deadline,
+            embedded: None,
+            workers: None,
+            cache: None,
+        };
+        for list in &arguments.options {
+            options.add(list).map_err(|why| Problem::usage(format!("-o {list}")).because(why))?;
+        }
+        Ok(options)
+    }
+
+    /// What is ours is taken out; the rest is the door's business. A comma within a value is escaped as `\,`, and
+    /// pieces parted there are put together again as they were.
+    fn add(&mut self, list: &str) -> std::result::Result<(), String> {
+        let mut rest = Vec::new();
+        for option in list.split(',') {
+            match option.split_once('=') {
+                Some(("deadline", value)) => self.deadline = value.parse()?,
+                Some(("cache", value)) => self.cache = Some(value.parse()?),
+                Some(("workers", value)) => self.workers = Some(workers(value)?),
+                None if option == "embedded" => self.embedded = Some(true),
+                None if option == "noembedded" => self.embedded = Some(false),
+                _ => rest.push(option),
+            }
+        }
+        self.fuse.parse(&rest.join(",")).map_err(|error| error.to_string())
+    }
+
+    pub fn apply(&self, config: &mut ServerConfig) {
+        if let Some(workers) = self.workers {
+            config.workers = workers.into();
+        }
+        if let Some(cache) = self.cache {
+            config.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
+        }
+    }
+}
+
+fn workers(value: &str) -> std::result::Result<u16, String> {
+    let workers = u16::from_str(value).ok().filter(|workers| (1..=WORKERS_MAX).contains(&usize::from(*workers)));
+    workers.ok_or_else(|| format!("workers={value}: give a number from 1 to {WORKERS_MAX}"))
+}

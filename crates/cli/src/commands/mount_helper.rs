@@ -1,0 +1,51 @@
+//! `mount.fuse.varve STORE DIR [-o OPTIONS]`: how mount(8) calls this program for a line of fstab(5) whose type is
+//! `fuse.varve`, if a link of that name to it lies in /sbin. Its other flags are turned into `varve mount`'s.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+const NAMES: [&str; 2] = ["mount.fuse.varve", "mount.varve"];
+
+/// The words of `varve mount`, if the program was called by the helper's name.
+pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let name = Path::new(arguments.first()?).file_name()?;
+    if !NAMES.iter().any(|known| name == OsStr::new(known)) {
+        return None;
+    }
+    let mut words: Vec<OsString> = vec!["varve".into(), "mount".into()];
+    let mut rest = arguments[1..].iter();
+    while let Some(argument) = rest.next() {
+        match argument.to_str() {
+            // Of mount(8): be lenient, do not write mtab, be verbose; none means anything here.
+            Some("-s" | "-n" | "-v") => {}
+            // The type, which is known.
+            Some("-t") => {
+                rest.next();
+            }
+            _ => words.push(argument.clone()),
+        }
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::translate;
+    use std::ffi::OsString;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    /// What mount(8) passes on for a line of fstab becomes a mount.
+    #[test]
+    fn mounts_own_flags_are_dropped() {
+        let translated = translate(&words("/sbin/mount.fuse.varve /store /mnt -n -o rw,noatime -s -t fuse.varve"));
+        assert_eq!(translated, Some(words("varve mount /store /mnt -o rw,noatime")));
+    }
+
+    #[test]
+    fn another_name_is_another_program() {
+        assert_eq!(translate(&words("/usr/bin/varve mount /store /mnt")), None);
+    }
+}

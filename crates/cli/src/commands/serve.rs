@@ -1,0 +1,90 @@
+//! `varve serve STORE`: the metadata service, in the foreground, until SIGTERM or SIGINT.
+
+use crate::output::Output;
+use crate::problem::{Exit, Problem, Result};
+use crate::server::{self, ServerFlags};
+use crate::signals;
+use clap::Args;
+use serde::Serialize;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use varve_meta::server::{Server, ServerError};
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::VolumeDir;
+
+/// Serve a volume, in the foreground, until SIGTERM or SIGINT
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the volume is: a directory, or a file:// URL of one
+    store: StoreUrl,
+    /// Where worker 0 listens for TCP, worker 1 on the next port and so on (port 0: any); `none`: Unix sockets only
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    listen: Listen,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// An address to listen at, or none.
+#[derive(Clone, Copy, Debug)]
+struct Listen(Option<SocketAddr>);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Listen, String> {
+        if text == "none" {
+            return Ok(Listen(None));
+        }
+        let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; write host:port, or none"))?;
+        found.next().map(|address| Listen(Some(address))).ok_or_else(|| format!("{text} has no address"))
+    }
+}
+
+#[derive(Serialize)]
+struct Serving {
+    store: PathBuf,
+    pid: u32,
+    workers: Vec<Address>,
+}
+
+#[derive(Serialize)]
+struct Address {
+    unix: Option<String>,
+    tcp: Option<String>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let store = std::path::absolute(arguments.store.directory())
+        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let mut config = arguments.server.config(VolumeDir::new(&store))?;
+    config.listen = arguments.listen.0;
+    let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
+    let running = Arc::new(Server::start(config).map_err(failed)?);
+    let stopped = Arc::clone(&running);
+    signals::on_stop(move || {
+        tracing::info!("stopping");
+        if let Err(error) = stopped.stop(server::STOP_DEADLINE) {
+            tracing::error!("the server did not stop well: {error}");
+        }
+    })?;
+    output.result("serve", &serving(store.clone(), &running), text)?;
+    running.wait().map_err(|error| server::explain(format!("the server of {} has failed", store.display()), &error))?;
+    Ok(Exit::Done)
+}
+
+fn serving(store: PathBuf, server: &Server) -> Serving {
+    let addresses = server.addresses().into_iter();
+    let workers = addresses.map(|address| Address { unix: address.unix, tcp: address.tcp }).collect();
+    Serving { store, pid: std::process::id(), workers }
+}
+
+fn text(serving: &Serving) -> String {
+    let mut lines = format!("serving {}, process {}\n", serving.store.display(), serving.pid);
+    for (index, worker) in serving.workers.iter().enumerate() {
+        let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
+        lines += &format!("  worker {index}: {}\n", places.join(", "));
+    }
+    lines
+}

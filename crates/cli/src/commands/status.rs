@@ -1,0 +1,194 @@
+//! `varve status STORE`: what a volume is, who serves it, and how its shards are.
+
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::{Bytes, Span};
+use clap::Args;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+use varve_client::{ClientConfig, FileSystem, Purpose};
+use varve_types::VolumeSettings;
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::{ServerRecord, VolumeDir};
+
+/// A server that does not answer within this is not well.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Show what a volume is, who serves it, and how its shards are
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the volume is: a directory, or a file:// URL of one
+    store: StoreUrl,
+    /// Show every shard
+    #[arg(long)]
+    shards: bool,
+}
+
+#[derive(Serialize)]
+struct Status {
+    store: PathBuf,
+    volume: Volume,
+    /// Null where nobody serves the volume.
+    server: Option<Server>,
+}
+
+#[derive(Serialize)]
+struct Volume {
+    id: String,
+    name: String,
+    shards: u16,
+    split_threshold: u64,
+    inline_limit_bytes: u32,
+    sync_interval_ms: u64,
+    owner_uid: u32,
+}
+
+#[derive(Serialize)]
+struct Server {
+    host: String,
+    pid: u32,
+    embedded: bool,
+    workers: Vec<Worker>,
+    /// Null where it answers.
+    problem: Option<String>,
+    shards: Vec<Shard>,
+}
+
+#[derive(Serialize)]
+struct Worker {
+    unix: Option<String>,
+    tcp: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Shard {
+    shard: u16,
+    epoch: u64,
+    partitions_loaded: u64,
+    cache_bytes: u64,
+    open_files: u64,
+    log_bytes_unsynced: u64,
+    intents: u64,
+    orphans: u64,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let store = std::path::absolute(arguments.store.directory())
+        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let volume = VolumeDir::new(&store);
+    let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
+    let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
+    let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
+    let server = record.map(|record| ask(&volume, &settings, record));
+    let degraded = server.as_ref().is_some_and(|server| server.problem.is_some());
+    let status = Status {
+        volume: Volume {
+            id: settings.id.to_string(),
+            name: settings.name,
+            shards: settings.shards.get(),
+            split_threshold: settings.split_threshold,
+            inline_limit_bytes: settings.inline_limit,
+            sync_interval_ms: settings.sync_interval.as_millis() as u64,
+            owner_uid: settings.owner_uid,
+        },
+        store,
+        server,
+    };
+    output.result("status", &status, |status| text(status, arguments.shards))?;
+    Ok(if degraded { Exit::Degraded } else { Exit::Done })
+}
+
+/// The recorded server and what it says of its shards.
+fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> Server {
+    let workers = record.workers.into_iter().map(|worker| Worker { unix: worker.unix, tcp: worker.tcp }).collect();
+    let (shards, problem) = match shards(volume, settings) {
+        Ok(shards) => (shards, None),
+        Err(failure) => (Vec::new(), Some(failure.to_string())),
+    };
+    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, shards }
+}
+
+fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<Vec<Shard>> {
+    let mut config = ClientConfig::new(volume.clone());
+    config.purpose = Purpose::Observe;
+    config.deadline = ANSWER_DEADLINE;
+    config.read_only = true;
+    let file_system = FileSystem::connect(config)?;
+    let asked = settings.shards.all().map(|shard| {
+        let status = varve_client::now(file_system.shard_status(shard))?;
+        Ok(Shard {
+            shard: status.shard,
+            epoch: status.epoch,
+            partitions_loaded: status.partitions_loaded,
+            cache_bytes: status.cache_bytes,
+            open_files: status.open_files,
+            log_bytes_unsynced: status.log_bytes_unsynced,
+            intents: status.intents,
+            orphans: status.orphans,
+        })
+    });
+    let shards = asked.collect::<varve_client::Result<Vec<Shard>>>()?;
+    varve_client::now(file_system.shutdown())?;
+    Ok(shards)
+}
+
+fn text(status: &Status, each_shard: bool) -> String {
+    let volume = &status.volume;
+    let mut rows = vec![
+        ("volume", volume.name.clone()),
+        ("id", volume.id.clone()),
+        ("store", status.store.display().to_string()),
+        ("owner", format!("user {}", volume.owner_uid)),
+        ("shards", volume.shards.to_string()),
+        ("split threshold", format!("{} entries", volume.split_threshold)),
+        ("inline limit", Bytes(volume.inline_limit_bytes.into()).to_string()),
+        ("sync interval", Span(Duration::from_millis(volume.sync_interval_ms)).to_string()),
+    ];
+    let Some(server) = &status.server else {
+        rows.push(("server", "none".to_owned()));
+        return columns(&rows);
+    };
+    let kind = if server.embedded { "a mount" } else { "a server" };
+    rows.push(("server", format!("{kind}, process {} on {}", server.pid, server.host)));
+    for worker in &server.workers {
+        let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
+        rows.push(("worker", places.join(", ")));
+    }
+    if let Some(problem) = &server.problem {
+        rows.push(("problem", format!("it does not answer: {problem}")));
+        return columns(&rows);
+    }
+    let sum = |count: fn(&Shard) -> u64| server.shards.iter().map(count).sum::<u64>();
+    rows.extend([
+        ("partitions loaded", sum(|shard| shard.partitions_loaded).to_string()),
+        ("cached", format!("{} bytes", sum(|shard| shard.cache_bytes))),
+        ("open files", sum(|shard| shard.open_files).to_string()),
+        ("not yet fsynced", format!("{} bytes of log", sum(|shard| shard.log_bytes_unsynced))),
+        ("intents", sum(|shard| shard.intents).to_string()),
+        ("orphans", sum(|shard| shard.orphans).to_string()),
+    ]);
+    let table = if each_shard { shard_table(&server.shards) } else { String::new() };
+    columns(&rows) + &table
+}
+
+fn shard_table(shards: &[Shard]) -> String {
+    let mut lines = format!(
+        "\n{:>5} {:>6} {:>10} {:>12} {:>10} {:>10} {:>7} {:>7}\n",
+        "shard", "epoch", "partitions", "cached B", "open files", "unsynced B", "intents", "orphans"
+    );
+    for shard in shards {
+        lines += &format!(
+            "{:>5} {:>6} {:>10} {:>12} {:>10} {:>10} {:>7} {:>7}\n",
+            shard.shard,
+            shard.epoch,
+            shard.partitions_loaded,
+            shard.cache_bytes,
+            shard.open_files,
+            shard.log_bytes_unsynced,
+            shard.intents,
+            shard.orphans
+        );
+    }
+    lines
+}

@@ -1,0 +1,168 @@
+//! What the end-to-end suites share: temporary volumes, servers and mounts that end with the test however it ends,
+//! commands with a deadline.
+//!
+//! Guards end only processes they started, by number, and unmount lazily what would not unmount otherwise, so that a
+//! failed test leaves neither a process nor a mount behind.
+//!
+//! `VARVE_E2E_ON=plain` runs the suites that only need a directory on a plain one: so it is known that a failure is
+//! the volume's and not the suite's.
+
+#![allow(dead_code, reason = "each suite uses its part")]
+
+pub mod mounted;
+pub mod random;
+pub mod tree;
+
+pub use mounted::{Mount, Server, Volume};
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A command of a few calls: far beyond what it takes, far below the time limit of a suite.
+pub const SHORT: Duration = Duration::from_secs(60);
+/// A command over a whole source tree.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// Whether the long counts were asked for (`make soak`).
+pub fn soak() -> bool {
+    std::env::var_os("VARVE_SOAK").is_some_and(|value| value == "1")
+}
+
+pub fn on_plain_directory() -> bool {
+    std::env::var_os("VARVE_E2E_ON").is_some_and(|value| value == "plain")
+}
+
+/// A directory that others may enter, removed at the end.
+pub fn scratch() -> tempfile::TempDir {
+    let directory = tempfile::Builder::new().prefix("varve-e2e-").tempdir().expect("a temporary directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("its owner may chmod it");
+    directory
+}
+
+/// The program under test.
+pub fn varve() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));
+    // Neither the configuration of who runs the tests nor their environment is part of them.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VARVE_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    command
+}
+
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Outcome {
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// # Panics
+    /// If the command did not end with 0.
+    pub fn succeeded(self, what: &str) -> Outcome {
+        assert!(self.status.success(), "{what}: {}\nstdout: {}\nstderr: {}", self.status, self.stdout, self.stderr);
+        self
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("not JSON: {error}\nstdout: {}\nstderr: {}", self.stdout, self.stderr))
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it cannot be started, or has not ended within `deadline`: it is killed then.
+pub fn run(command: &mut Command, deadline: Duration) -> Outcome {
+    let begun = Instant::now();
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {shown}: {error}"));
+    let stdout = drain(child.stdout.take().expect("piped"));
+    let stderr = drain(child.stderr.take().expect("piped"));
+    let status = wait(&mut child, deadline).unwrap_or_else(|| {
+        // It hangs; a kill it may not survive either, if it hangs in the kernel, so nobody waits for it.
+        let _ = child.kill();
+        panic!("{shown} has not ended within {deadline:?}")
+    });
+    let text = |thread: std::thread::JoinHandle<Vec<u8>>| {
+        String::from_utf8_lossy(&thread.join().expect("a reader does not panic")).into_owned()
+    };
+    Outcome { status, stdout: text(stdout), stderr: text(stderr), took: begun.elapsed() }
+}
+
+/// Runs a command that must succeed, within [`LONG`].
+pub fn must(command: &mut Command) -> Outcome {
+    let shown = format!("{command:?}");
+    run(command, LONG).succeeded(&shown)
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A pipe that breaks ends the text; what came before it is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Waits for a child's end; `None` after `deadline`.
+pub fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Asks again and again until `ready` says so.
+///
+/// # Panics
+/// If it has not within `deadline`.
+pub fn until(what: &str, deadline: Duration, mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + deadline;
+    while !ready() {
+        assert!(Instant::now() < end, "{what}: not within {deadline:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A program that [`setup`](../../../../Makefile) builds for the suites, or the one on the path.
+pub fn tool(name: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_BIN_EXE_varve")).ancestors().nth(2).expect("target/PROFILE/varve");
+    let of_workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let built = [target, &of_workspace].map(|target| target.join("tools/bin").join(name));
+    let on_path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&on_path).map(|directory| directory.join(name)).collect::<Vec<_>>();
+    built.into_iter().chain(on_path).find(|path| path.is_file()).unwrap_or_else(|| {
+        panic!("{name} is not there: `make setup` builds it into target/tools/bin")
+    })
+}
+
+/// What a process keeps in memory, in bytes.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is alive");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("proc(5) has VmRSS");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number of KiB");
+    kib * 1024
+}

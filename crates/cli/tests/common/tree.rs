@@ -1,0 +1,119 @@
+//! Real source trees, and whether two trees are equal.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The sources of crates that cargo has unpacked on this machine, those with the smallest files first, until there are
+/// `files` of them; returns paths of directories. Where cargo has fewer, the sources of the system fill up.
+pub fn sources(files: usize) -> Vec<PathBuf> {
+    let mut crates: Vec<(u64, usize, PathBuf)> = registry().into_iter().map(|path| weigh(&path)).collect();
+    // By bytes a file: many small files are what metadata is tested with.
+    crates.sort();
+    let mut fillers = ["/usr/include", "/usr/share/doc", "/usr/share/perl", "/usr/lib/python3"].map(PathBuf::from).into_iter();
+    let mut found = 0;
+    let mut chosen = Vec::new();
+    let mut candidates = crates.into_iter();
+    while found < files {
+        let (_, count, path) = match candidates.next() {
+            Some(next) => next,
+            None => weigh(&fillers.next().unwrap_or_else(|| panic!("only {found} source files on this machine"))),
+        };
+        found += count;
+        chosen.push(path);
+    }
+    chosen
+}
+
+fn registry() -> Vec<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))).expect("a home");
+    let indexes = std::fs::read_dir(home.join("registry/src")).expect("cargo has unpacked this workspace's dependencies");
+    let crates = indexes.flatten().filter_map(|index| std::fs::read_dir(index.path()).ok());
+    crates.flat_map(|entries| entries.flatten().map(|entry| entry.path())).filter(|path| path.is_dir()).collect()
+}
+
+fn weigh(path: &Path) -> (u64, usize, PathBuf) {
+    let (mut bytes, mut count) = (0, 0);
+    walk(path, &mut |_, metadata| {
+        if !metadata.is_dir() {
+            bytes += metadata.len();
+            count += 1;
+        }
+    });
+    (bytes / (count as u64).max(1), count, path.to_owned())
+}
+
+/// What a tree holds: a line for each name with its kind, permissions, size, time and content.
+pub type Manifest = BTreeMap<Vec<u8>, Entry>;
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub mode: u32,
+    /// Of files; a directory's size is the file system's own affair.
+    pub size: u64,
+    /// Of files: whole seconds, for not every tool carries more.
+    pub mtime: i64,
+    /// Of a file its bytes' hash, of a symlink its target's.
+    pub hash: u128,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:o} {} bytes mtime {} {:032x}", self.mode, self.size, self.mtime, self.hash)
+    }
+}
+
+/// Reads the whole tree below `root`. `times`: whether modification times belong to it.
+pub fn manifest(root: &Path, times: bool) -> Manifest {
+    let mut manifest = Manifest::new();
+    walk(root, &mut |path, metadata| {
+        let content = if metadata.is_symlink() {
+            std::fs::read_link(path).expect("a symlink has a target").as_os_str().as_bytes().to_vec()
+        } else if metadata.is_file() {
+            std::fs::read(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+        } else {
+            Vec::new()
+        };
+        let file = metadata.is_file();
+        let entry = Entry {
+            mode: metadata.mode(),
+            size: if file { metadata.len() } else { 0 },
+            mtime: if file && times { metadata.mtime() } else { 0 },
+            hash: xxhash_rust::xxh3::xxh3_128(&content),
+        };
+        if file {
+            assert_eq!(metadata.len(), content.len() as u64, "stat and read disagree on {}", path.display());
+        }
+        let name = path.strip_prefix(root).expect("below the root").as_os_str().as_bytes().to_vec();
+        manifest.insert(name, entry);
+    });
+    manifest
+}
+
+/// # Panics
+/// If the manifests differ; shows the first differences.
+pub fn assert_equal(what: &str, expected: &Manifest, found: &Manifest) {
+    let show = |name: &[u8], entry: Option<&Entry>| format!("{} {entry:?}", String::from_utf8_lossy(name));
+    let names: std::collections::BTreeSet<&Vec<u8>> = expected.keys().chain(found.keys()).collect();
+    let different: Vec<String> = names
+        .into_iter()
+        .filter(|name| expected.get(*name) != found.get(*name))
+        .map(|name| format!("expected {}\n   found {}", show(name, expected.get(name)), show(name, found.get(name))))
+        .collect();
+    let shown = different.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+    assert!(different.is_empty(), "{what}: {} of {} differ:\n{shown}", different.len(), expected.len());
+}
+
+fn walk(directory: &Path, visit: &mut dyn FnMut(&Path, &std::fs::Metadata)) {
+    let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
+    for entry in entries {
+        let path = entry.unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display())).path();
+        let metadata = path.symlink_metadata().unwrap_or_else(|error| panic!("cannot stat {}: {error}", path.display()));
+        visit(&path, &metadata);
+        if metadata.is_dir() {
+            walk(&path, visit);
+        }
+    }
+}

@@ -1,10 +1,113 @@
-use crate::{FileSystem, Handle, Node, Result, XattrMode};
-use varve_types::{Credentials, Errno, InodeId, SetAttributes};
+//! Operations on what a file is: attributes and extended attributes.
+
+use crate::locate::unexpected;
+use crate::{FileSystem, Handle, Node, Operation, Result, XattrMode};
+use std::time::Duration;
+use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, PartitionMap, SetAttributes, Timestamp};
+use varve_wire::{Call, NodeReply, Reply};
+
+/// What a directory's home says of it.
+pub(crate) struct DirectoryReply {
+    pub node: NodeReply,
+    pub parent: InodeId,
+    pub map: PartitionMap,
+    subdirectories: u64,
+    pub lease: Duration,
+}
 
 impl FileSystem {
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
-        let _ = (caller, inode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::GetAttributes, self.attributes_of(caller, inode)).await
+    }
+
+    pub(crate) async fn attributes_of(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+        if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
+            return self.directory_node(caller, inode).await;
+        }
+        let node = self.file_row(caller, inode).await?;
+        // A number that was never looked up here may be a directory's.
+        if node.attributes.kind == FileKind::Directory { self.directory_node(caller, inode).await } else { Ok(node) }
+    }
+
+    /// A file's attributes from its row, with what this client knows better of a file that it has open.
+    pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
+        if let Some(open) = self.files.find(inode) {
+            return self.open_attributes(caller, &open).await;
+        }
+        let reply = self.get_attributes(caller, inode).await?;
+        Ok(self.node(&reply, Duration::ZERO))
+    }
+
+    /// The node of `reply`, just received, or newer if this client has the file open.
+    pub(crate) async fn file_node(&self, reply: NodeReply) -> Result<Node> {
+        match self.files.find(InodeId(reply.inode)) {
+            Some(open) => self.open_attributes(&Credentials::root(), &open).await,
+            None => Ok(self.node(&reply, Duration::ZERO)),
+        }
+    }
+
+    pub(crate) async fn get_attributes(&self, caller: &Credentials, inode: InodeId) -> Result<NodeReply> {
+        match self.core.ask_inode(caller, inode, |at| Call::GetAttributes { at }).await? {
+            Reply::Node(node) => {
+                self.core.inodes.set_by_inode(inode, node.by_inode);
+                Ok(node)
+            }
+            other => Err(unexpected("GetAttributes", &other)),
+        }
+    }
+
+    /// Asks a directory's home.
+    pub(crate) async fn directory_reply(&self, caller: &Credentials, directory: InodeId) -> Result<DirectoryReply> {
+        let call = |_| Call::GetDirectory { directory: directory.0 };
+        match self.core.ask_inode(caller, directory, call).await? {
+            Reply::Directory { node, parent, map, subdirectories, lease_ms, .. } => {
+                self.core.routing.learn(directory, &map);
+                let map = self.core.routing.map(directory);
+                let lease = Duration::from_millis(lease_ms.into());
+                Ok(DirectoryReply { node, parent: InodeId(parent), map, subdirectories, lease })
+            }
+            other => Err(unexpected("GetDirectory", &other)),
+        }
+    }
+
+    /// A directory as its home alone knows it; where it has more partitions, the kernel is told to ask again before it
+    /// shows the attributes to anyone.
+    pub(crate) async fn directory_at_home(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        lease: Duration,
+    ) -> Result<Node> {
+        let reply = self.directory_reply(caller, directory).await?;
+        let mut node = self.node(&reply.node, lease);
+        node.attributes.nlink = nlink(reply.subdirectories);
+        if reply.map.len() > 1 {
+            node.attributes_ttl = Duration::ZERO;
+        }
+        Ok(node)
+    }
+
+    /// A directory's attributes, merged of all its partitions.
+    async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
+        let reply = self.directory_reply(caller, directory).await?;
+        let mut node = self.node(&reply.node, reply.lease);
+        let mut subdirectories = reply.subdirectories;
+        for index in reply.map.iter().skip(1) {
+            let shard = index.shard(directory.shard(), self.core.settings.shards);
+            let status = self.core.ask_shard(shard, Call::PartitionStatus { directory: directory.0 }).await;
+            match status {
+                Ok(Reply::Partition { subdirectories: more, mtime, ctime, .. }) => {
+                    subdirectories += more;
+                    later(&mut node.attributes, mtime.into(), ctime.into());
+                }
+                Ok(other) => return Err(unexpected("PartitionStatus", &other)),
+                // The map is ahead of the shard, or the directory is being removed.
+                Err(failure) if matches!(failure.errno, Errno::ESTALE | Errno::ENOENT) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        node.attributes.nlink = nlink(subdirectories);
+        Ok(node)
     }
 
     /// chmod, chown, truncate and utimensat. `handle`: the open file through which it was asked (ftruncate needs no
@@ -16,14 +119,59 @@ impl FileSystem {
         set: SetAttributes,
         handle: Option<Handle>,
     ) -> Result<Node> {
-        let _ = (caller, inode, set, handle);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::SetAttributes, async {
+            self.check_writable()?;
+            if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
+                self.send_attributes(caller, inode, set).await?;
+                return self.directory_node(caller, inode).await;
+            }
+            match set.size {
+                Some(size) => self.resize_and_set(caller, inode, size, set, handle).await,
+                None => self.set_file_attributes(caller, inode, set).await,
+            }
+        })
+        .await
+    }
+
+    /// Changes of a file other than of its size.
+    pub(crate) async fn set_file_attributes(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        set: SetAttributes,
+    ) -> Result<Node> {
+        if let Some(open) = self.files.find(inode) {
+            return self.set_open_attributes(caller, &open, set).await;
+        }
+        let reply = self.send_attributes(caller, inode, set).await?;
+        Ok(self.node(&reply, Duration::ZERO))
+    }
+
+    pub(crate) async fn send_attributes(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        set: SetAttributes,
+    ) -> Result<NodeReply> {
+        match self.core.ask_inode(caller, inode, |at| Call::SetAttributes { at, set: set.into() }).await? {
+            Reply::Node(node) => {
+                self.core.inodes.set_by_inode(inode, node.by_inode);
+                Ok(node)
+            }
+            other => Err(unexpected("SetAttributes", &other)),
+        }
     }
 
     /// The whole value; `ENODATA` if there is none of that name.
     pub async fn get_xattr(&self, caller: &Credentials, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let _ = (caller, inode, name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Xattr, async {
+            let call = |at| Call::GetXattr { at, name: name.to_vec() };
+            match self.core.ask_inode(caller, inode, call).await? {
+                Reply::Xattr(value) => Ok(value),
+                other => Err(unexpected("GetXattr", &other)),
+            }
+        })
+        .await
     }
 
     pub async fn set_xattr(
@@ -34,17 +182,50 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let _ = (caller, inode, name, value, mode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Xattr, async {
+            self.check_writable()?;
+            let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
+            match self.core.ask_inode(caller, inode, call).await? {
+                Reply::Done | Reply::Node(_) => {
+                    // Files with xattrs have inode rows.
+                    self.core.inodes.set_by_inode(inode, true);
+                    Ok(())
+                }
+                other => Err(unexpected("SetXattr", &other)),
+            }
+        })
+        .await
     }
 
     pub async fn list_xattrs(&self, caller: &Credentials, inode: InodeId) -> Result<Vec<Vec<u8>>> {
-        let _ = (caller, inode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Xattr, async {
+            match self.core.ask_inode(caller, inode, |at| Call::ListXattrs { at }).await? {
+                Reply::Xattrs(names) => Ok(names),
+                other => Err(unexpected("ListXattrs", &other)),
+            }
+        })
+        .await
     }
 
     pub async fn remove_xattr(&self, caller: &Credentials, inode: InodeId, name: &[u8]) -> Result<()> {
-        let _ = (caller, inode, name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Xattr, async {
+            self.check_writable()?;
+            let call = |at| Call::RemoveXattr { at, name: name.to_vec() };
+            match self.core.ask_inode(caller, inode, call).await? {
+                Reply::Done | Reply::Node(_) => Ok(()),
+                other => Err(unexpected("RemoveXattr", &other)),
+            }
+        })
+        .await
     }
+}
+
+/// Names of a directory with so many subdirectories: its own, its `.`, and each one's `..`.
+fn nlink(subdirectories: u64) -> u32 {
+    u32::try_from(subdirectories.saturating_add(2)).unwrap_or(u32::MAX)
+}
+
+fn later(attributes: &mut Attributes, mtime: Timestamp, ctime: Timestamp) {
+    attributes.mtime = attributes.mtime.max(mtime);
+    attributes.ctime = attributes.ctime.max(ctime);
 }

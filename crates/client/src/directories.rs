@@ -1,5 +1,28 @@
-use crate::{FileSystem, Node, Result};
-use varve_types::{Credentials, Errno, FileKind, InodeId};
+//! Listings: a stream of batches in the order of hashes, each from the shard that holds that part of the directory. An open
+//! directory keeps one batch, whatever the directory's size.
+
+mod cookies;
+
+use crate::inodes::Sighting;
+use crate::locate::unexpected;
+use crate::{Failure, FileSystem, Node, Operation, Result};
+use cookies::{AFTER_DOT, AFTER_DOT_DOT, Cookies, Position};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameHash};
+use varve_wire::{Call, Child, EntryReply, Reply};
+use varve_world::random;
+
+/// Batches of a plain listing: some hundreds of names, so that the first come at once and a large directory takes few
+/// requests.
+const BATCH_BYTES: u32 = 64 * 1024;
+
+/// The first batch of a listing with attributes, which must be newer than the reader's question: what is left over is asked
+/// again. The kernel's buffer often holds a page.
+const PLUS_BATCH_BYTES_MIN: u32 = 8 * 1024;
 
 /// An open directory of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,10 +41,63 @@ pub struct DirectoryEntry<'a> {
     pub node: Option<Node>,
 }
 
+/// What was last fetched: all names with hashes from `from` to before `next`.
+struct Batch {
+    from: u64,
+    /// Ordered by hash, then by name.
+    children: Vec<Child>,
+    /// `None`: up to the end of the directory.
+    next: Option<u64>,
+}
+
+impl Batch {
+    fn covers(&self, position: &Position) -> bool {
+        self.from <= position.hash() && self.next.is_none_or(|next| position.hash() < next)
+    }
+
+    /// The first name that is still to come.
+    fn find(&self, position: &Position) -> usize {
+        self.children.partition_point(|child| !position.precedes(child.hash, &child.name))
+    }
+}
+
+struct Listing {
+    batch: Option<Batch>,
+    cookies: Cookies,
+    plus_batch_bytes: u32,
+}
+
+struct OpenDirectory {
+    inode: InodeId,
+    listing: futures::lock::Mutex<Listing>,
+}
+
+#[derive(Default)]
+pub(crate) struct Directories {
+    open: Mutex<HashMap<u64, Arc<OpenDirectory>>>,
+    made: AtomicU64,
+}
+
+type Visit<'a> = dyn FnMut(DirectoryEntry<'_>) -> bool + 'a;
+
 impl FileSystem {
+    /// `EACCES` unless `caller` may read the directory.
     pub async fn open_directory(&self, caller: &Credentials, inode: InodeId) -> Result<DirectoryHandle> {
-        let _ = (caller, inode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::ReadDirectory, async {
+            // The first batch, in the caller's name: later ones are listed with the right that was checked here.
+            let batch = self.fetch(caller, inode, 0, BATCH_BYTES).await?;
+            let listing =
+                Listing { batch: Some(batch), cookies: Cookies::default(), plus_batch_bytes: PLUS_BATCH_BYTES_MIN };
+            let open = OpenDirectory { inode, listing: futures::lock::Mutex::new(listing) };
+            let number = self.directories.made.fetch_add(1, Relaxed) + 1;
+            self.directories.open.lock().insert(number, Arc::new(open));
+            Ok(DirectoryHandle(number))
+        })
+        .await
+    }
+
+    pub fn close_directory(&self, handle: DirectoryHandle) {
+        self.directories.open.lock().remove(&handle.0);
     }
 
     /// Shows entries after `cookie` (0: from the start) to `visit` until it answers `false` (it has no room for that
@@ -33,11 +109,174 @@ impl FileSystem {
         plus: bool,
         visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
-        let _ = (handle, cookie, plus, visit);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::ReadDirectory, async {
+            let open = self.directories.open.lock().get(&handle.0).cloned();
+            let open = open.ok_or_else(|| Failure::new(Errno::EBADF, "there is no such open directory"))?;
+            let mut listing = open.listing.lock().await;
+            let position = listing.cookies.position(cookie);
+            let Some(position) = self.show_dots(open.inode, position, visit).await? else { return Ok(()) };
+            if plus {
+                self.show_with_attributes(open.inode, &mut listing, position, visit).await
+            } else {
+                self.show(open.inode, &mut listing, position, cookie == cookies::START, visit).await
+            }
+        })
+        .await
     }
 
-    pub fn close_directory(&self, handle: DirectoryHandle) {
-        let _ = handle;
+    /// Shows `.` and `..` where they are still to come. `None`: no room.
+    async fn show_dots(&self, inode: InodeId, position: Position, visit: &mut Visit<'_>) -> Result<Option<Position>> {
+        let kind = FileKind::Directory;
+        if position == Position::Start
+            && !visit(DirectoryEntry { cookie: AFTER_DOT, name: b".", inode, kind, node: None })
+        {
+            return Ok(None);
+        }
+        if matches!(position, Position::Start | Position::AfterDot) {
+            let parent = self.parent(inode).await?;
+            if !visit(DirectoryEntry { cookie: AFTER_DOT_DOT, name: b"..", inode: parent, kind, node: None }) {
+                return Ok(None);
+            }
+            return Ok(Some(Position::From(0)));
+        }
+        Ok(Some(position))
+    }
+
+    /// Names only. A rewind fetches anew, else the batch at hand serves.
+    async fn show(
+        &self,
+        inode: InodeId,
+        listing: &mut Listing,
+        mut position: Position,
+        rewound: bool,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        // The batch that opening fetched is fresh enough for the first reading.
+        let untouched = listing.batch.as_ref().is_some_and(|batch| batch.from == 0);
+        if rewound && !untouched {
+            listing.batch = None;
+        }
+        loop {
+            let Listing { batch, cookies, .. } = listing;
+            let batch = match batch {
+                Some(batch) if batch.covers(&position) => batch,
+                _ => batch.insert(self.fetch_on(inode, position.hash(), BATCH_BYTES).await?),
+            };
+            if !show_batch(batch, cookies, &position, &mut |_, entry| visit(entry))? {
+                return Ok(());
+            }
+            match batch.next {
+                Some(next) => position = Position::From(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// With attributes, which the kernel will believe: only what was fetched for this very call may be shown.
+    async fn show_with_attributes(
+        &self,
+        inode: InodeId,
+        listing: &mut Listing,
+        mut position: Position,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        listing.batch = None;
+        loop {
+            let batch = self.fetch_on(inode, position.hash(), listing.plus_batch_bytes).await?;
+            let mut shown = 0;
+            let all = show_batch(&batch, &mut listing.cookies, &position, &mut |child, entry| {
+                let node = self.listed_node(child);
+                let taken = visit(DirectoryEntry { node, ..entry });
+                if taken && node.is_some() {
+                    self.saw_listed(inode, child);
+                }
+                shown += usize::from(taken);
+                taken
+            })?;
+            if !all {
+                if shown * 2 < batch.children.len() {
+                    listing.plus_batch_bytes = (listing.plus_batch_bytes / 2).max(PLUS_BATCH_BYTES_MIN);
+                }
+                return Ok(());
+            }
+            listing.plus_batch_bytes = (listing.plus_batch_bytes * 2).min(BATCH_BYTES);
+            match batch.next {
+                Some(next) => position = Position::From(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The attributes that came with a name; none of a file that is open here, which knows its own better.
+    fn listed_node(&self, child: &Child) -> Option<Node> {
+        match &child.entry {
+            EntryReply::Node(reply) if self.files.find(InodeId(reply.inode)).is_none() => {
+                Some(self.node(reply, Duration::ZERO))
+            }
+            _ => None,
+        }
+    }
+
+    fn saw_listed(&self, parent: InodeId, child: &Child) {
+        let EntryReply::Node(reply) = &child.entry else { return };
+        // Checked when the batch was fetched.
+        let Ok(name) = Name::new(&child.name) else { return };
+        let kind = reply.attributes.kind.into();
+        let seen = Sighting { inode: InodeId(reply.inode), parent, name: &name, kind, by_inode: reply.by_inode };
+        self.core.inodes.saw(seen, 1);
+    }
+
+    /// A batch in the name of whoever opened the directory. A directory that was removed meanwhile has no more names.
+    async fn fetch_on(&self, directory: InodeId, from: u64, bytes_max: u32) -> Result<Batch> {
+        if from > NameHash::LAST.0 {
+            return Ok(Batch { from, children: Vec::new(), next: None });
+        }
+        match self.fetch(&Credentials::root(), directory, from, bytes_max).await {
+            Err(failure) if failure.errno == Errno::ENOENT => Ok(Batch { from, children: Vec::new(), next: None }),
+            fetched => fetched,
+        }
+    }
+
+    async fn fetch(&self, caller: &Credentials, directory: InodeId, from: u64, bytes_max: u32) -> Result<Batch> {
+        let call = || Call::List { directory: directory.0, from, bytes_max };
+        let listing = match self.core.ask_hash(caller, directory, NameHash(from), call).await? {
+            Reply::Listing(listing) => listing,
+            other => return Err(unexpected("List", &other)),
+        };
+        self.core.routing.learn(directory, &listing.map);
+        let mut children = listing.children;
+        let in_range = |child: &Child| {
+            child.hash >= from && listing.next.is_none_or(|next| child.hash < next) && Name::new(&child.name).is_ok()
+        };
+        if listing.next.is_some_and(|next| next <= from) || !children.iter().all(in_range) {
+            return Err(Failure::new(Errno::EIO, "the server listed names that were not asked for"));
+        }
+        children.sort_by(|a, b| (a.hash, &a.name).cmp(&(b.hash, &b.name)));
+        Ok(Batch { from, children, next: listing.next })
     }
 }
+
+/// Shows the names of `batch` after `position`. `false`: the visitor has no more room.
+fn show_batch(
+    batch: &Batch,
+    cookies: &mut Cookies,
+    position: &Position,
+    visit: &mut dyn FnMut(&Child, DirectoryEntry<'_>) -> bool,
+) -> Result<bool> {
+    for at in batch.find(position)..batch.children.len() {
+        let child = &batch.children[at];
+        let last = batch.children.get(at + 1).is_none_or(|next| next.hash != child.hash);
+        let cookie = cookies.after(child.hash, &child.name, last, random::number)?;
+        let (inode, kind) = match &child.entry {
+            EntryReply::Node(reply) => (InodeId(reply.inode), reply.attributes.kind.into()),
+            EntryReply::Elsewhere { inode, kind } => (InodeId(*inode), (*kind).into()),
+        };
+        if !visit(child, DirectoryEntry { cookie, name: &child.name, inode, kind, node: None }) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,26 @@
-use crate::{ClientConfig, Counters, Failure, Result};
+//! The volume as this process works on it, and how it is joined.
+
+use crate::background::Background;
+use crate::calls::Core;
+use crate::directories::Directories;
+use crate::files::Files;
+use crate::now;
+use crate::session::Session;
+use crate::transport::blocking::BlockingTransport;
+use crate::{ClientConfig, Counters, Failure, Operation, Result};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_types::{Attributes, Errno, InodeId, VolumeSettings};
+use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
+use varve_wire::handshake::{Purpose, VolumeKey};
+use varve_wire::{EntryReply, NodeReply};
+use varve_world::clock::{Clock, RealClock};
+use varve_world::random;
+use varve_world::volume_dir::VolumeFileError;
+
+/// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
+/// changes the kernel knows. An hour bounds the damage of a mistake.
+const ALONE_TTL: Duration = Duration::from_secs(3600);
 
 /// A file or directory as a door shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,33 +37,118 @@ pub struct Node {
 
 /// A volume that this process works on. Used by many threads at once, through `Arc`.
 pub struct FileSystem {
-    settings: VolumeSettings,
-    embedded: bool,
-    counters: Counters,
+    pub(crate) core: Core,
+    pub(crate) files: Files,
+    pub(crate) directories: Directories,
+    pub(crate) background: Background,
 }
 
 impl FileSystem {
-    /// Reads the volume's file, its key and the server's record, and shakes hands with the server.
+    /// Reads the volume's file, its key and the server's record, and shakes hands with the server. `EHOSTDOWN`: nobody
+    /// serves the volume; `EACCES`: the server does not want this client; the message says what to do.
     pub fn connect(config: ClientConfig) -> Result<Arc<FileSystem>> {
-        let _ = config;
-        Err(Failure::from(Errno::ENOSYS))
+        let settings = config.store.read_settings().map_err(|error| {
+            let errno = match error {
+                VolumeFileError::NoVolume { .. } => Errno::ENOENT,
+                _ => Errno::EIO,
+            };
+            Failure::new(errno, error.to_string())
+        })?;
+        let key = VolumeKey(config.store.read_key().map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
+            Failure::new(errno, error.to_string())
+        })?);
+        let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
+        // 0 is never a session.
+        let session = SessionId(random::number().max(1));
+        let (store, purpose) = (config.store.clone(), config.purpose);
+        let transport = BlockingTransport::new(store, &settings, key, session, purpose, Arc::clone(&clock));
+        let session = Session::new(session, settings.shards);
+        let core = now(Core::start(config, settings, clock, session, Box::new(transport)))?;
+        let file_system = Arc::new(FileSystem {
+            files: Files::new(&core.settings),
+            directories: Directories::default(),
+            background: Background::default(),
+            core,
+        });
+        Background::start(&file_system)?;
+        Ok(file_system)
     }
 
     pub fn settings(&self) -> &VolumeSettings {
-        &self.settings
+        &self.core.settings
     }
 
     /// The server is inside this mount and serves it alone: names and attributes may be believed for long.
     pub fn embedded(&self) -> bool {
-        self.embedded
+        self.core.server().embedded && self.core.config.purpose == Purpose::Work
     }
 
     /// How long the kernel may believe that a name does not exist.
     pub fn negative_ttl(&self) -> Duration {
-        Duration::ZERO
+        if self.embedded() { ALONE_TTL } else { Duration::ZERO }
     }
 
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.core.counters
+    }
+
+    /// Counts `work` as one operation.
+    pub(crate) async fn count<T>(&self, operation: Operation, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let start = self.core.clock.monotonic();
+        let result = work.await;
+        let took = self.core.clock.monotonic().since(start);
+        self.core.counters.record(operation, took, result.is_err());
+        result
+    }
+
+    /// Refuses changes where the client was told to make none.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.core.config.read_only { Err(Errno::EROFS.into()) } else { Ok(()) }
+    }
+
+    /// What a door is shown of `reply`. `lease`: how long a directory's name may be believed.
+    pub(crate) fn node(&self, reply: &NodeReply, lease: Duration) -> Node {
+        let attributes = Attributes::from(reply.attributes);
+        let (entry_ttl, attributes_ttl) = if self.embedded() {
+            (ALONE_TTL, ALONE_TTL)
+        } else if attributes.kind == FileKind::Directory {
+            (lease, Duration::ZERO)
+        } else {
+            (Duration::ZERO, Duration::ZERO)
+        };
+        let blocks = attributes.blocks();
+        Node { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
+    }
+
+    /// The node that an entry means, asked for where it is; `None` if it was removed in between.
+    pub(crate) async fn resolve(
+        &self,
+        caller: &Credentials,
+        entry: EntryReply,
+        lease: Duration,
+    ) -> Result<Option<Node>> {
+        let resolved = match entry {
+            EntryReply::Node(node) => return self.file_node(node).await.map(Some),
+            EntryReply::Elsewhere { inode, kind } => {
+                self.core.inodes.set_by_inode(InodeId(inode), true);
+                match FileKind::from(kind) {
+                    FileKind::Directory => self.directory_at_home(caller, InodeId(inode), lease).await,
+                    _ => self.file_row(caller, InodeId(inode)).await,
+                }
+            }
+        };
+        match resolved {
+            Ok(node) => Ok(Some(node)),
+            Err(failure) if failure.errno == Errno::ESTALE => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        self.background.stop();
+        self.core.close();
     }
 }

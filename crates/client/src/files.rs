@@ -1,7 +1,32 @@
-use crate::{FileSystem, OpenMode, Result};
+//! Open files.
+//!
+//! An [`OpenInode`] is shared by all handles of an inode. Its content is in memory while it fits the row (written back at
+//! flush, close, fsync, getattr, or after the volume's sync interval), else in the backing file of the store, which is
+//! read and written directly.
+//!
+//! Invariants:
+//! - An inode is registered with the server from before its first handle works until after its last one is closed.
+//! - A backing file is written only while its row says *unsettled*, so that its size is the file's whatever happens.
+//! - Lock order: an inode's content (held over calls), then, for a moment each, the table of open inodes, an inode's
+//!   counts, its backing file, and what calls share.
+
+mod backing;
+mod content;
+mod inline;
+mod io;
+mod open;
+mod space;
+
+pub(crate) use content::OpenInode;
+
+use crate::{Failure, OpenMode, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
-use varve_types::{Credentials, Errno, InodeId};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
+use varve_world::clock::Moment;
 
 /// An open file of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +40,7 @@ pub struct OpenFlags {
     pub append: bool,
     /// `O_TRUNC`
     pub truncate: bool,
-    /// `O_EXCL`, for [`FileSystem::create`].
+    /// `O_EXCL`, for [`crate::FileSystem::create`].
     pub exclusive: bool,
 }
 
@@ -57,7 +82,7 @@ pub enum Io {
     /// Past its page cache.
     Direct,
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
-    /// calls [`FileSystem::decline_passthrough`] and goes on as `Cached { keep: false }`.
+    /// calls [`crate::FileSystem::decline_passthrough`] and goes on as `Cached { keep: false }`.
     Passthrough(Arc<File>),
 }
 
@@ -74,74 +99,111 @@ pub enum Whence {
     Hole,
 }
 
-impl FileSystem {
-    pub async fn open(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
-        let _ = (caller, inode, flags);
-        Err(Errno::ENOSYS.into())
+/// One handle.
+pub(crate) struct OpenHandle {
+    pub inode: Arc<OpenInode>,
+    pub flags: OpenFlags,
+    /// In whose name content is written back.
+    pub caller: Credentials,
+    pub passthrough: AtomicBool,
+}
+
+/// Bytes a file can have: what `off_t` holds.
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+pub(crate) struct Files {
+    inline_limit: usize,
+    inodes: Mutex<HashMap<InodeId, Arc<OpenInode>>>,
+    handles: RwLock<HashMap<u64, Arc<OpenHandle>>>,
+    handles_made: AtomicU64,
+    /// Inodes whose content waits to be written back, since when, and how many bytes it has.
+    dirty: Mutex<HashMap<InodeId, (Moment, usize)>>,
+    dirty_bytes: AtomicUsize,
+    /// The kernel refused a passthrough: it would refuse the next one too.
+    passthrough_refused: AtomicBool,
+}
+
+impl Files {
+    pub fn new(settings: &VolumeSettings) -> Files {
+        Files {
+            inline_limit: settings.inline_limit as usize,
+            inodes: Mutex::default(),
+            handles: RwLock::default(),
+            handles_made: AtomicU64::new(0),
+            dirty: Mutex::default(),
+            dirty_bytes: AtomicUsize::new(0),
+            passthrough_refused: AtomicBool::new(false),
+        }
     }
 
-    /// The kernel refused to pass I/O of this handle through: from now on it comes here, and no open offers it again.
-    pub fn decline_passthrough(&self, handle: Handle) {
-        let _ = handle;
+    /// The inode, if a handle of it is open.
+    pub fn find(&self, inode: InodeId) -> Option<Arc<OpenInode>> {
+        self.inodes.lock().get(&inode).cloned()
     }
 
-    /// Bytes read: fewer than asked for only at the end of the file.
-    pub async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let _ = (handle, offset, buffer);
-        Err(Errno::ENOSYS.into())
+    pub fn all(&self) -> Vec<Arc<OpenInode>> {
+        self.inodes.lock().values().cloned().collect()
     }
 
-    /// Bytes written: all of `data`. An appending handle ignores `offset`.
-    pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        let _ = (handle, offset, data);
-        Err(Errno::ENOSYS.into())
+    pub fn handle(&self, handle: Handle) -> Result<Arc<OpenHandle>> {
+        let unknown = || Failure::new(Errno::EBADF, format!("there is no open file {}", handle.0));
+        self.handles.read().get(&handle.0).cloned().ok_or_else(unknown)
     }
 
-    /// close(2) of one descriptor: small files are written back.
-    pub async fn flush(&self, handle: Handle) -> Result<()> {
-        let _ = handle;
-        Err(Errno::ENOSYS.into())
+    /// Takes part in `inode` with one more handle; undone by [`Files::leave`].
+    fn enter(&self, inode: InodeId, writable: bool) -> Arc<OpenInode> {
+        let mut inodes = self.inodes.lock();
+        let open = inodes.entry(inode).or_insert_with(|| Arc::new(OpenInode::new(inode)));
+        let mut counts = open.counts.lock();
+        counts.handles += 1;
+        counts.writers += usize::from(writable);
+        drop(counts);
+        Arc::clone(open)
     }
 
-    /// Returns when the file, its row and the rows of its ancestors are on disk.
-    pub async fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
-        let _ = (handle, data_only);
-        Err(Errno::ENOSYS.into())
+    /// One handle less. After the last one does `unregister`, before the inode can be entered anew.
+    fn leave(&self, open: &OpenInode, unregister: impl FnOnce()) {
+        let mut inodes = self.inodes.lock();
+        let mut counts = open.counts.lock();
+        counts.handles -= 1;
+        if counts.handles == 0 {
+            drop(counts);
+            inodes.remove(&open.inode);
+            self.mark_clean(open.inode);
+            unregister();
+        }
     }
 
-    /// Returns when the directory's rows and names are on disk.
-    pub async fn fsync_directory(&self, inode: InodeId) -> Result<()> {
-        let _ = inode;
-        Err(Errno::ENOSYS.into())
+    fn insert(&self, handle: OpenHandle) -> Handle {
+        let number = self.handles_made.fetch_add(1, Relaxed) + 1;
+        self.handles.write().insert(number, Arc::new(handle));
+        Handle(number)
     }
 
-    /// The last descriptor of the handle is closed.
-    pub async fn release(&self, handle: Handle) {
-        let _ = handle;
+    fn remove(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
+        self.handles.write().remove(&handle.0)
     }
 
-    /// fallocate(2); `mode` is its flags. `EOPNOTSUPP` for those that shift content.
-    pub async fn allocate(&self, handle: Handle, mode: i32, offset: u64, length: u64) -> Result<()> {
-        let _ = (handle, mode, offset, length);
-        Err(Errno::ENOSYS.into())
+    /// The content of `inode`, `bytes` long, waits to be written back. `true`: too much waits.
+    fn mark_dirty(&self, inode: InodeId, bytes: usize, now: Moment, bytes_max: usize) -> bool {
+        let mut dirty = self.dirty.lock();
+        let waiting = dirty.entry(inode).or_insert((now, 0));
+        let before = std::mem::replace(&mut waiting.1, bytes);
+        let total = self.dirty_bytes.load(Relaxed) + bytes - before;
+        self.dirty_bytes.store(total, Relaxed);
+        total > bytes_max
     }
 
-    /// Where the next data or hole at or after `offset` begins; `ENXIO` beyond the end.
-    pub async fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
-        let _ = (handle, offset, whence);
-        Err(Errno::ENOSYS.into())
+    fn mark_clean(&self, inode: InodeId) {
+        let mut dirty = self.dirty.lock();
+        if let Some((_, bytes)) = dirty.remove(&inode) {
+            self.dirty_bytes.fetch_sub(bytes, Relaxed);
+        }
     }
 
-    /// Bytes copied: fewer than asked for only at the end of `from`.
-    pub async fn copy_range(
-        &self,
-        from: Handle,
-        from_offset: u64,
-        to: Handle,
-        to_offset: u64,
-        length: u64,
-    ) -> Result<u64> {
-        let _ = (from, from_offset, to, to_offset, length);
-        Err(Errno::ENOSYS.into())
+    /// Inodes that have waited for their write-back since before `then`.
+    fn dirty_since(&self, then: Moment) -> Vec<InodeId> {
+        let dirty = self.dirty.lock();
+        dirty.iter().filter(|(_, (since, _))| *since <= then).map(|(inode, _)| *inode).collect()
     }
 }

@@ -11,25 +11,36 @@
 //! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
 mod attributes;
+mod background;
+mod calls;
 mod config;
 mod counters;
+mod describe;
 mod directories;
 mod failure;
 mod file_system;
 mod files;
+mod inodes;
 mod library;
+mod locate;
 mod namespace;
 mod now;
+mod routing;
+mod session;
+mod set_id;
+pub mod transport;
 mod volume;
 
 pub use config::ClientConfig;
 pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
+pub use describe::{Description, PartitionDescription, Place};
 pub use directories::{DirectoryEntry, DirectoryHandle};
 pub use failure::{Failure, Result};
 pub use file_system::{FileSystem, Node};
 pub use files::{Handle, Io, OpenFlags, Opened, Whence};
 pub use library::Library;
 pub use now::now;
+pub use varve_wire::ShardStatus;
 pub use varve_wire::handshake::Purpose;
 pub use varve_wire::{NewNode, OpenMode, RenameFlags, XattrMode};
 pub use volume::VolumeStatistics;

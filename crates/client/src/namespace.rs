@@ -1,26 +1,72 @@
-use crate::{FileSystem, Handle, NewNode, Node, OpenFlags, RenameFlags, Result};
-use varve_types::{Credentials, Errno, InodeId, Mode, Name};
+//! Operations on names.
+
+use crate::inodes::Sighting;
+use crate::locate::unexpected;
+use crate::{FileSystem, Handle, NewNode, Node, OpenFlags, Operation, RenameFlags, Result};
+use std::time::Duration;
+use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
+use varve_wire::{Call, EntryReply, NodeReply, Reply};
+
+/// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent.
+const VANISHED_MAX: usize = 8;
+
+/// Opens of one name that is made and removed by others in turn.
+const RACES_MAX: usize = 16;
 
 impl FileSystem {
     pub async fn lookup(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
-        let _ = (caller, parent, name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Lookup, self.lookup_counting(caller, parent, name, 1)).await
+    }
+
+    /// Looks up and counts `lookups` references of the door.
+    pub(crate) async fn lookup_counting(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        lookups: u64,
+    ) -> Result<Node> {
+        for _ in 0..VANISHED_MAX {
+            let (entry, lease_ms) = self.core.look_up(caller, parent, name).await?;
+            let (inode, kind, by_inode) = match &entry {
+                EntryReply::Node(node) => (InodeId(node.inode), node.attributes.kind.into(), node.by_inode),
+                EntryReply::Elsewhere { inode, kind } => (InodeId(*inode), FileKind::from(*kind), true),
+            };
+            // Known first, so that what follows finds it by its name too.
+            self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode }, lookups);
+            let resolved = self.resolve(caller, entry, Duration::from_millis(lease_ms.into())).await;
+            match resolved {
+                Ok(Some(node)) => return Ok(node),
+                Ok(None) => self.core.inodes.forget(inode, lookups),
+                Err(failure) => {
+                    self.core.inodes.forget(inode, lookups);
+                    return Err(failure);
+                }
+            }
+        }
+        Err(Errno::ENOENT.into())
     }
 
     /// The kernel has dropped `lookups` of its references to `inode`; with the last one, what is kept of it goes.
     /// Every `Node` that `lookup`, `create`, `make_node`, `make_directory`, `link` and `read_directory` with `plus`
     /// hand out counts one.
     pub fn forget(&self, inode: InodeId, lookups: u64) {
-        let _ = (inode, lookups);
+        self.core.inodes.forget(inode, lookups);
     }
 
     /// The directory that `directory` is in; the root's is the root.
     pub async fn parent(&self, directory: InodeId) -> Result<InodeId> {
-        let _ = directory;
-        Err(Errno::ENOSYS.into())
+        if directory == InodeId::ROOT {
+            return Ok(directory);
+        }
+        match self.core.inodes.parent(directory) {
+            Some(parent) => Ok(parent),
+            None => Ok(self.directory_reply(&Credentials::root(), directory).await?.parent),
+        }
     }
 
-    /// Makes a regular file and opens it (as `Io::Cached { keep: false }`). `EEXIST` if the name is taken and `flags` are exclusive; else opens what it means.
+    /// Makes a regular file and opens it (as `Io::Cached { keep: false }`). `EEXIST` if the name is taken and `flags` are
+    /// exclusive; else opens what it means.
     pub async fn create(
         &self,
         caller: &Credentials,
@@ -29,8 +75,64 @@ impl FileSystem {
         mode: Mode,
         flags: OpenFlags,
     ) -> Result<(Node, Handle)> {
-        let _ = (caller, parent, name, mode, flags);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Create, self.create_or_open(caller, parent, name, mode, flags)).await
+    }
+
+    async fn create_or_open(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        mode: Mode,
+        flags: OpenFlags,
+    ) -> Result<(Node, Handle)> {
+        self.check_writable()?;
+        for _ in 0..RACES_MAX {
+            let server = self.core.server().found;
+            match self.create_at(caller, parent, name, mode, NewNode::Regular, true).await {
+                Ok(made) => {
+                    let handle = self.opened_by_create(caller, &made, flags, server).await?;
+                    self.saw_made(parent, name, &made);
+                    return Ok((self.node(&made, Duration::ZERO), handle));
+                }
+                Err(failure) if failure.errno == Errno::EEXIST && !flags.exclusive => {}
+                Err(failure) => return Err(failure),
+            }
+            match self.lookup_and_open(caller, parent, name, flags).await {
+                Err(failure) if matches!(failure.errno, Errno::ENOENT | Errno::ESTALE) => {}
+                result => return result,
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    async fn lookup_and_open(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        flags: OpenFlags,
+    ) -> Result<(Node, Handle)> {
+        let node = self.lookup_counting(caller, parent, name, 1).await?;
+        let opened = async {
+            if node.attributes.kind == FileKind::Symlink {
+                return Err(Errno::ELOOP.into());
+            }
+            let handle = self.open_cached(caller, node.inode, flags).await?;
+            // Opening may have cut it.
+            match self.attributes_of(caller, node.inode).await {
+                Ok(after) => Ok((Node { entry_ttl: node.entry_ttl, ..after }, handle)),
+                Err(failure) => {
+                    self.release(handle).await;
+                    Err(failure)
+                }
+            }
+        };
+        let result = opened.await;
+        if result.is_err() {
+            self.forget(node.inode, 1);
+        }
+        result
     }
 
     /// Makes anything but a directory, and opens nothing.
@@ -42,23 +144,103 @@ impl FileSystem {
         mode: Mode,
         node: NewNode,
     ) -> Result<Node> {
-        let _ = (caller, parent, name, mode, node);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::MakeNode, async {
+            self.check_writable()?;
+            let made = self.create_at(caller, parent, name, mode, node, false).await?;
+            self.saw_made(parent, name, &made);
+            Ok(self.node(&made, Duration::ZERO))
+        })
+        .await
+    }
+
+    /// [`FileSystem::make_node`] without counting a lookup.
+    pub(crate) async fn create_at(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        mode: Mode,
+        node: NewNode,
+        open: bool,
+    ) -> Result<NodeReply> {
+        let call = || Call::Create {
+            parent: parent.0,
+            name: name.as_bytes().to_vec(),
+            node: node.clone(),
+            mode: mode.bits(),
+            open,
+        };
+        match self.core.ask_name(caller, parent, name, call).await? {
+            Reply::Node(made) => Ok(made),
+            other => Err(unexpected("Create", &other)),
+        }
     }
 
     pub async fn make_directory(&self, caller: &Credentials, parent: InodeId, name: &Name, mode: Mode) -> Result<Node> {
-        let _ = (caller, parent, name, mode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::MakeDirectory, async {
+            let made = self.make_directory_at(caller, parent, name, mode).await?;
+            self.saw_made(parent, name, &made);
+            Ok(self.node(&made, Duration::ZERO))
+        })
+        .await
+    }
+
+    pub(crate) async fn make_directory_at(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &Name,
+        mode: Mode,
+    ) -> Result<NodeReply> {
+        self.check_writable()?;
+        let call = || Call::MakeDirectory { parent: parent.0, name: name.as_bytes().to_vec(), mode: mode.bits() };
+        match self.core.ask_name(caller, parent, name, call).await? {
+            Reply::Node(made) => Ok(made),
+            other => Err(unexpected("MakeDirectory", &other)),
+        }
+    }
+
+    fn saw_made(&self, parent: InodeId, name: &Name, made: &NodeReply) {
+        let kind = made.attributes.kind.into();
+        let inode = InodeId(made.inode);
+        self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode: made.by_inode }, 1);
     }
 
     pub async fn unlink(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
-        let _ = (caller, parent, name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Unlink, async {
+            self.check_writable()?;
+            let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
+            let reply = self.core.ask_name(caller, parent, name, call).await?;
+            let Reply::Removed { last_name_of } = reply else { return Err(unexpected("Unlink", &reply)) };
+            self.core.inodes.unlinked(parent, name);
+            self.removed(last_name_of);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The last name of an inode is gone: whoever has it open finds it by its row.
+    fn removed(&self, last_name_of: Option<u64>) {
+        if let Some(inode) = last_name_of {
+            self.core.inodes.set_by_inode(InodeId(inode), true);
+        }
     }
 
     pub async fn remove_directory(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
-        let _ = (caller, parent, name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::RemoveDirectory, async {
+            self.check_writable()?;
+            let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
+            match self.core.ask_name(caller, parent, name, call).await? {
+                Reply::Done | Reply::Removed { .. } => {}
+                other => return Err(unexpected("RemoveDirectory", &other)),
+            }
+            if let Some(inode) = self.core.inodes.at(parent, name) {
+                self.core.routing.forget(inode);
+            }
+            self.core.inodes.unlinked(parent, name);
+            Ok(())
+        })
+        .await
     }
 
     pub async fn rename(
@@ -70,8 +252,41 @@ impl FileSystem {
         new_name: &Name,
         flags: RenameFlags,
     ) -> Result<()> {
-        let _ = (caller, parent, name, new_parent, new_name, flags);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Rename, async {
+            self.check_writable()?;
+            let call = || Call::Rename {
+                parent: parent.0,
+                name: name.as_bytes().to_vec(),
+                new_parent: new_parent.0,
+                new_name: new_name.as_bytes().to_vec(),
+                flags,
+            };
+            let reply = self.core.ask_name(caller, parent, name, call).await?;
+            let Reply::Removed { last_name_of } = reply else { return Err(unexpected("Rename", &reply)) };
+            self.renamed((parent, name), (new_parent, new_name), flags);
+            self.removed(last_name_of);
+            Ok(())
+        })
+        .await
+    }
+
+    /// What is known of the inodes under two names follows a rename between them.
+    fn renamed(&self, old: (InodeId, &Name), new: (InodeId, &Name), flags: RenameFlags) {
+        let inodes = &self.core.inodes;
+        let (moved, replaced) = (inodes.at(old.0, old.1), inodes.at(new.0, new.1));
+        // Two names of one file: nothing happened (rename(2)).
+        if moved.is_some() && moved == replaced {
+            return;
+        }
+        if flags != RenameFlags::Exchange {
+            inodes.unlinked(new.0, new.1);
+        }
+        if let Some(moved) = moved {
+            inodes.renamed(moved, new.0, new.1);
+        }
+        if let (RenameFlags::Exchange, Some(replaced)) = (flags, replaced) {
+            inodes.renamed(replaced, old.0, old.1);
+        }
     }
 
     pub async fn link(
@@ -81,12 +296,48 @@ impl FileSystem {
         new_parent: InodeId,
         new_name: &Name,
     ) -> Result<Node> {
-        let _ = (caller, inode, new_parent, new_name);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Link, async {
+            self.check_writable()?;
+            let hash = new_name.hash();
+            let reply = self
+                .core
+                .ask_located(
+                    caller,
+                    inode,
+                    |core, _| core.routing.shard_of(new_parent, hash),
+                    |source| Call::Link {
+                        source,
+                        inode: inode.0,
+                        parent: new_parent.0,
+                        name: new_name.as_bytes().to_vec(),
+                    },
+                )
+                .await?;
+            let Reply::Entry { entry, .. } = reply else { return Err(unexpected("Link", &reply)) };
+            let kind = match &entry {
+                EntryReply::Node(node) => node.attributes.kind.into(),
+                EntryReply::Elsewhere { kind, .. } => FileKind::from(*kind),
+            };
+            let seen = Sighting { inode, parent: new_parent, name: new_name, kind, by_inode: true };
+            self.core.inodes.saw(seen, 1);
+            match self.attributes_of(caller, inode).await {
+                Ok(node) => Ok(node),
+                Err(failure) => {
+                    self.forget(inode, 1);
+                    Err(failure)
+                }
+            }
+        })
+        .await
     }
 
     pub async fn read_link(&self, caller: &Credentials, inode: InodeId) -> Result<Vec<u8>> {
-        let _ = (caller, inode);
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::ReadLink, async {
+            match self.core.ask_inode(caller, inode, |at| Call::ReadLink { at }).await? {
+                Reply::Target(target) => Ok(target),
+                other => Err(unexpected("ReadLink", &other)),
+            }
+        })
+        .await
     }
 }

@@ -1,6 +1,10 @@
-use crate::{FileSystem, Result};
-use varve_types::{Errno, ShardId};
-use varve_wire::ShardStatus;
+//! Operations on the volume as a whole.
+
+use crate::locate::unexpected;
+use crate::{Failure, FileSystem, Operation, Result};
+use std::fs::File;
+use varve_types::{Errno, Name, ShardId};
+use varve_wire::{Call, Reply, ShardStatus};
 
 /// What statfs(2) shows: the store's space and files, for the volume lives in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +22,82 @@ pub struct VolumeStatistics {
 
 impl FileSystem {
     pub async fn statistics(&self) -> Result<VolumeStatistics> {
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Statistics, async {
+            let store = rustix::fs::statvfs(self.core.config.store.root())
+                .map_err(|error| Failure::store("cannot ask the store for its free space", &error.into()))?;
+            Ok(VolumeStatistics {
+                block_bytes: store.f_frsize,
+                blocks: store.f_blocks,
+                blocks_free: store.f_bfree,
+                blocks_available: store.f_bavail,
+                files: store.f_files,
+                files_free: store.f_ffree,
+                name_bytes_max: Name::BYTES_MAX as u32,
+            })
+        })
+        .await
     }
 
     /// Returns when everything acknowledged before is on disk.
     pub async fn sync(&self) -> Result<()> {
-        Err(Errno::ENOSYS.into())
+        self.count(Operation::Sync, async {
+            self.write_back_all().await?;
+            self.sync_backing_files()?;
+            for shard in self.core.settings.shards.all() {
+                self.sync_shard(shard).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Backing files, those closed without fsync included, by syncing the store's file system.
+    fn sync_backing_files(&self) -> Result<()> {
+        let data = self.core.config.store.data();
+        let directory = match File::open(&data) {
+            Ok(directory) => directory,
+            // No file was ever large.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Failure::store(&format!("cannot open {}", data.display()), &error)),
+        };
+        rustix::fs::syncfs(&directory).map_err(|error| Failure::store("cannot sync the store", &error.into()))
     }
 
     pub async fn shard_status(&self, shard: ShardId) -> Result<ShardStatus> {
-        let _ = shard;
-        Err(Errno::ENOSYS.into())
+        self.check_shard(shard)?;
+        match self.core.ask_shard(shard, Call::ShardStatus).await? {
+            Reply::ShardStatus(status) => Ok(status),
+            other => Err(unexpected("ShardStatus", &other)),
+        }
     }
 
     /// One round trip to the owner of `shard` with `payload`: measures the transport.
     pub async fn ping(&self, shard: ShardId, payload: &[u8]) -> Result<()> {
-        let _ = (shard, payload);
-        Err(Errno::ENOSYS.into())
+        self.check_shard(shard)?;
+        match self.core.ask_shard(shard, Call::Ping { payload: payload.to_vec() }).await? {
+            Reply::Pong { payload: echo } if echo == payload => Ok(()),
+            other => Err(unexpected("Ping", &other)),
+        }
     }
 
-    /// Writes back, syncs and ends the session. Handles that are still open are closed.
+    fn check_shard(&self, shard: ShardId) -> Result<()> {
+        let shards = self.core.settings.shards.get();
+        if shard.0 < shards {
+            return Ok(());
+        }
+        Err(Failure::new(Errno::EINVAL, format!("there is no shard {shard}: the volume has {shards}")))
+    }
+
+    /// Writes back, syncs and ends the session. Handles that are still open are closed. Nothing can be asked afterwards.
     pub async fn shutdown(&self) -> Result<()> {
-        Err(Errno::ENOSYS.into())
+        self.background.stop();
+        let written = self.write_back_all().await;
+        for handle in self.files.handles() {
+            self.release(handle).await;
+        }
+        self.tell_releases().await;
+        let synced = self.sync().await;
+        self.core.close();
+        written.and(synced)
     }
 }

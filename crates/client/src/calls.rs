@@ -1,0 +1,350 @@
+//! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
+
+use crate::inodes::Inodes;
+use crate::routing::Routing;
+use crate::session::{Session, Turn};
+use crate::transport::{CallError, FindError, Server, Transport};
+use crate::{ClientConfig, Counters, Failure, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
+use varve_wire::{self as wire, Call, OpenMode, Reply, Request};
+use varve_world::clock::{Clock, Moment};
+
+/// First and longest wait before rows that another change holds are asked for again. A change takes two fsyncs at most.
+pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
+
+/// First and longest wait between looks for a server that is gone: a restart on the same host takes some 100 ms.
+const SERVER_WAIT: Wait = Wait { first: Duration::from_millis(5), longest: Duration::from_millis(500) };
+
+/// Waits that double.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+impl Wait {
+    pub fn next(&mut self) -> Duration {
+        let wait = self.first;
+        self.first = (self.first * 2).min(self.longest);
+        wait
+    }
+}
+
+/// What a shard said that its caller must act on; whatever can be overcome by asking again has been.
+pub(crate) enum Refusal {
+    Failure(Failure),
+    /// Learned from already; to be routed again.
+    Moved {
+        learned: bool,
+    },
+    NotHere,
+    Stale,
+    MustPromote,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        match refusal {
+            Refusal::Failure(failure) => failure,
+            Refusal::Moved { .. } | Refusal::NotHere => Errno::ESTALE.into(),
+            Refusal::MustPromote => Failure::new(Errno::EFBIG, "the content outgrows the file's row"),
+            Refusal::Stale => Failure::new(Errno::ESTALE, "the file's content has moved again and again"),
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        Refusal::Failure(failure)
+    }
+}
+
+/// Everything that calls share.
+pub(crate) struct Core {
+    pub config: ClientConfig,
+    pub settings: VolumeSettings,
+    pub clock: Arc<dyn Clock>,
+    pub session: Session,
+    pub routing: Routing,
+    pub inodes: Inodes,
+    pub counters: Counters,
+    pub transport: Box<dyn Transport>,
+    server: RwLock<Arc<Server>>,
+    /// One thread at a time looks for a lost server.
+    finding: futures::lock::Mutex<()>,
+    /// Files that the server has as open in this session; told again to the next server.
+    registered: Mutex<HashMap<InodeId, OpenMode>>,
+    closed: AtomicBool,
+}
+
+impl Core {
+    /// Finds the server; at once or not at all.
+    pub async fn start(
+        config: ClientConfig,
+        settings: VolumeSettings,
+        clock: Arc<dyn Clock>,
+        session: Session,
+        transport: Box<dyn Transport>,
+    ) -> Result<Core> {
+        let server = transport.find(1).await.map_err(|error| match error {
+            FindError::Absent(text) => Failure::new(Errno::EHOSTDOWN, text),
+            FindError::Refused(text) => Failure::new(Errno::EACCES, text),
+        })?;
+        Ok(Core {
+            routing: Routing::new(settings.shards),
+            inodes: Inodes::default(),
+            counters: Counters::default(),
+            server: RwLock::new(server),
+            finding: futures::lock::Mutex::new(()),
+            registered: Mutex::default(),
+            closed: AtomicBool::new(false),
+            config,
+            settings,
+            clock,
+            session,
+            transport,
+        })
+    }
+
+    pub fn server(&self) -> Arc<Server> {
+        self.server.read().clone()
+    }
+
+    /// Ends all calls, now and later.
+    pub fn close(&self) {
+        self.closed.store(true, Relaxed);
+        self.transport.close();
+    }
+
+    pub fn deadline(&self) -> Moment {
+        self.clock.monotonic().after(self.config.deadline)
+    }
+
+    /// One call, from its first request to its answer, under one call id.
+    pub fn begin(&self, credentials: &Credentials) -> Calling<'_> {
+        Calling {
+            core: self,
+            turn: self.session.begin(),
+            credentials: credentials.clone().into(),
+            deadline: self.deadline(),
+        }
+    }
+
+    /// `inode` is open in this session.
+    pub fn register(&self, inode: InodeId, mode: OpenMode) {
+        let mut registered = self.registered.lock();
+        let known = registered.entry(inode).or_insert(mode);
+        if *known != mode {
+            *known = OpenMode::ReadWrite;
+        }
+    }
+
+    /// The last handle of `inode` is closed: the server hears of it with the next request, or soon.
+    pub fn unregister(&self, inode: InodeId) {
+        if self.registered.lock().remove(&inode).is_some() {
+            self.session.release(self.row_shard(inode), inode);
+        }
+    }
+
+    /// Before `inode` is opened: waits until no release of it is under way.
+    pub async fn settle_releases(&self, inode: InodeId) -> Result<()> {
+        let deadline = self.deadline();
+        let mut wait = BUSY_WAIT;
+        while !self.session.take_back(inode) {
+            self.check_deadline(deadline, "the release of the file just closed is not answered")?;
+            self.transport.pause(wait.next()).await;
+        }
+        Ok(())
+    }
+
+    pub fn check_deadline(&self, deadline: Moment, why: &str) -> Result<()> {
+        if self.clock.monotonic() < deadline {
+            return Ok(());
+        }
+        Err(Failure::new(Errno::ETIMEDOUT, format!("gave up after {:?}: {why}", self.config.deadline)))
+    }
+
+    /// Finds the server again after the one numbered `lost` was lost, and tells it which files are open. Returns when any
+    /// thread has done so.
+    async fn find_again(&self, lost: u64, deadline: Moment, why: &str) -> Result<()> {
+        let _one = self.finding.lock().await;
+        if self.server().found > lost {
+            return Ok(());
+        }
+        tracing::warn!("looking for the server again: {why}");
+        let mut wait = SERVER_WAIT;
+        let mut found = lost;
+        loop {
+            if self.closed.load(Relaxed) {
+                return Err(Failure::new(Errno::EIO, "this client has been shut down"));
+            }
+            found += 1;
+            let why = match self.transport.find(found).await {
+                Ok(server) => match self.register_again(&server, deadline).await {
+                    Ok(()) => {
+                        tracing::info!("the server is found again");
+                        self.counters.reconnects.fetch_add(1, Relaxed);
+                        *self.server.write() = server;
+                        return Ok(());
+                    }
+                    Err(error) => error.to_string(),
+                },
+                Err(FindError::Refused(reason)) => return Err(Failure::new(Errno::EIO, reason)),
+                Err(FindError::Absent(reason)) => reason,
+            };
+            self.check_deadline(deadline, &why)?;
+            self.transport.pause(wait.next()).await;
+        }
+    }
+
+    /// Opens at `server` what this session holds open: a server that was started anew does not know.
+    async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
+        let open: Vec<(InodeId, OpenMode)> =
+            self.registered.lock().iter().map(|(inode, mode)| (*inode, *mode)).collect();
+        for (inode, mode) in open {
+            let by_row = wire::Locator::Inode { inode: inode.0 };
+            let mut places = vec![self.inodes.locator(inode)];
+            if places[0] != by_row {
+                places.push(by_row);
+            }
+            let mut told = false;
+            for at in places {
+                told = told || self.register_at(server, inode, at, mode, deadline).await?;
+            }
+            if !told {
+                tracing::warn!(%inode, "an open file is not there any more");
+            }
+        }
+        Ok(())
+    }
+
+    /// `false`: the file is not there.
+    async fn register_at(
+        &self,
+        server: &Server,
+        inode: InodeId,
+        at: wire::Locator,
+        mode: OpenMode,
+        deadline: Moment,
+    ) -> std::result::Result<bool, CallError> {
+        let turn = self.session.begin();
+        let mut wait = BUSY_WAIT;
+        while self.clock.monotonic() < deadline {
+            let shard = self.shard_at(&at);
+            // The right to open was checked when it was opened.
+            let credentials = Credentials::root().into();
+            let call = Call::Open { at: at.clone(), mode, truncate: false };
+            let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
+            let response = self.transport.call(server, server.worker_of(shard), &request, deadline).await?;
+            match response.result {
+                Ok(_) => return Ok(true),
+                Err(wire::Failure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
+                Err(wire::Failure::Busy | wire::Failure::Moved { .. } | wire::Failure::NotOwner) => {
+                    self.transport.pause(wait.next()).await;
+                }
+                Err(wire::Failure::NotHere) => return Ok(false),
+                Err(refusal) => {
+                    tracing::warn!(%inode, ?refusal, "an open file could not be registered again");
+                    return Ok(false);
+                }
+            }
+        }
+        Err(CallError::Deadline)
+    }
+
+    /// The shard to ask for what `at` leads to.
+    pub fn shard_at(&self, at: &wire::Locator) -> ShardId {
+        match at {
+            wire::Locator::Entry { parent, name, .. } => {
+                self.routing.shard_of(InodeId(*parent), varve_types::NameHash::of(name))
+            }
+            wire::Locator::Inode { inode } => InodeId(*inode).shard(),
+        }
+    }
+
+    /// The shard of the row of `inode`, as far as is known.
+    pub fn row_shard(&self, inode: InodeId) -> ShardId {
+        self.shard_at(&self.inodes.locator(inode))
+    }
+}
+
+/// One call under way.
+pub(crate) struct Calling<'a> {
+    core: &'a Core,
+    turn: Turn<'a>,
+    credentials: wire::WireCredentials,
+    deadline: Moment,
+}
+
+impl Calling<'_> {
+    /// Asks `shard`, and asks again under the same call id while the answer is that it is busy or there is none.
+    pub async fn ask(&mut self, shard: ShardId, call: Call) -> std::result::Result<Reply, Refusal> {
+        let core = self.core;
+        let released = core.session.tell(shard);
+        let credentials = self.credentials.clone();
+        let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
+        let answer = self.insist(shard, &request).await;
+        core.session.told(&request.released);
+        match answer? {
+            Ok(reply) => Ok(reply),
+            Err(wire::Failure::Errno(number)) => Err(Refusal::Failure(Errno::from_number(number).into())),
+            Err(wire::Failure::Server { errno, message }) => {
+                Err(Refusal::Failure(Failure::new(Errno::from_number(errno), message)))
+            }
+            Err(wire::Failure::Moved { directory, map }) => {
+                core.counters.retries.fetch_add(1, Relaxed);
+                Err(Refusal::Moved { learned: core.routing.learn(InodeId(directory), &map) })
+            }
+            Err(wire::Failure::NotHere) => Err(Refusal::NotHere),
+            Err(wire::Failure::Stale { .. }) => Err(Refusal::Stale),
+            Err(wire::Failure::MustPromote) => Err(Refusal::MustPromote),
+            Err(wire::Failure::Busy | wire::Failure::NotOwner) => {
+                unreachable!("insist() goes on asking while a shard is busy or its owner unknown")
+            }
+        }
+    }
+
+    async fn insist(&self, shard: ShardId, request: &Request) -> Result<std::result::Result<Reply, wire::Failure>> {
+        let core = self.core;
+        let mut busy_wait = BUSY_WAIT;
+        loop {
+            if core.closed.load(Relaxed) {
+                return Err(Failure::new(Errno::EIO, "this client has been shut down"));
+            }
+            let server = core.server();
+            core.counters.requests.fetch_add(1, Relaxed);
+            let response = core.transport.call(&server, server.worker_of(shard), request, self.deadline).await;
+            match response.map(|response| response.result) {
+                Ok(Err(wire::Failure::Busy)) => {
+                    core.check_deadline(self.deadline, "other changes keep the rows busy")?;
+                    core.transport.pause(busy_wait.next()).await;
+                }
+                Ok(Err(wire::Failure::NotOwner)) => {
+                    let why = format!("the server does not own shard {shard}");
+                    core.check_deadline(self.deadline, &why)?;
+                    core.find_again(server.found, self.deadline, &why).await?;
+                    core.transport.pause(busy_wait.next()).await;
+                }
+                Ok(result) => return Ok(result),
+                Err(CallError::Lost(why)) => core.find_again(server.found, self.deadline, &why).await?,
+                Err(CallError::Deadline) => {
+                    let text = format!("the server has not answered within {:?}", core.config.deadline);
+                    return Err(Failure::new(Errno::ETIMEDOUT, text));
+                }
+                Err(CallError::Unsendable(why)) => return Err(Failure::new(Errno::EIO, why)),
+            }
+            core.counters.retries.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub async fn pause(&self, wait: &mut Wait, why: &str) -> Result<()> {
+        self.core.check_deadline(self.deadline, why)?;
+        self.core.transport.pause(wait.next()).await;
+        Ok(())
+    }
+}

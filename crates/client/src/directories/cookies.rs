@@ -1,0 +1,96 @@
+//! Positions in a listing as numbers: readdir's cookies.
+//!
+//! The names of a directory are ordered by hash, then by bytes. A cookie stands for the position after a name; it is the
+//! name's hash, so that it means the same in every handle and after every split. Names that share a hash are listed
+//! together, but a reader's buffer may end between two of them: the position after all but the last of such a run gets a
+//! number of its own, drawn at random, that this handle remembers. Pure, but for the chance that is passed in.
+//!
+//! ```text
+//! 0  start       1  after "."       2  after ".."       from 16  after the names with this hash, or a drawn number
+//! ```
+
+use std::collections::HashMap;
+use varve_types::{Errno, NameHash};
+
+pub(super) const START: u64 = 0;
+pub(super) const AFTER_DOT: u64 = 1;
+pub(super) const AFTER_DOT_DOT: u64 = 2;
+
+/// Drawn numbers that one handle remembers. Two names share a hash once in 2^63; so many take malice.
+const DRAWN_MAX: usize = 65_536;
+
+/// Where a listing goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    Start,
+    AfterDot,
+    /// Before the first name with this hash or a higher one.
+    From(u64),
+    /// After this name, which shares its hash with later ones.
+    After(u64, Vec<u8>),
+}
+
+impl Position {
+    /// The lowest hash that is still to come.
+    pub fn hash(&self) -> u64 {
+        match self {
+            Position::Start | Position::AfterDot => 0,
+            Position::From(hash) | Position::After(hash, _) => *hash,
+        }
+    }
+
+    /// Whether the name is still to come.
+    pub fn precedes(&self, hash: u64, name: &[u8]) -> bool {
+        match self {
+            Position::Start | Position::AfterDot => true,
+            Position::From(from) => *from <= hash,
+            Position::After(after, last) => (*after, last.as_slice()) < (hash, name),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Cookies {
+    drawn: HashMap<u64, (u64, Vec<u8>)>,
+    known: HashMap<(u64, Vec<u8>), u64>,
+}
+
+impl Cookies {
+    pub fn position(&self, cookie: u64) -> Position {
+        match cookie {
+            START => Position::Start,
+            AFTER_DOT => Position::AfterDot,
+            AFTER_DOT_DOT => Position::From(0),
+            _ => match self.drawn.get(&cookie) {
+                Some((hash, name)) => Position::After(*hash, name.clone()),
+                None => Position::From(cookie.saturating_add(1)),
+            },
+        }
+    }
+
+    /// The cookie after a name; `last`: no later name shares its hash.
+    pub fn after(&mut self, hash: u64, name: &[u8], last: bool, mut draw: impl FnMut() -> u64) -> Result<u64, Errno> {
+        if last && !self.drawn.contains_key(&hash) {
+            return Ok(hash);
+        }
+        let position = (hash, name.to_vec());
+        if let Some(cookie) = self.known.get(&position) {
+            return Ok(*cookie);
+        }
+        if self.drawn.len() >= DRAWN_MAX {
+            return Err(Errno::EOVERFLOW);
+        }
+        let cookie = loop {
+            let drawn = draw() & NameHash::LAST.0;
+            if drawn >= NameHash::FIRST.0 && !self.drawn.contains_key(&drawn) {
+                break drawn;
+            }
+        };
+        self.drawn.insert(cookie, position.clone());
+        self.known.insert(position, cookie);
+        Ok(cookie)
+    }
+}
+
+#[cfg(test)]
+mod tests;

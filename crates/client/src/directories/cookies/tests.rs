@@ -1,0 +1,48 @@
+use super::*;
+
+fn counting() -> impl FnMut() -> u64 {
+    let mut next = 99;
+    move || {
+        next += 1;
+        next
+    }
+}
+
+/// Promise: the cookie after a name is its hash, and going on from it begins with the next hash.
+#[test]
+fn a_hash_is_a_cookie() {
+    let mut cookies = Cookies::default();
+    assert_eq!(cookies.after(500, b"a", true, counting()), Ok(500));
+    assert_eq!(cookies.position(500), Position::From(501));
+    assert_eq!(cookies.position(2), Position::From(0));
+    assert_eq!(cookies.position(NameHash::LAST.0), Position::From(1 << 63));
+}
+
+/// Promise: a listing that is cut between names of one hash goes on exactly there, also after a rewind.
+#[test]
+fn a_run_of_one_hash_can_be_cut_anywhere() {
+    let mut cookies = Cookies::default();
+    let mut draw = counting();
+    let first = cookies.after(500, b"a", false, &mut draw).unwrap();
+    let second = cookies.after(500, b"b", false, &mut draw).unwrap();
+    assert_eq!(cookies.after(500, b"c", true, &mut draw), Ok(500));
+    assert_ne!(first, second);
+    assert_eq!(cookies.after(500, b"a", false, &mut draw), Ok(first), "the same name keeps its cookie");
+    let position = cookies.position(first);
+    assert!(!position.precedes(500, b"a"));
+    assert!(position.precedes(500, b"b"));
+    assert!(position.precedes(501, b"a"));
+    assert_eq!(position.hash(), 500);
+}
+
+/// Promise: a name whose hash happens to be a drawn number does not take that number's meaning.
+#[test]
+fn drawn_numbers_keep_their_meaning() {
+    let mut cookies = Cookies::default();
+    let mut draw = counting();
+    let drawn = cookies.after(500, b"a", false, &mut draw).unwrap();
+    let other = cookies.after(drawn, b"x", true, &mut draw).unwrap();
+    assert_ne!(other, drawn);
+    assert_eq!(cookies.position(drawn), Position::After(500, b"a".to_vec()));
+    assert_eq!(cookies.position(other), Position::After(drawn, b"x".to_vec()));
+}

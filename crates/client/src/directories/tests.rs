@@ -1,0 +1,52 @@
+use super::*;
+use varve_wire::WireKind;
+
+fn child(hash: u64, name: &str) -> Child {
+    let entry = EntryReply::Elsewhere { inode: hash, kind: WireKind::Directory };
+    Child { name: name.as_bytes().to_vec(), hash, entry }
+}
+
+/// Reads a whole batch through a reader that takes `room` names at a time.
+fn read_in_portions(batch: &Batch, room: usize) -> Vec<String> {
+    let mut cookies = Cookies::default();
+    let mut cookie = AFTER_DOT_DOT;
+    let mut names = Vec::new();
+    loop {
+        let mut left = room;
+        let position = cookies.position(cookie);
+        let all = show_batch(batch, &mut cookies, &position, &mut |_, entry| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+            cookie = entry.cookie;
+            true
+        });
+        if all.unwrap() {
+            return names;
+        }
+    }
+}
+
+/// Promise: whatever the reader's buffer holds, no name is lost or doubled, also among names that share a hash.
+#[test]
+fn no_name_is_lost_or_doubled() {
+    let names = [(20, "a"), (30, "b"), (30, "c"), (30, "d"), (31, "e"), (40, "f"), (40, "g")];
+    let children = names.iter().map(|(hash, name)| child(*hash, name)).collect();
+    let batch = Batch { from: 0, children, next: None };
+    for room in 1..8 {
+        assert_eq!(read_in_portions(&batch, room), ["a", "b", "c", "d", "e", "f", "g"], "{room} at a time");
+    }
+}
+
+/// Promise: a batch serves positions within the hashes that it was asked for, and no others.
+#[test]
+fn a_batch_covers_its_range() {
+    let batch = Batch { from: 20, children: vec![child(25, "a")], next: Some(50) };
+    assert!(batch.covers(&Position::From(20)));
+    assert!(batch.covers(&Position::After(49, b"x".to_vec())));
+    assert!(!batch.covers(&Position::From(19)));
+    assert!(!batch.covers(&Position::From(50)));
+    assert_eq!(batch.find(&Position::From(26)), 1);
+}

@@ -1,0 +1,91 @@
+//! Backing files: the store's own files behind large files.
+
+use crate::calls::Core;
+use crate::{Failure, Result};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use varve_types::{Attributes, Credentials, InodeId, Timestamp};
+use varve_world::disk;
+
+/// Until it has its owner, a backing file is the volume owner's alone.
+const BACKING_MODE_FIRST: u32 = 0o600;
+
+/// Permission bits that a backing file takes over; set-id bits mean nothing in the store.
+const BACKING_MODE_BITS: u32 = 0o777;
+
+/// Size, time and blocks of a backing file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BackingStat {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub blocks: u64,
+}
+
+pub(crate) fn stat(file: &File) -> Result<BackingStat> {
+    let metadata = file.metadata().map_err(|error| Failure::store("cannot stat a backing file", &error))?;
+    let mtime = Timestamp { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 };
+    Ok(BackingStat { size: metadata.size(), mtime, blocks: metadata.blocks() })
+}
+
+/// Opens the backing file of `inode`, for writing too where the store lets us.
+pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
+    let path = core.config.store.backing_file(inode);
+    let opened = OpenOptions::new().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
+        let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
+        if read_only { File::open(&path) } else { Err(error) }
+    });
+    opened.map_err(|error| Failure::store(&format!("cannot open the backing file {}", path.display()), &error))
+}
+
+/// Makes the backing file of `inode` with `content`, durably: file and name are on disk. What a crash left there goes.
+pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<File> {
+    let path = core.config.store.backing_file(inode);
+    let made = || -> io::Result<File> {
+        let directory = core.config.store.backing_directory(inode);
+        disk::create_directories(&directory)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(BACKING_MODE_FIRST);
+        let file = options.open(&path)?;
+        if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {
+            fchown(&file, Some(attributes.uid), Some(attributes.gid))?;
+            let mode = u32::from(attributes.mode.bits()) & BACKING_MODE_BITS;
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        file.write_all_at(content, 0)?;
+        file.sync_all()?;
+        disk::sync_directory(&directory)?;
+        Ok(file)
+    };
+    made().map_err(|error| Failure::store(&format!("cannot make the backing file {}", path.display()), &error))
+}
+
+/// Reads until `buffer` is full or the file ends.
+pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(Failure::store("cannot read a backing file", &error)),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `data`, or as much as the store takes.
+pub(crate) fn write(file: &File, offset: u64, data: &[u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.write_at(&data[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(Failure::store("cannot write a backing file", &error)),
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,369 @@
+//! The content of an open inode: taken from the row, written back to it, promoted out of it, and settled.
+
+use super::Files;
+use super::backing::{self, BackingStat};
+use super::inline::InlineBuffer;
+use crate::calls::Refusal;
+use crate::locate::unexpected;
+use crate::{Failure, FileSystem, Node, OpenMode, Result};
+use parking_lot::{Mutex, RwLock};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_types::{Attributes, Credentials, Errno, InodeId, SetAttributes, Timestamp};
+use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, WireKind};
+
+/// Times that a write is sent again because the content moved meanwhile. It moves once in a file's life.
+const STALE_MAX: usize = 4;
+
+/// Handles of an inode.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub handles: usize,
+    pub writers: usize,
+    /// Handles whose I/O comes here.
+    pub cached: usize,
+    /// Handles whose I/O the kernel does on the backing file.
+    pub passthrough: usize,
+}
+
+/// One inode that has handles.
+pub(crate) struct OpenInode {
+    pub inode: InodeId,
+    pub counts: Mutex<Counts>,
+    /// Held over calls that change where or what the content is.
+    pub content: futures::lock::Mutex<Content>,
+    /// The backing file once there is one; writers hold it shared while they write.
+    pub backing: RwLock<Backing>,
+    /// A write-back in the background failed: told to the next flush or fsync.
+    pub failed: Mutex<Option<Failure>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Backing {
+    pub file: Option<Arc<File>>,
+    /// The row says that this file's size and mtime count, because this client said so: it may be written.
+    pub unsettled: bool,
+}
+
+/// What needs the lock over calls.
+pub(crate) struct Content {
+    /// `None` until the first open has been answered, and once the content is in a backing file.
+    pub inline: Option<InlineBuffer>,
+    pub generation: u32,
+    /// As the row was last told of.
+    pub attributes: Option<Attributes>,
+    /// Last write to the inline content that the row does not know of.
+    pub written_at: Option<Timestamp>,
+    /// In whose name it was written.
+    pub writer: Credentials,
+}
+
+impl OpenInode {
+    pub fn new(inode: InodeId) -> OpenInode {
+        let content =
+            Content { inline: None, generation: 0, attributes: None, written_at: None, writer: Credentials::root() };
+        OpenInode {
+            inode,
+            counts: Mutex::default(),
+            content: futures::lock::Mutex::new(content),
+            backing: RwLock::default(),
+            failed: Mutex::new(None),
+        }
+    }
+
+    pub fn file(&self) -> Option<Arc<File>> {
+        self.backing.read().file.clone()
+    }
+
+    /// The backing file and whether it may be written.
+    pub fn file_to_write(&self) -> Option<(Arc<File>, bool)> {
+        let backing = self.backing.read();
+        backing.file.clone().map(|file| (file, backing.unsettled))
+    }
+}
+
+impl Content {
+    pub fn dirty(&self) -> bool {
+        self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
+    }
+
+    /// The row as a reply tells it.
+    fn told(&mut self, reply: &NodeReply) {
+        self.generation = reply.generation;
+        self.attributes = Some(reply.attributes.into());
+    }
+}
+
+impl FileSystem {
+    /// Asks about an open inode in `caller`'s name, and answers its node.
+    async fn ask_open(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        call: impl Fn(Locator) -> Call,
+    ) -> std::result::Result<NodeReply, Refusal> {
+        match self.core.ask_inode(caller, inode, call).await? {
+            Reply::Node(node) => {
+                self.core.inodes.set_by_inode(inode, node.by_inode);
+                Ok(node)
+            }
+            other => Err(unexpected("a call about an open file", &other).into()),
+        }
+    }
+
+    /// Takes in an answer to `Open`. `truncated`: by this open, so what was written before is gone.
+    pub(super) fn take_in(
+        &self,
+        open: &OpenInode,
+        content: &mut Content,
+        reply: NodeReply,
+        truncated: bool,
+    ) -> Result<()> {
+        let unchanged = content.generation == reply.generation;
+        match &reply.content {
+            FileContent::Inline { data } => {
+                if open.file().is_some() {
+                    return Err(Failure::new(Errno::EIO, "a file's content moved from its backing file into its row"));
+                }
+                if data.is_none() && reply.attributes.size > 0 {
+                    return Err(Failure::new(Errno::EIO, "the server opened a small file without its content"));
+                }
+                let theirs = data.clone().unwrap_or_default();
+                content.inline = Some(match content.inline.take() {
+                    Some(mine) if mine.dirty().is_some() && !truncated => {
+                        if unchanged {
+                            mine
+                        } else {
+                            mine.onto(theirs)
+                        }
+                    }
+                    _ => InlineBuffer::clean(theirs),
+                });
+                if !content.dirty() {
+                    content.written_at = None;
+                    self.files.mark_clean(open.inode);
+                }
+            }
+            FileContent::Backing { settled } => {
+                if open.file().is_none() {
+                    let file = Arc::new(backing::open(&self.core, open.inode)?);
+                    open.backing.write().file = Some(file);
+                }
+                if truncated && !settled {
+                    open.backing.write().unsettled = true;
+                }
+            }
+            FileContent::None if reply.attributes.kind == WireKind::Directory => return Err(Errno::EISDIR.into()),
+            FileContent::None => return Err(Errno::ENXIO.into()),
+        }
+        content.told(&reply);
+        Ok(())
+    }
+
+    /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there.
+    async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        // The right to open was checked when it was opened.
+        let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
+        let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
+        self.core.register(open.inode, OpenMode::ReadWrite);
+        self.take_in(open, content, reply, false)?;
+        let Some(file) = open.file() else { return Ok(()) };
+        let Some(inline) = content.inline.take() else { return Ok(()) };
+        if let Some(dirty) = inline.dirty() {
+            self.unsettle(open, content).await?;
+            if (dirty.kept as u64) < backing::stat(&file)?.size {
+                let cut = file.set_len(dirty.kept as u64);
+                cut.map_err(|error| Failure::store("cannot cut a backing file", &error))?;
+            }
+            let written = dirty.written.start..dirty.written.end.min(inline.len());
+            write_whole(&file, written.start as u64, &inline.bytes()[written])?;
+        }
+        content.written_at = None;
+        self.files.mark_clean(open.inode);
+        Ok(())
+    }
+
+    /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
+    pub(super) async fn write_back(&self, open: &OpenInode, content: &mut Content) -> Result<Option<NodeReply>> {
+        for _ in 0..STALE_MAX {
+            let Some(inline) = content.inline.as_ref().filter(|inline| inline.dirty().is_some()) else {
+                return Ok(None);
+            };
+            let (generation, mtime) = (content.generation, content.written_at.map(Into::into));
+            let call = |at| Call::WriteInline { at, generation, data: inline.bytes().to_vec(), mtime };
+            match self.ask_open(&content.writer, open.inode, call).await {
+                Ok(reply) => {
+                    content.told(&reply);
+                    content.written_at = None;
+                    if let Some(inline) = &mut content.inline {
+                        inline.written_back();
+                    }
+                    self.files.mark_clean(open.inode);
+                    return Ok(Some(reply));
+                }
+                Err(Refusal::Stale) => self.catch_up(open, content).await?,
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::Stale.into())
+    }
+
+    /// Moves inline content to a backing file, which may then be written.
+    pub(super) async fn promote(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        for _ in 0..STALE_MAX {
+            let Some(inline) = &content.inline else { return Ok(()) };
+            let attributes = content.attributes.ok_or(Errno::EIO)?;
+            let file = backing::create(&self.core, open.inode, &attributes, inline.bytes())?;
+            let (generation, size) = (content.generation, inline.len() as u64);
+            let call = |at| Call::Promote { at, generation, size };
+            match self.ask_open(&content.writer, open.inode, call).await {
+                Ok(reply) => {
+                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true };
+                    content.told(&reply);
+                    content.inline = None;
+                    content.written_at = None;
+                    self.files.mark_clean(open.inode);
+                    return Ok(());
+                }
+                Err(Refusal::Stale) => self.catch_up(open, content).await?,
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::Stale.into())
+    }
+
+    /// Tells the row that the backing file's size counts, unless it knows.
+    pub(super) async fn unsettle(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        if open.backing.read().unsettled {
+            return Ok(());
+        }
+        for _ in 0..STALE_MAX {
+            let generation = content.generation;
+            match self.ask_open(&content.writer, open.inode, |at| Call::UnsettleSize { at, generation }).await {
+                Ok(reply) => {
+                    content.told(&reply);
+                    open.backing.write().unsettled = true;
+                    return Ok(());
+                }
+                Err(Refusal::Stale) => {
+                    let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
+                    let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
+                    self.core.register(open.inode, OpenMode::ReadWrite);
+                    self.take_in(open, content, reply, false)?;
+                }
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(Refusal::Stale.into())
+    }
+
+    /// Nobody here writes the backing file any more: tells the row its size and mtime.
+    pub(super) async fn settle(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        let file = {
+            // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`.
+            let mut backing = open.backing.write();
+            if !backing.unsettled {
+                return Ok(());
+            }
+            backing.unsettled = false;
+            backing.file.clone()
+        };
+        let Some(file) = file else { return Ok(()) };
+        let BackingStat { size, mtime, .. } = backing::stat(&file)?;
+        let generation = content.generation;
+        let call = |at| Call::SettleSize { at, generation, size, mtime: mtime.into() };
+        let reply = self.ask_open(&content.writer, open.inode, call).await?;
+        content.told(&reply);
+        Ok(())
+    }
+
+    /// Attributes of an open inode, newer than anything that this client did before.
+    pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<Node> {
+        let mut content = open.content.lock().await;
+        // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
+        let reply = match self.write_back(open, &mut content).await? {
+            Some(reply) => reply,
+            None => self.get_attributes(caller, open.inode).await?,
+        };
+        self.open_node(open, &reply)
+    }
+
+    /// The node of `reply` with the size that its backing file has.
+    pub(super) fn open_node(&self, open: &OpenInode, reply: &NodeReply) -> Result<Node> {
+        let mut node = self.node(reply, Duration::ZERO);
+        let Some((file, unsettled)) = open.file_to_write() else { return Ok(node) };
+        let stat = backing::stat(&file)?;
+        node.blocks = stat.blocks;
+        if unsettled {
+            node.attributes.size = stat.size;
+            node.attributes.mtime = stat.mtime;
+            node.attributes.ctime = node.attributes.ctime.max(stat.mtime);
+            node.attributes_ttl = Duration::ZERO;
+        }
+        Ok(node)
+    }
+
+    /// setattr of an open file, but for its size.
+    pub(crate) async fn set_open_attributes(
+        &self,
+        caller: &Credentials,
+        open: &Arc<OpenInode>,
+        set: SetAttributes,
+    ) -> Result<Node> {
+        let mut content = open.content.lock().await;
+        // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
+        self.write_back(open, &mut content).await?;
+        let reply = self.send_attributes(caller, open.inode, set).await?;
+        content.told(&reply);
+        self.open_node(open, &reply)
+    }
+
+    /// The server cut or extended an open file to `size`; what is kept of it here follows.
+    pub(super) fn resized_by_server(
+        &self,
+        open: &OpenInode,
+        content: &mut Content,
+        reply: &NodeReply,
+        size: u64,
+    ) -> Result<()> {
+        if content.generation != reply.generation {
+            return Err(Failure::new(Errno::EIO, "a file's content moved while it was cut"));
+        }
+        if let Some(inline) = &mut content.inline {
+            inline.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?);
+            inline.written_back();
+            content.written_at = None;
+        } else if let FileContent::Backing { settled: false } = reply.content {
+            open.backing.write().unsettled = true;
+        }
+        content.told(reply);
+        Ok(())
+    }
+
+    /// Writes back what has waited for the sync interval.
+    pub(crate) async fn write_back_old(&self) {
+        let now = self.core.clock.monotonic().0;
+        let Some(then) = now.checked_sub(self.core.settings.sync_interval) else { return };
+        for inode in self.files.dirty_since(varve_world::clock::Moment(then)) {
+            let Some(open) = self.files.find(inode) else { continue };
+            let mut content = open.content.lock().await;
+            if let Err(failure) = self.write_back(&open, &mut content).await {
+                tracing::warn!(%inode, "a file could not be written back: {failure}");
+                *open.failed.lock() = Some(failure);
+            }
+        }
+    }
+}
+
+impl Files {
+    pub(super) fn inline_limit(&self) -> usize {
+        self.inline_limit
+    }
+}
+
+/// Writes all of `data` or fails.
+pub(super) fn write_whole(file: &File, offset: u64, data: &[u8]) -> Result<()> {
+    let written = backing::write(file, offset, data)?;
+    if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+}

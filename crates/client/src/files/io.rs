@@ -1,0 +1,230 @@
+//! Reading, writing, and what makes it durable.
+
+use super::content::Content;
+use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, backing};
+use crate::locate::unexpected;
+use crate::{Failure, FileSystem, Operation, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use varve_types::{Errno, InodeId, Name, ShardId};
+use varve_wire::{Call, Reply};
+
+/// Levels of directories above a file; a volume with more is damaged or changing too fast to follow.
+const DEPTH_MAX: usize = 4096;
+
+impl FileSystem {
+    /// Bytes read: fewer than asked for only at the end of the file.
+    pub async fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.count(Operation::Read, async {
+            let handle = self.files.handle(handle)?;
+            if !handle.flags.readable() {
+                return Err(Errno::EBADF.into());
+            }
+            self.read_open(&handle.inode, offset, buffer).await
+        })
+        .await
+    }
+
+    pub(super) async fn read_open(&self, open: &OpenInode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        if offset > FILE_BYTES_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        // No file reaches beyond, and the store would take an offset above it for negative.
+        let len = buffer.len().min(usize::try_from(FILE_BYTES_MAX - offset).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..len];
+        if let Some(file) = open.file() {
+            return backing::read(&file, offset, buffer);
+        }
+        let content = open.content.lock().await;
+        match (&content.inline, open.file()) {
+            (Some(inline), _) => Ok(inline.read(offset, buffer)),
+            (None, Some(file)) => backing::read(&file, offset, buffer),
+            (None, None) => Err(Errno::EBADF.into()),
+        }
+    }
+
+    /// Bytes written: all of `data`, or, when the store is full, fewer. An appending handle ignores `offset`.
+    pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.count(Operation::Write, async {
+            let handle = self.files.handle(handle)?;
+            if !handle.flags.writable() {
+                return Err(Errno::EBADF.into());
+            }
+            self.write_open(&handle, offset, data).await
+        })
+        .await
+    }
+
+    pub(super) async fn write_open(&self, handle: &OpenHandle, offset: u64, data: &[u8]) -> Result<usize> {
+        let open = &handle.inode;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if !handle.flags.append {
+            check_end(offset, data.len() as u64)?;
+            let backing = open.backing.read();
+            if let (Some(file), true) = (&backing.file, backing.unsettled) {
+                return backing::write(file, offset, data);
+            }
+        }
+        let mut content = open.content.lock().await;
+        content.writer = handle.caller.clone();
+        let offset = if handle.flags.append { size_of(open, &content)? } else { offset };
+        let end = check_end(offset, data.len() as u64)?;
+        self.make_room(open, &mut content, end).await?;
+        if let Some(inline) = &mut content.inline {
+            inline.write(offset as usize, data);
+            self.inline_changed(open, &mut content).await?;
+            return Ok(data.len());
+        }
+        self.unsettle(open, &mut content).await?;
+        let file = open.file().ok_or(Errno::EBADF)?;
+        backing::write(&file, offset, data)
+    }
+
+    /// Promotes inline content that is going to be `end` bytes long, if that is too long for the row.
+    pub(super) async fn make_room(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+        let fits = end <= self.files.inline_limit() as u64;
+        if content.inline.is_some() && !fits { self.promote(open, content).await } else { Ok(()) }
+    }
+
+    /// Inline content was changed just now: it is written back later, or at once if too much waits.
+    pub(super) async fn inline_changed(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        content.written_at = Some(self.core.clock.now());
+        let len = content.inline.as_ref().map_or(0, |inline| inline.len());
+        let now = self.core.clock.monotonic();
+        if self.files.mark_dirty(open.inode, len, now, self.core.config.dirty_bytes_max) {
+            self.write_back(open, content).await?;
+        }
+        Ok(())
+    }
+
+    /// close(2) of one descriptor: small files are written back.
+    pub async fn flush(&self, handle: Handle) -> Result<()> {
+        self.count(Operation::Flush, async {
+            let handle = self.files.handle(handle)?;
+            let mut content = handle.inode.content.lock().await;
+            self.write_back(&handle.inode, &mut content).await?;
+            take_failure(&handle.inode)
+        })
+        .await
+    }
+
+    /// Returns when the file, its row and the rows of its ancestors are on disk.
+    pub async fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
+        self.count(Operation::Fsync, async {
+            let handle = self.files.handle(handle)?;
+            self.fsync_data(&handle.inode, data_only).await?;
+            self.sync_rows(handle.inode.inode).await?;
+            take_failure(&handle.inode)
+        })
+        .await
+    }
+
+    /// The content: in the row (which is not synced yet) or in the backing file, synced. A backing file whose size is
+    /// unsettled stays so: then its own size counts, which the store has synced with it.
+    pub(crate) async fn fsync_data(&self, open: &Arc<OpenInode>, data_only: bool) -> Result<()> {
+        let mut content = open.content.lock().await;
+        self.write_back(open, &mut content).await?;
+        let Some(file) = open.file() else { return Ok(()) };
+        let synced = if data_only { file.sync_data() } else { file.sync_all() };
+        synced.map_err(|error| Failure::store("cannot sync a backing file", &error))
+    }
+
+    /// Returns when the directory's rows and names are on disk.
+    pub async fn fsync_directory(&self, inode: InodeId) -> Result<()> {
+        self.count(Operation::Fsync, async {
+            let mut shards = BTreeSet::new();
+            let map = self.core.routing.map(inode);
+            shards.extend(map.iter().map(|index| index.shard(inode.shard(), self.core.settings.shards)));
+            self.sync_shards(shards, inode).await
+        })
+        .await
+    }
+
+    /// Syncs the row of a file and everything by which it is reached.
+    async fn sync_rows(&self, inode: InodeId) -> Result<()> {
+        self.sync_shards(BTreeSet::from([self.core.row_shard(inode)]), inode).await
+    }
+
+    /// Syncs `shards`, the entry of `inode`, and rows and entries of the directories above it that are not known to be on
+    /// disk.
+    async fn sync_shards(&self, mut shards: BTreeSet<ShardId>, inode: InodeId) -> Result<()> {
+        // With a sync interval of zero every reply was durable.
+        if self.core.settings.sync_interval.is_zero() {
+            return Ok(());
+        }
+        let core = &self.core;
+        let mut above: Vec<(InodeId, (InodeId, Name))> = Vec::new();
+        let mut at = inode;
+        while at != InodeId::ROOT {
+            if above.len() > DEPTH_MAX {
+                return Err(Errno::ELOOP.into());
+            }
+            if core.inodes.is_durable(at) {
+                break;
+            }
+            let Some((parent, name)) = core.inodes.name(at) else {
+                // Without a name there is no entry to sync; a directory's is unknown, so every shard may hold it.
+                if at != inode || core.inodes.is_directory(at) {
+                    shards.extend(core.settings.shards.all());
+                }
+                break;
+            };
+            shards.insert(core.routing.shard_of(parent, name.hash()));
+            shards.insert(at.shard());
+            above.push((at, (parent, name)));
+            at = parent;
+        }
+        shards.insert(InodeId::ROOT.shard());
+        for shard in shards {
+            self.sync_shard(shard).await?;
+        }
+        for (directory, under) in above.iter().filter(|(at, _)| core.inodes.is_directory(*at)) {
+            core.inodes.set_durable(*directory, under);
+        }
+        Ok(())
+    }
+
+    /// Syncs the rows of `shard`.
+    pub(crate) async fn sync_shard(&self, shard: ShardId) -> Result<()> {
+        match self.core.ask_shard(shard, Call::Sync).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected("Sync", &other)),
+        }
+    }
+
+    /// Writes back everything, settling nothing: handles go on.
+    pub(crate) async fn write_back_all(&self) -> Result<()> {
+        let mut first = Ok(());
+        for open in self.files.all() {
+            let mut content = open.content.lock().await;
+            if let Err(failure) = self.write_back(&open, &mut content).await {
+                first = first.and(Err(failure));
+            }
+        }
+        first
+    }
+}
+
+/// Tells a failure of the background once.
+fn take_failure(open: &OpenInode) -> Result<()> {
+    match open.failed.lock().take() {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+/// Where `len` bytes from `offset` end, if a file can reach there.
+pub(super) fn check_end(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG.into())
+}
+
+/// The size of an open file.
+pub(super) fn size_of(open: &OpenInode, content: &Content) -> Result<u64> {
+    match (&content.inline, open.file()) {
+        (Some(inline), _) => Ok(inline.len() as u64),
+        (None, Some(file)) => Ok(backing::stat(&file)?.size),
+        (None, None) => Err(Errno::EBADF.into()),
+    }
+}

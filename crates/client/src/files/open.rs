@@ -1,0 +1,208 @@
+//! Opening and closing.
+
+use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened};
+use crate::locate::unexpected;
+use crate::{FileSystem, OpenMode, Operation, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use varve_types::{Credentials, InodeId};
+use varve_wire::{Call, NodeReply, Reply};
+
+impl FileSystem {
+    pub async fn open(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
+        self.count(Operation::Open, self.open_with(caller, inode, flags, true)).await
+    }
+
+    /// Opens without offering passthrough.
+    pub(crate) async fn open_cached(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<Handle> {
+        Ok(self.open_with(caller, inode, flags, false).await?.handle)
+    }
+
+    async fn open_with(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags, offer: bool) -> Result<Opened> {
+        if flags.writable() || flags.truncate {
+            self.check_writable()?;
+        }
+        let open = self.files.enter(inode, flags.writable());
+        self.core.inodes.opened(inode);
+        match self.open_entered(caller, &open, flags, offer).await {
+            Ok((io, passthrough)) => Ok(Opened { handle: self.add_handle(&open, flags, caller, passthrough), io }),
+            Err(failure) => {
+                if flags.writable() {
+                    open.counts.lock().writers -= 1;
+                }
+                self.leave(&open);
+                Err(failure)
+            }
+        }
+    }
+
+    fn add_handle(&self, open: &Arc<OpenInode>, flags: OpenFlags, caller: &Credentials, passthrough: bool) -> Handle {
+        self.files.insert(OpenHandle {
+            inode: Arc::clone(open),
+            flags,
+            caller: caller.clone(),
+            passthrough: AtomicBool::new(passthrough),
+        })
+    }
+
+    /// The way of I/O, and whether it is passthrough.
+    async fn open_entered(
+        &self,
+        caller: &Credentials,
+        open: &Arc<OpenInode>,
+        flags: OpenFlags,
+        offer: bool,
+    ) -> Result<(Io, bool)> {
+        let inode = open.inode;
+        let mut content = open.content.lock().await;
+        self.core.settle_releases(inode).await?;
+        if !flags.truncate {
+            // The answer shall have what other handles wrote.
+            self.write_back(open, &mut content).await?;
+        }
+        let server = self.core.server().found;
+        let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
+        let reply = match self.core.ask_inode(caller, inode, call).await? {
+            Reply::Node(node) => node,
+            other => return Err(unexpected("Open", &other)),
+        };
+        self.core.inodes.set_by_inode(inode, reply.by_inode);
+        self.core.register(inode, flags.mode);
+        self.register_if_lost(inode, flags.mode, server).await?;
+        self.take_in(open, &mut content, reply, flags.truncate)?;
+        let io = self.choose_io(open, offer);
+        let passthrough = matches!(io, Io::Passthrough(_));
+        if passthrough && flags.writable() {
+            // The kernel writes without asking.
+            content.writer = caller.clone();
+            if let Err(failure) = self.unsettle(open, &mut content).await {
+                open.counts.lock().passthrough -= 1;
+                return Err(failure);
+            }
+        }
+        Ok((io, passthrough))
+    }
+
+    /// One I/O mode an inode until its last close: passthrough only if all its handles are.
+    fn choose_io(&self, open: &OpenInode, offer: bool) -> Io {
+        let file = open.file();
+        let mut counts = open.counts.lock();
+        let refused = !self.core.config.passthrough || self.files.passthrough_refused.load(Relaxed);
+        let offered = offer && !refused && counts.cached == 0;
+        match file {
+            Some(file) if offered || counts.passthrough > 0 => {
+                counts.passthrough += 1;
+                Io::Passthrough(file)
+            }
+            file => {
+                counts.cached += 1;
+                // Passthrough writes are not in the page cache: only where there were none are its pages right.
+                let never_passed = file.is_none() || !self.core.config.passthrough || counts.cached > 1;
+                Io::Cached { keep: self.embedded() && never_passed }
+            }
+        }
+    }
+
+    /// If the server was lost since it was asked, the next one may have been told what is open before this file was among
+    /// it.
+    async fn register_if_lost(&self, inode: InodeId, mode: OpenMode, server: u64) -> Result<()> {
+        if self.core.server().found == server {
+            return Ok(());
+        }
+        let call = |at| Call::Open { at, mode, truncate: false };
+        match self.core.ask_inode(&Credentials::root(), inode, call).await? {
+            Reply::Node(_) => Ok(()),
+            other => Err(unexpected("Open", &other)),
+        }
+    }
+
+    /// A handle of the file that a `Create` with `open` has just made. `server`: the one that was asked first.
+    pub(crate) async fn opened_by_create(
+        &self,
+        caller: &Credentials,
+        made: &NodeReply,
+        flags: OpenFlags,
+        server: u64,
+    ) -> Result<Handle> {
+        let inode = InodeId(made.inode);
+        let open = self.files.enter(inode, flags.writable());
+        self.core.inodes.opened(inode);
+        self.core.register(inode, flags.mode);
+        open.counts.lock().cached += 1;
+        let mut content = open.content.lock().await;
+        let taken = self.take_in(&open, &mut content, made.clone(), true);
+        drop(content);
+        let registered = match taken {
+            Ok(()) => self.register_if_lost(inode, flags.mode, server).await,
+            failed => failed,
+        };
+        let handle = self.add_handle(&open, flags, caller, false);
+        if let Err(failure) = registered {
+            self.release(handle).await;
+            return Err(failure);
+        }
+        Ok(handle)
+    }
+
+    /// The kernel refused to pass I/O of this handle through: from now on it comes here, and no open offers it again.
+    pub fn decline_passthrough(&self, handle: Handle) {
+        self.files.passthrough_refused.store(true, Relaxed);
+        let Ok(handle) = self.files.handle(handle) else { return };
+        if handle.passthrough.swap(false, Relaxed) {
+            let mut counts = handle.inode.counts.lock();
+            counts.passthrough -= 1;
+            counts.cached += 1;
+        }
+    }
+
+    /// The last descriptor of the handle is closed.
+    pub async fn release(&self, handle: Handle) {
+        let Some(handle) = self.files.remove(handle) else { return };
+        let work = async {
+            self.close(&handle).await;
+            Ok(())
+        };
+        // Nobody listens to the outcome of a release; failures are logged where they happen.
+        let counted: Result<()> = self.count(Operation::Release, work).await;
+        debug_assert!(counted.is_ok(), "closing answers nothing");
+    }
+
+    async fn close(&self, handle: &OpenHandle) {
+        let open = &handle.inode;
+        let last_writer = {
+            let mut counts = open.counts.lock();
+            match handle.passthrough.load(Relaxed) {
+                true => counts.passthrough -= 1,
+                false => counts.cached -= 1,
+            }
+            counts.writers -= usize::from(handle.flags.writable());
+            counts.writers == 0
+        };
+        if last_writer {
+            let mut content = open.content.lock().await;
+            if let Err(failure) = self.write_back(open, &mut content).await {
+                tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+            }
+            if open.counts.lock().writers == 0
+                && let Err(failure) = self.settle(open, &mut content).await
+            {
+                // The row goes on to say that the backing file's size counts, which is right, only slower.
+                tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+            }
+        }
+        self.leave(open);
+    }
+
+    /// One handle less; with the last one the server is told.
+    fn leave(&self, open: &OpenInode) {
+        self.files.leave(open, || self.core.unregister(open.inode));
+        self.core.inodes.closed(open.inode);
+    }
+}
+
+impl Files {
+    /// Every handle, for a shutdown.
+    pub(crate) fn handles(&self) -> Vec<Handle> {
+        self.handles.read().keys().map(|number| Handle(*number)).collect()
+    }
+}

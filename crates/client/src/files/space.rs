@@ -1,0 +1,327 @@
+//! Sizes and holes: truncate, fallocate, SEEK_DATA and SEEK_HOLE, copies between files.
+
+use super::content::Content;
+use super::io::{check_end, size_of};
+use super::{FILE_BYTES_MAX, Handle, OpenFlags, OpenHandle, OpenInode, Whence};
+use crate::{Failure, FileSystem, Node, OpenMode, Operation, Result};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use std::fs::File;
+use std::sync::Arc;
+use varve_types::{Credentials, Errno, InodeId, SetAttributes, SetTime};
+
+/// Bytes copied at a time where the store does not copy by itself; also bounds how long a copy keeps others waiting.
+const COPY_BYTES: usize = 128 * 1024;
+
+/// Bytes that one `copy_range` copies at most: a copy of terabytes could not be interrupted. Callers ask again.
+const COPY_RANGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+impl FileSystem {
+    /// setattr with a size.
+    pub(crate) async fn resize_and_set(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        size: u64,
+        set: SetAttributes,
+        handle: Option<Handle>,
+    ) -> Result<Node> {
+        if size > FILE_BYTES_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        let handle = handle.and_then(|handle| self.files.handle(handle).ok());
+        if let Some(handle) = handle.filter(|handle| handle.flags.writable() && handle.inode.inode == inode) {
+            return self.resize_through(&handle, caller, size, set).await;
+        }
+        if size > self.files.inline_limit() as u64 {
+            // What is inline has to be promoted first, which takes an open file; opening asks for the same right.
+            let flags = OpenFlags { mode: OpenMode::Write, ..OpenFlags::READ };
+            let opened = self.open_cached(caller, inode, flags).await?;
+            let resized = match self.files.handle(opened) {
+                Ok(handle) => self.resize_through(&handle, caller, size, set).await,
+                Err(failure) => Err(failure),
+            };
+            self.release(opened).await;
+            return match resized {
+                // Settled by the release.
+                Ok(_) => self.attributes_of(caller, inode).await,
+                failed => failed,
+            };
+        }
+        match self.files.find(inode) {
+            Some(open) => self.resize_at_server(&open, caller, size, set).await,
+            None => {
+                let reply = self.send_attributes(caller, inode, set).await?;
+                Ok(self.node(&reply, std::time::Duration::ZERO))
+            }
+        }
+    }
+
+    /// ftruncate(2): the descriptor is the right.
+    async fn resize_through(
+        &self,
+        handle: &OpenHandle,
+        caller: &Credentials,
+        size: u64,
+        set: SetAttributes,
+    ) -> Result<Node> {
+        let open = &handle.inode;
+        {
+            let mut content = open.content.lock().await;
+            content.writer = handle.caller.clone();
+            self.make_room(open, &mut content, size).await?;
+            if let Some(inline) = &mut content.inline {
+                inline.resize(size as usize);
+                self.inline_changed(open, &mut content).await?;
+            } else {
+                self.unsettle(open, &mut content).await?;
+                let file = open.file().ok_or(Errno::EBADF)?;
+                file.set_len(size).map_err(|error| Failure::store("cannot resize a backing file", &error))?;
+            }
+        }
+        // A time of now is the resizing's own.
+        let mtime = set.mtime.filter(|mtime| *mtime != SetTime::Now);
+        let rest = SetAttributes { size: None, mtime, ..set };
+        if rest == SetAttributes::default() {
+            self.open_attributes(caller, open).await
+        } else {
+            self.set_open_attributes(caller, open, rest).await
+        }
+    }
+
+    /// truncate(2) of a file that is open here, by its path: the server checks the right and does it.
+    async fn resize_at_server(
+        &self,
+        open: &Arc<OpenInode>,
+        caller: &Credentials,
+        size: u64,
+        set: SetAttributes,
+    ) -> Result<Node> {
+        let mut content = open.content.lock().await;
+        self.write_back(open, &mut content).await?;
+        let reply = self.send_attributes(caller, open.inode, set).await?;
+        self.resized_by_server(open, &mut content, &reply, size)?;
+        self.open_node(open, &reply)
+    }
+
+    /// fallocate(2): `mode` is its flags. `EOPNOTSUPP` for those that shift content.
+    pub async fn allocate(&self, handle: Handle, mode: i32, offset: u64, length: u64) -> Result<()> {
+        self.count(Operation::Allocate, async {
+            let handle = self.files.handle(handle)?;
+            if !handle.flags.writable() {
+                return Err(Errno::EBADF.into());
+            }
+            if length == 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            let end = check_end(offset, length)?;
+            let change = Allocation::of(mode)?;
+            let open = &handle.inode;
+            let mut content = open.content.lock().await;
+            content.writer = handle.caller.clone();
+            if change.reaches_beyond_the_end() {
+                self.make_room(open, &mut content, end).await?;
+            }
+            if content.inline.is_some() {
+                return self.allocate_inline(open, &mut content, change, offset, end).await;
+            }
+            self.unsettle(open, &mut content).await?;
+            let file = open.file().ok_or(Errno::EBADF)?;
+            let flags = FallocateFlags::from_bits_retain(mode as u32);
+            rustix::fs::fallocate(&file, flags, offset, length).map_err(|error| store_error("fallocate", error))
+        })
+        .await
+    }
+
+    async fn allocate_inline(
+        &self,
+        open: &OpenInode,
+        content: &mut Content,
+        change: Allocation,
+        offset: u64,
+        end: u64,
+    ) -> Result<()> {
+        let Some(inline) = &mut content.inline else { return Ok(()) };
+        let clamp = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+        if change.zeroes {
+            inline.zero(clamp(offset)..clamp(end));
+        }
+        let extends = change.extends && clamp(end) > inline.len();
+        if extends {
+            inline.resize(clamp(end));
+        }
+        if change.zeroes || extends { self.inline_changed(open, content).await } else { Ok(()) }
+    }
+
+    /// Where the next data or hole at or after `offset` begins; `ENXIO` beyond the end.
+    pub async fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
+        self.count(Operation::Seek, async {
+            let handle = self.files.handle(handle)?;
+            let content = handle.inode.content.lock().await;
+            if let Some(file) = handle.inode.file() {
+                // The position that this moves is nobody's: all I/O on backing files names its offset.
+                let from = match whence {
+                    Whence::Data => SeekFrom::Data(offset),
+                    Whence::Hole => SeekFrom::Hole(offset),
+                };
+                return rustix::fs::seek(&file, from).map_err(|error| store_error("lseek", error));
+            }
+            let size = size_of(&handle.inode, &content)?;
+            match whence {
+                _ if offset >= size => Err(Errno::ENXIO.into()),
+                Whence::Data => Ok(offset),
+                Whence::Hole => Ok(size),
+            }
+        })
+        .await
+    }
+
+    /// Bytes copied; fewer than asked for at the end of `from`, or where callers must ask again.
+    pub async fn copy_range(
+        &self,
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        self.count(Operation::CopyRange, async {
+            let (from, to) = (self.files.handle(from)?, self.files.handle(to)?);
+            if !from.flags.readable() || !to.flags.writable() || to.flags.append {
+                return Err(Errno::EBADF.into());
+            }
+            let length = length.min(COPY_RANGE_BYTES_MAX);
+            let (from_end, to_end) = (check_end(from_offset, length)?, check_end(to_offset, length)?);
+            if from.inode.inode == to.inode.inode && from_offset < to_end && to_offset < from_end {
+                return Err(Errno::EINVAL.into());
+            }
+            match self.copy_in_store(&from, from_offset, &to, to_offset, length).await? {
+                Some(copied) => Ok(copied),
+                None => self.copy_through_memory(&from, from_offset, &to, to_offset, length).await,
+            }
+        })
+        .await
+    }
+
+    /// Lets the store copy between two backing files; `None` where they are not both, or the store does not.
+    async fn copy_in_store(
+        &self,
+        from: &OpenHandle,
+        from_offset: u64,
+        to: &OpenHandle,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<Option<u64>> {
+        let (Some(source), Some(target)) = (from.inode.file(), to.inode.file()) else { return Ok(None) };
+        {
+            let mut content = to.inode.content.lock().await;
+            content.writer = to.caller.clone();
+            self.unsettle(&to.inode, &mut content).await?;
+        }
+        copy_between(&source, from_offset, &target, to_offset, length)
+    }
+
+    async fn copy_through_memory(
+        &self,
+        from: &OpenHandle,
+        from_offset: u64,
+        to: &OpenHandle,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(length).unwrap_or(COPY_BYTES))];
+        let mut copied = 0;
+        while copied < length {
+            let wanted = buffer.len().min(usize::try_from(length - copied).unwrap_or(usize::MAX));
+            let read = self.read_open(&from.inode, from_offset + copied, &mut buffer[..wanted]).await?;
+            if read == 0 {
+                break;
+            }
+            match self.write_open(to, to_offset + copied, &buffer[..read]).await {
+                Ok(written) => {
+                    copied += written as u64;
+                    if written < read {
+                        break;
+                    }
+                }
+                Err(_) if copied > 0 => break,
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// What fallocate(2)'s flags ask for.
+#[derive(Clone, Copy)]
+struct Allocation {
+    /// The size may grow.
+    extends: bool,
+    /// The range reads as zero afterwards.
+    zeroes: bool,
+    punches: bool,
+}
+
+impl Allocation {
+    fn of(mode: i32) -> Result<Allocation> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
+        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+        let extends = mode & KEEP == 0;
+        match mode & !KEEP {
+            0 => Ok(Allocation { extends, zeroes: false, punches: false }),
+            ZERO => Ok(Allocation { extends, zeroes: true, punches: false }),
+            // A hole never changes the size, and callers must say so.
+            PUNCH if !extends => Ok(Allocation { extends: false, zeroes: true, punches: true }),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    /// Whether space beyond the end is asked for, even if the size stays.
+    fn reaches_beyond_the_end(&self) -> bool {
+        !self.punches
+    }
+}
+
+fn copy_between(from: &File, from_offset: u64, to: &File, to_offset: u64, length: u64) -> Result<Option<u64>> {
+    let (mut from_offset, mut to_offset, mut left) = (from_offset, to_offset, length);
+    while left > 0 {
+        let portion = usize::try_from(left).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), portion) {
+            Ok(0) => break,
+            Ok(count) => left -= count as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) if left < length => break,
+            Err(rustix::io::Errno::XDEV | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => return Ok(None),
+            Err(error) => return Err(store_error("copy_file_range", error)),
+        }
+    }
+    Ok(Some(length - left))
+}
+
+fn store_error(what: &str, error: rustix::io::Errno) -> Failure {
+    let error = std::io::Error::from(error);
+    match error.raw_os_error() {
+        // These are answers, not trouble.
+        Some(libc::ENXIO) => Errno::ENXIO.into(),
+        Some(libc::EOPNOTSUPP) => Errno::EOPNOTSUPP.into(),
+        _ => Failure::store(&format!("{what} on a backing file failed"), &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: fallocate's flags that shift content, and holes that would change the size, are refused.
+    #[test]
+    fn fallocate_flags() {
+        assert!(Allocation::of(0).is_ok_and(|change| change.extends && !change.zeroes));
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        assert!(Allocation::of(hole).is_ok_and(|change| change.zeroes && !change.reaches_beyond_the_end()));
+        for refused in
+            [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, 1 << 20]
+        {
+            assert_eq!(Allocation::of(refused).err().map(|failure| failure.errno), Some(Errno::EOPNOTSUPP));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What this client knows of the inodes that its door holds: under which name each was last seen, and whether its attributes
+//! are in that entry or in an inode row.
+//!
+//! Kept for as long as the door counts lookups of the inode or has it open. All of it is a hint: a locator that is
+//! wrong is answered with `NotHere` and corrected ([`crate::locate`]).
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use varve_types::{FileKind, InodeId, Name};
+use varve_wire::Locator;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Enough that the threads of a mount seldom meet at one lock.
+const STRIPES: usize = 16;
+
+/// One inode.
+#[derive(Clone, Debug)]
+struct Known {
+    parent: InodeId,
+    /// `None` once its last known name is gone, and of the root.
+    name: Option<Name>,
+    kind: FileKind,
+    /// The attributes are in an inode row (or directory row).
+    by_inode: bool,
+    lookups: u64,
+    /// Handles of this client.
+    opens: u32,
+    /// A directory whose row and entry are known to be on disk.
+    durable: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Inodes {
+    stripes: [Mutex<HashMap<InodeId, Known>>; STRIPES],
+    /// The inode last seen under a name, by a hash of both the directory and the name. A collision makes a hint
+    /// wrong, no more.
+    names: [Mutex<HashMap<u64, InodeId>>; STRIPES],
+}
+
+/// Where a door saw an inode.
+pub(crate) struct Sighting<'a> {
+    pub inode: InodeId,
+    pub parent: InodeId,
+    pub name: &'a Name,
+    pub kind: FileKind,
+    pub by_inode: bool,
+}
+
+impl Inodes {
+    /// The inode was seen; counts `lookups` more of the door's references to it.
+    pub fn saw(&self, seen: Sighting<'_>, lookups: u64) {
+        let by_inode = seen.by_inode || seen.kind == FileKind::Directory;
+        let old = {
+            let mut stripe = self.stripe(seen.inode).lock();
+            match stripe.get_mut(&seen.inode) {
+                Some(known) => {
+                    known.lookups += lookups;
+                    known.by_inode = by_inode;
+                    if known.parent == seen.parent && known.name.as_ref() == Some(seen.name) {
+                        return;
+                    }
+                    known.durable = false;
+                    let old = known.name.replace(seen.name.clone()).map(|name| (known.parent, name));
+                    known.parent = seen.parent;
+                    old
+                }
+                None if lookups == 0 => return,
+                None => {
+                    let known = Known {
+                        parent: seen.parent,
+                        name: Some(seen.name.clone()),
+                        kind: seen.kind,
+                        by_inode,
+                        lookups,
+                        opens: 0,
+                        durable: false,
+                    };
+                    stripe.insert(seen.inode, known);
+                    None
+                }
+            }
+        };
+        if let Some((parent, name)) = old {
+            self.drop_name(parent, &name, seen.inode);
+        }
+        let key = name_key(seen.parent, seen.name);
+        self.name_stripe(key).lock().insert(key, seen.inode);
+    }
+
+    /// The door drops `lookups` references.
+    pub fn forget(&self, inode: InodeId, lookups: u64) {
+        self.change_and_prune(inode, |known| known.lookups = known.lookups.saturating_sub(lookups));
+    }
+
+    pub fn opened(&self, inode: InodeId) {
+        let mut stripe = self.stripe(inode).lock();
+        // A handle may be opened by number alone, by a door that remembers inodes longer than we do.
+        let unknown = || Known {
+            parent: InodeId::ROOT,
+            name: None,
+            kind: FileKind::Regular,
+            by_inode: true,
+            lookups: 0,
+            opens: 0,
+            durable: false,
+        };
+        stripe.entry(inode).or_insert_with(unknown).opens += 1;
+    }
+
+    pub fn closed(&self, inode: InodeId) {
+        self.change_and_prune(inode, |known| known.opens = known.opens.saturating_sub(1));
+    }
+
+    /// How to ask for the row of `inode`.
+    pub fn locator(&self, inode: InodeId) -> Locator {
+        match self.stripe(inode).lock().get(&inode) {
+            Some(Known { parent, name: Some(name), by_inode: false, .. }) => {
+                Locator::Entry { parent: parent.0, name: name.as_bytes().to_vec(), inode: inode.0 }
+            }
+            _ => Locator::Inode { inode: inode.0 },
+        }
+    }
+
+    pub fn is_directory(&self, inode: InodeId) -> bool {
+        self.stripe(inode).lock().get(&inode).is_some_and(|known| known.kind == FileKind::Directory)
+    }
+
+    /// The last known name of `inode`, wherever its attributes are.
+    pub fn name(&self, inode: InodeId) -> Option<(InodeId, Name)> {
+        let stripe = self.stripe(inode).lock();
+        let known = stripe.get(&inode)?;
+        Some((known.parent, known.name.clone()?))
+    }
+
+    pub fn parent(&self, directory: InodeId) -> Option<InodeId> {
+        self.name(directory).map(|(parent, _)| parent)
+    }
+
+    /// The inode last seen under a name.
+    pub fn at(&self, parent: InodeId, name: &Name) -> Option<InodeId> {
+        let key = name_key(parent, name);
+        let inode = *self.name_stripe(key).lock().get(&key)?;
+        (self.name(inode)? == (parent, name.clone())).then_some(inode)
+    }
+
+    /// Corrects where the attributes of `inode` are.
+    pub fn set_by_inode(&self, inode: InodeId, by_inode: bool) {
+        if let Some(known) = self.stripe(inode).lock().get_mut(&inode) {
+            known.by_inode = by_inode || known.kind == FileKind::Directory;
+        }
+    }
+
+    /// `inode` has another name now. A file that is open here got an inode row by it.
+    pub fn renamed(&self, inode: InodeId, parent: InodeId, name: &Name) {
+        let seen = {
+            let stripe = self.stripe(inode).lock();
+            let Some(known) = stripe.get(&inode) else { return };
+            (known.kind, known.by_inode || known.opens > 0)
+        };
+        self.saw(Sighting { inode, parent, name, kind: seen.0, by_inode: seen.1 }, 0);
+    }
+
+    /// The name is gone (or means another file): what was known under it has only its inode row, if any.
+    pub fn unlinked(&self, parent: InodeId, name: &Name) {
+        let Some(inode) = self.at(parent, name) else { return };
+        if let Some(known) = self.stripe(inode).lock().get_mut(&inode) {
+            known.name = None;
+            known.by_inode = true;
+        }
+        self.drop_name(parent, name, inode);
+    }
+
+    /// Whether the row and the entry of `directory` are known to be on disk.
+    pub fn is_durable(&self, directory: InodeId) -> bool {
+        self.stripe(directory).lock().get(&directory).is_some_and(|known| known.durable)
+    }
+
+    /// The row and the entry of `directory`, under the name that it had when that was asked for, are on disk.
+    pub fn set_durable(&self, directory: InodeId, under: &(InodeId, Name)) {
+        if let Some(known) = self.stripe(directory).lock().get_mut(&directory) {
+            known.durable |= known.parent == under.0 && known.name.as_ref() == Some(&under.1);
+        }
+    }
+
+    fn change_and_prune(&self, inode: InodeId, change: impl FnOnce(&mut Known)) {
+        let removed = {
+            let mut stripe = self.stripe(inode).lock();
+            let Some(known) = stripe.get_mut(&inode) else { return };
+            change(known);
+            if known.lookups > 0 || known.opens > 0 {
+                return;
+            }
+            stripe.remove(&inode)
+        };
+        if let Some(Known { parent, name: Some(name), .. }) = removed {
+            self.drop_name(parent, &name, inode);
+        }
+    }
+
+    fn drop_name(&self, parent: InodeId, name: &Name, inode: InodeId) {
+        let key = name_key(parent, name);
+        let mut names = self.name_stripe(key).lock();
+        if names.get(&key) == Some(&inode) {
+            names.remove(&key);
+        }
+    }
+
+    fn stripe(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Known>> {
+        &self.stripes[(inode.0 ^ (inode.0 >> 48)) as usize % STRIPES]
+    }
+
+    fn name_stripe(&self, key: u64) -> &Mutex<HashMap<u64, InodeId>> {
+        &self.names[key as usize % STRIPES]
+    }
+}
+
+fn name_key(parent: InodeId, name: &Name) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), parent.0)
+}
+
+#[cfg(test)]
+mod tests;

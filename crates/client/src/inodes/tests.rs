@@ -1,0 +1,83 @@
+use super::*;
+
+const DIRECTORY: InodeId = InodeId(10);
+const FILE: InodeId = InodeId(20);
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn saw(inodes: &Inodes, inode: InodeId, text: &str, by_inode: bool) {
+    let name = name(text);
+    inodes.saw(Sighting { inode, parent: DIRECTORY, name: &name, kind: FileKind::Regular, by_inode }, 1);
+}
+
+fn entry(text: &str) -> Locator {
+    Locator::Entry { parent: DIRECTORY.0, name: text.as_bytes().to_vec(), inode: FILE.0 }
+}
+
+const ROW: Locator = Locator::Inode { inode: FILE.0 };
+
+/// Promise: a file is asked for by the name it was last seen under, and by its row once it has one or none is known.
+#[test]
+fn the_locator_follows_the_name() {
+    let inodes = Inodes::default();
+    assert_eq!(inodes.locator(FILE), ROW);
+    saw(&inodes, FILE, "a", false);
+    assert_eq!(inodes.locator(FILE), entry("a"));
+    inodes.renamed(FILE, DIRECTORY, &name("b"));
+    assert_eq!(inodes.locator(FILE), entry("b"));
+    assert_eq!(inodes.at(DIRECTORY, &name("b")), Some(FILE));
+    assert_eq!(inodes.at(DIRECTORY, &name("a")), None);
+    inodes.unlinked(DIRECTORY, &name("b"));
+    assert_eq!(inodes.locator(FILE), ROW);
+}
+
+/// Promise: renaming an open file moves its attributes to an inode row, so it is asked for there.
+#[test]
+fn an_open_file_that_is_renamed_is_asked_for_by_inode() {
+    let inodes = Inodes::default();
+    saw(&inodes, FILE, "a", false);
+    inodes.opened(FILE);
+    inodes.renamed(FILE, DIRECTORY, &name("b"));
+    assert_eq!(inodes.locator(FILE), ROW);
+    assert_eq!(inodes.name(FILE), Some((DIRECTORY, name("b"))));
+}
+
+/// Promise: an inode is kept while it has lookups or handles, and nothing of it afterwards.
+#[test]
+fn what_nobody_holds_is_forgotten() {
+    let inodes = Inodes::default();
+    saw(&inodes, FILE, "a", false);
+    saw(&inodes, FILE, "a", false);
+    inodes.opened(FILE);
+    inodes.forget(FILE, 2);
+    assert_eq!(inodes.locator(FILE), entry("a"));
+    inodes.closed(FILE);
+    assert_eq!(inodes.locator(FILE), ROW);
+    assert!(inodes.stripes.iter().all(|stripe| stripe.lock().is_empty()));
+    assert!(inodes.names.iter().all(|stripe| stripe.lock().is_empty()));
+}
+
+/// Promise: a name that now means another file does not lead to the old one, whichever is forgotten first.
+#[test]
+fn a_reused_name_means_the_new_file() {
+    let inodes = Inodes::default();
+    saw(&inodes, FILE, "a", false);
+    saw(&inodes, InodeId(21), "a", false);
+    inodes.forget(FILE, 1);
+    assert_eq!(inodes.at(DIRECTORY, &name("a")), Some(InodeId(21)));
+}
+
+/// Promise: that a directory is on disk is known only of the name under which it was synced.
+#[test]
+fn durable_under_one_name() {
+    let inodes = Inodes::default();
+    saw(&inodes, FILE, "a", false);
+    inodes.set_durable(FILE, &(DIRECTORY, name("other")));
+    assert!(!inodes.is_durable(FILE));
+    inodes.set_durable(FILE, &(DIRECTORY, name("a")));
+    assert!(inodes.is_durable(FILE));
+    inodes.renamed(FILE, DIRECTORY, &name("b"));
+    assert!(!inodes.is_durable(FILE));
+}

@@ -1,0 +1,128 @@
+//! Calls about a name and calls about an inode: which shard to ask, and where to look when what is asked for is not there.
+
+use crate::calls::{BUSY_WAIT, Core, Refusal};
+use crate::{Failure, Result};
+use varve_types::{Credentials, Errno, InodeId, Name, ShardId};
+use varve_wire::{Call, EntryReply, Locator, Reply};
+
+/// Places tried for one inode before it is taken for gone. Its entry, its row and its name are one round; between rounds
+/// another thread's rename may end.
+const PLACES_MAX: usize = 6;
+
+impl Core {
+    /// Asks about `name` in `directory`: the shard of its partition.
+    pub async fn ask_name(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        name: &Name,
+        call: impl Fn() -> Call,
+    ) -> Result<Reply> {
+        self.ask_hash(caller, directory, name.hash(), call).await
+    }
+
+    pub async fn ask_hash(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        hash: varve_types::NameHash,
+        call: impl Fn() -> Call,
+    ) -> Result<Reply> {
+        let mut calling = self.begin(caller);
+        let mut wait = BUSY_WAIT;
+        loop {
+            match calling.ask(self.routing.shard_of(directory, hash), call()).await {
+                Ok(reply) => return Ok(reply),
+                Err(Refusal::Moved { learned: true }) => {}
+                Err(Refusal::Moved { learned: false }) => {
+                    calling.pause(&mut wait, "the shards disagree on who holds a part of the directory").await?
+                }
+                // What a name call can miss is its directory.
+                Err(Refusal::NotHere) => return Err(Errno::ENOENT.into()),
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+    }
+
+    /// Asks `shard` about itself.
+    pub async fn ask_shard(&self, shard: ShardId, call: Call) -> Result<Reply> {
+        self.begin(&Credentials::root()).ask(shard, call).await.map_err(Failure::from)
+    }
+
+    /// Asks about `inode` where its row is. `Refusal::Stale` is handed to the caller, `NotHere` only when the inode is
+    /// nowhere.
+    pub async fn ask_inode(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        call: impl Fn(Locator) -> Call,
+    ) -> std::result::Result<Reply, Refusal> {
+        self.ask_located(caller, inode, |core, at| core.shard_at(at), call).await
+    }
+
+    /// Asks about `inode`, which the call names by a locator, at the shard that `route` chooses.
+    pub async fn ask_located(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        route: impl Fn(&Core, &Locator) -> ShardId,
+        call: impl Fn(Locator) -> Call,
+    ) -> std::result::Result<Reply, Refusal> {
+        let mut calling = self.begin(caller);
+        let mut wait = BUSY_WAIT;
+        let mut places = 0;
+        loop {
+            let at = self.inodes.locator(inode);
+            match calling.ask(route(self, &at), call(at.clone())).await {
+                Err(Refusal::Moved { learned: true }) => {}
+                Err(Refusal::Moved { learned: false }) => {
+                    calling.pause(&mut wait, "the shards disagree on who holds a part of a directory").await?
+                }
+                Err(Refusal::NotHere) if places < PLACES_MAX => {
+                    places += 1;
+                    self.look_elsewhere(inode, &at).await?;
+                    if places > 2 {
+                        calling.pause(&mut wait, "the file is not found where it should be").await?;
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// `inode` is not at `tried`: corrects what is known of it.
+    async fn look_elsewhere(&self, inode: InodeId, tried: &Locator) -> Result<()> {
+        if self.inodes.locator(inode) != *tried {
+            // Another thread has learned more meanwhile.
+            return Ok(());
+        }
+        if let Locator::Entry { .. } = tried {
+            self.inodes.set_by_inode(inode, true);
+            return Ok(());
+        }
+        let Some((parent, name)) = self.inodes.name(inode) else { return Ok(()) };
+        match self.look_up(&Credentials::root(), parent, &name).await {
+            Ok((EntryReply::Node(node), _)) if node.inode == inode.0 => self.inodes.set_by_inode(inode, false),
+            Ok(_) => {}
+            Err(failure) if failure.errno == Errno::ENOENT => {}
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// What a name means, and for how many milliseconds a directory's name may be believed.
+    pub async fn look_up(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<(EntryReply, u32)> {
+        let call = || Call::Lookup { parent: parent.0, name: name.as_bytes().to_vec() };
+        match self.ask_name(caller, parent, name, call).await? {
+            Reply::Entry { entry, lease_ms } => Ok((entry, lease_ms)),
+            other => Err(unexpected("Lookup", &other)),
+        }
+    }
+}
+
+/// The server broke the protocol.
+pub(crate) fn unexpected(call: &str, reply: &Reply) -> Failure {
+    let text = format!("{reply:?}");
+    let shown: String = text.chars().take(120).collect();
+    Failure::new(Errno::EIO, format!("the server answered {call} with {shown}"))
+}

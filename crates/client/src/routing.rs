@@ -1,0 +1,92 @@
+//! Which shard holds a name: the partition maps that this client has learned. A map may be old; the shard that no longer
+//! holds a name answers with a newer one.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use varve_types::{InodeId, NameHash, PartitionMap, ShardCount, ShardId};
+use varve_wire::WireMap;
+
+/// Maps of one generation: with 512 bytes a map at most, both together stay below 32 MiB. A map that was dropped is
+/// learned again from the first answer `Moved`.
+const MAPS_MAX: usize = 32 * 1024;
+
+/// Directories that were never split are not in here: their map is known without being told.
+#[derive(Default)]
+struct Maps {
+    recent: HashMap<InodeId, PartitionMap>,
+    /// What was recent before `recent` became full. What is used moves up; the rest goes when `recent` is full again.
+    older: HashMap<InodeId, PartitionMap>,
+}
+
+pub(crate) struct Routing {
+    shards: ShardCount,
+    maps: Mutex<Maps>,
+}
+
+impl Routing {
+    pub fn new(shards: ShardCount) -> Routing {
+        Routing { shards, maps: Mutex::default() }
+    }
+
+    pub fn shard_of(&self, directory: InodeId, hash: NameHash) -> ShardId {
+        let mut maps = self.maps.lock();
+        match maps.find(directory) {
+            Some(map) => map.shard_of(directory.shard(), hash),
+            None => directory.shard(),
+        }
+    }
+
+    pub fn map(&self, directory: InodeId) -> PartitionMap {
+        let mut maps = self.maps.lock();
+        maps.find(directory).cloned().unwrap_or_else(|| PartitionMap::whole(self.shards))
+    }
+
+    /// Learns a map. `false`: it is no map of this volume, or says nothing new.
+    pub fn learn(&self, directory: InodeId, told: &WireMap) -> bool {
+        let Some(told) = told.to_map(self.shards) else {
+            tracing::warn!(%directory, "the server sent a partition map that is not of this volume");
+            return false;
+        };
+        if told.len() == 1 {
+            return false;
+        }
+        let mut maps = self.maps.lock();
+        match maps.find(directory) {
+            Some(map) => {
+                let before = map.len();
+                map.merge(&told);
+                map.len() > before
+            }
+            None => {
+                maps.insert(directory, told);
+                true
+            }
+        }
+    }
+
+    pub fn forget(&self, directory: InodeId) {
+        let mut maps = self.maps.lock();
+        maps.recent.remove(&directory);
+        maps.older.remove(&directory);
+    }
+}
+
+impl Maps {
+    fn find(&mut self, directory: InodeId) -> Option<&mut PartitionMap> {
+        if !self.recent.contains_key(&directory) {
+            let map = self.older.remove(&directory)?;
+            self.insert(directory, map);
+        }
+        self.recent.get_mut(&directory)
+    }
+
+    fn insert(&mut self, directory: InodeId, map: PartitionMap) {
+        if self.recent.len() >= MAPS_MAX {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(directory, map);
+    }
+}
+
+#[cfg(test)]
+mod tests;

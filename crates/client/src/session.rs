@@ -1,0 +1,134 @@
+//! This client's stay with its server: slots that number its calls, and files whose last close the server must hear of.
+
+use parking_lot::Mutex;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use varve_types::{InodeId, SessionId, ShardCount, ShardId};
+use varve_wire::CallId;
+
+/// A lane of the session that carries one call at a time and numbers them from 1.
+struct Slot {
+    number: u32,
+    calls: u64,
+}
+
+#[derive(Default)]
+struct Slots {
+    /// Last used first, so that a client with few threads keeps to few slots, for each of which the server remembers
+    /// an answer.
+    free: Vec<Slot>,
+    made: u32,
+}
+
+#[derive(Default)]
+struct Releases {
+    /// Closed files that the server has not been told of, by shard.
+    waiting: Vec<Vec<InodeId>>,
+    /// Where each of them waits.
+    waiting_at: HashMap<InodeId, ShardId>,
+    /// Told in a request that has not been answered.
+    told: HashSet<InodeId>,
+}
+
+pub(crate) struct Session {
+    pub id: SessionId,
+    slots: Mutex<Slots>,
+    releases: Mutex<Releases>,
+}
+
+/// Releases that travel with one request: a request stays small, and the rest goes with the next one.
+const RELEASES_PER_REQUEST_MAX: usize = 512;
+
+impl Session {
+    pub fn new(id: SessionId, shards: ShardCount) -> Session {
+        let waiting = vec![Vec::new(); usize::from(shards.get())];
+        Session { id, slots: Mutex::default(), releases: Mutex::new(Releases { waiting, ..Releases::default() }) }
+    }
+
+    /// Takes a slot and numbers its next call.
+    pub fn begin(&self) -> Turn<'_> {
+        let mut slots = self.slots.lock();
+        let mut slot = slots.free.pop().unwrap_or_else(|| {
+            slots.made += 1;
+            Slot { number: slots.made, calls: 0 }
+        });
+        slot.calls += 1;
+        Turn { session: self, slot }
+    }
+
+    /// The last handle of `inode`, which the server has as open, is closed; to be told to `shard`.
+    pub fn release(&self, shard: ShardId, inode: InodeId) {
+        let mut releases = self.releases.lock();
+        if let Entry::Vacant(place) = releases.waiting_at.entry(inode) {
+            place.insert(shard);
+            releases.waiting[usize::from(shard.0)].push(inode);
+        }
+    }
+
+    /// Before `inode` is opened again: takes back a release that waits. `false`: the server is being told at this moment, and
+    /// might hear of the release after the open; ask again shortly.
+    pub fn take_back(&self, inode: InodeId) -> bool {
+        let mut releases = self.releases.lock();
+        if let Some(shard) = releases.waiting_at.remove(&inode) {
+            releases.waiting[usize::from(shard.0)].retain(|other| *other != inode);
+        }
+        !releases.told.contains(&inode)
+    }
+
+    /// What a request to `shard` shall tell; given back with [`Session::told`].
+    pub fn tell(&self, shard: ShardId) -> Vec<u64> {
+        let mut releases = self.releases.lock();
+        let releases = &mut *releases;
+        let waiting = &mut releases.waiting[usize::from(shard.0)];
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        let rest = waiting.split_off(waiting.len().min(RELEASES_PER_REQUEST_MAX));
+        let telling = std::mem::replace(waiting, rest);
+        releases.told.extend(&telling);
+        telling.iter().for_each(|inode| {
+            releases.waiting_at.remove(inode);
+        });
+        telling.into_iter().map(|inode| inode.0).collect()
+    }
+
+    /// A request that told `inodes` has been answered, or never will be.
+    pub fn told(&self, inodes: &[u64]) {
+        if inodes.is_empty() {
+            return;
+        }
+        let mut releases = self.releases.lock();
+        inodes.iter().for_each(|inode| {
+            releases.told.remove(&InodeId(*inode));
+        });
+    }
+
+    /// Shards that have something to be told.
+    pub fn untold(&self) -> Vec<ShardId> {
+        let releases = self.releases.lock();
+        let shards = releases.waiting.iter().enumerate().filter(|(_, waiting)| !waiting.is_empty());
+        shards.map(|(shard, _)| ShardId(shard as u16)).collect()
+    }
+}
+
+/// A slot in use; given back when dropped.
+pub(crate) struct Turn<'a> {
+    session: &'a Session,
+    slot: Slot,
+}
+
+impl Turn<'_> {
+    pub fn id(&self) -> CallId {
+        CallId { session: self.session.id.0, slot: self.slot.number, number: self.slot.calls }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let slot = Slot { number: self.slot.number, calls: self.slot.calls };
+        self.session.slots.lock().free.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests;

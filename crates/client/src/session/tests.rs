@@ -1,0 +1,46 @@
+use super::*;
+
+fn session() -> Session {
+    Session::new(SessionId(7), ShardCount::new(4).unwrap())
+}
+
+/// Promise: slots rise from 1, carry one call at a time, and number their calls from 1.
+#[test]
+fn slots_are_lanes_of_one_call() {
+    let session = session();
+    let first = session.begin();
+    let second = session.begin();
+    assert_eq!(first.id(), CallId { session: 7, slot: 1, number: 1 });
+    assert_eq!(second.id(), CallId { session: 7, slot: 2, number: 1 });
+    drop(first);
+    assert_eq!(session.begin().id(), CallId { session: 7, slot: 1, number: 2 });
+    drop(second);
+    assert_eq!(session.begin().id().slot, 2, "the slot used last is used next");
+}
+
+/// Promise: a file that is opened again while its release waits is not released; one that is being told must wait.
+#[test]
+fn a_release_can_be_taken_back_until_it_is_told() {
+    let session = session();
+    session.release(ShardId(2), InodeId(5));
+    assert!(session.take_back(InodeId(5)));
+    assert!(session.untold().is_empty());
+    session.release(ShardId(2), InodeId(5));
+    assert_eq!(session.untold(), [ShardId(2)]);
+    let telling = session.tell(ShardId(2));
+    assert_eq!(telling, [5]);
+    assert!(!session.take_back(InodeId(5)));
+    session.told(&telling);
+    assert!(session.take_back(InodeId(5)));
+}
+
+/// Promise: a request carries a bounded number of releases, and the rest is not forgotten.
+#[test]
+fn releases_are_told_in_portions() {
+    let session = session();
+    let count = RELEASES_PER_REQUEST_MAX + 3;
+    (0..count).for_each(|i| session.release(ShardId(0), InodeId(i as u64)));
+    assert_eq!(session.tell(ShardId(0)).len(), RELEASES_PER_REQUEST_MAX);
+    assert_eq!(session.tell(ShardId(0)).len(), 3);
+    assert!(session.tell(ShardId(0)).is_empty());
+}

@@ -1,0 +1,197 @@
+//! One blocking connection to a worker: the handshake, then one request and its response at a time.
+
+use super::FindError;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use varve_types::{SessionId, VolumeId};
+use varve_wire::frame;
+use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome, WorkerAddress};
+use varve_world::random;
+
+/// A worker of the same host or network takes a connection within this time or is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The server allows itself as much for the whole handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a waiting thread looks at its deadline. It bounds nothing else: a broken connection is noticed at once.
+pub(super) const WAIT_SLICE: Duration = Duration::from_secs(1);
+
+/// A host that has vanished does not close its connections: TCP asks after so long without a word, and gives up
+/// unacknowledged data after as long.
+const TCP_SILENCE: Duration = Duration::from_secs(20);
+
+/// Room for most responses; larger ones make the buffer grow.
+const INPUT_BYTES: usize = 16 * 1024;
+
+/// Buffers that grew beyond this (large listings, inline files) are given back after the call.
+const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+
+/// Who this client is and what it expects of a server.
+#[derive(Clone)]
+pub(super) struct Identity {
+    pub volume: VolumeId,
+    pub key: VolumeKey,
+    pub session: SessionId,
+    pub purpose: Purpose,
+}
+
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+pub(super) struct Connection {
+    stream: Stream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to `address`: by its Unix socket if that is on this host, else by TCP.
+    pub fn open(address: &WorkerAddress, local: bool) -> io::Result<Connection> {
+        let stream = match (&address.unix, &address.tcp) {
+            (Some(path), _) if local => Stream::Unix(UnixStream::connect(path)?),
+            (_, Some(tcp)) => Stream::Tcp(open_tcp(tcp)?),
+            _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
+        };
+        Ok(Connection { stream, input: Vec::with_capacity(INPUT_BYTES), output: Vec::with_capacity(INPUT_BYTES) })
+    }
+
+    /// Proves who both sides are. On success the connection is ready for requests.
+    pub fn shake_hands(&mut self, identity: &Identity) -> Result<Welcome, FindError> {
+        let broken = |error: io::Error| FindError::Absent(format!("the handshake failed: {error}"));
+        self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
+        let greeting: Greeting = self.receive_once().map_err(broken)?;
+        if greeting.version != varve_wire::VERSION {
+            return Err(FindError::Refused(format!(
+                "the server speaks version {} of the protocol and this program version {}: use the same varve on both",
+                greeting.version,
+                varve_wire::VERSION
+            )));
+        }
+        if greeting.volume != identity.volume.0 {
+            // The socket of an earlier volume's server: the record will be replaced or removed.
+            return Err(FindError::Absent(format!(
+                "the server serves volume {}, not {}",
+                VolumeId(greeting.volume),
+                identity.volume
+            )));
+        }
+        let nonce = random::bytes();
+        let hello = Hello {
+            version: varve_wire::VERSION,
+            session: identity.session.0,
+            purpose: identity.purpose,
+            nonce,
+            proof: identity.key.prove(Side::Client, &nonce, &greeting.nonce),
+        };
+        self.send(&hello).map_err(broken)?;
+        let welcome: Welcome = self.receive_once().map_err(broken)?;
+        match &welcome {
+            Welcome::Refused { reason } => return Err(FindError::Refused(reason.clone())),
+            Welcome::Accepted { proof, .. } => {
+                if !identity.key.verify(Side::Server, &nonce, &greeting.nonce, proof) {
+                    return Err(FindError::Refused("the server does not know the volume's key".into()));
+                }
+            }
+        }
+        self.set_timeouts(WAIT_SLICE).map_err(broken)?;
+        Ok(welcome)
+    }
+
+    /// Writes one message.
+    pub fn send<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
+        self.output.clear();
+        frame::encode(message, &mut self.output).map_err(io::Error::other)?;
+        let written = match &mut self.stream {
+            Stream::Unix(stream) => stream.write_all(&self.output),
+            Stream::Tcp(stream) => stream.write_all(&self.output),
+        };
+        self.output.shrink_to(BUFFER_BYTES_KEPT);
+        written
+    }
+
+    /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up.
+    pub fn receive<M: serde::de::DeserializeOwned>(&mut self, give_up: impl Fn() -> bool) -> io::Result<Option<M>> {
+        // The place for adaptive waiting: spin on a non-blocking read while that has been succeeding, then block.
+        self.input.clear();
+        loop {
+            if let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? {
+                if len != self.input.len() {
+                    return Err(io::Error::other("the server answers more than it was asked"));
+                }
+                self.input.clear();
+                self.input.shrink_to(BUFFER_BYTES_KEPT);
+                return Ok(Some(message));
+            }
+            match self.read_some() {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => {
+                    if give_up() {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn receive_once<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<M> {
+        self.receive(|| true)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+    }
+
+    fn read_some(&mut self) -> io::Result<usize> {
+        let held = self.input.len();
+        let wanted = match self.input.first_chunk() {
+            Some(header) => frame::HEADER_BYTES + frame::body_len(header).map_err(io::Error::other)? - held,
+            None => 0,
+        };
+        // Never past the frame where its length is known; else what the first read may bring at once.
+        self.input.resize(held + if wanted > 0 { wanted } else { INPUT_BYTES }, 0);
+        let read = match &mut self.stream {
+            Stream::Unix(stream) => stream.read(&mut self.input[held..]),
+            Stream::Tcp(stream) => stream.read(&mut self.input[held..]),
+        };
+        self.input.truncate(held + *read.as_ref().unwrap_or(&0));
+        read
+    }
+
+    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        match &self.stream {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))
+            }
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn open_tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other(format!("{address} has no address"));
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+                rustix::net::sockopt::set_tcp_keepidle(&stream, TCP_SILENCE)?;
+                rustix::net::sockopt::set_tcp_user_timeout(&stream, TCP_SILENCE.as_millis() as u32)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -22,14 +22,8 @@ pub enum Error {
     #[error("the ceiling {name} cannot be measured: {reason}")]
     Ceiling { name: &'static str, reason: String },
     /// The run is over, but what it made is still there.
-    #[error("cannot remove {path} of {via}, remove it by hand: {source}")]
-    Leftover {
-        via: String,
-        path: String,
-        source: io::Error,
-        #[source]
-        first: Option<Box<Error>>,
-    },
+    #[error("{}cannot remove {path} of {via}, remove it by hand: {source}", after(first))]
+    Leftover { via: String, path: String, source: io::Error, first: Option<Box<Error>> },
     #[error("a benchmark's report is damaged: {0}")]
     Report(#[from] serde_json::Error),
     #[error("a client thread panicked: {0}")]
@@ -41,4 +35,8 @@ impl Error {
         let what = what.into();
         move |source| Error::Io { what, source }
     }
+}
+
+fn after(first: &Option<Box<Error>>) -> String {
+    first.as_ref().map_or(String::new(), |first| format!("{first}; then "))
 }

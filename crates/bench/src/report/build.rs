@@ -208,9 +208,9 @@ fn warnings(report: &Report) -> Vec<String> {
     let near: Vec<&Ratio> = report.ratios.iter().filter(near).collect();
     if let [first, ..] = near.as_slice() {
         warnings.push(format!(
-            "{} ratios are within {:.0}% of even with fewer than {PAIRS_FOR_INTERVAL} pairs (as {} {} with {} to {}: {}), \
+            "{} within {:.0}% of even with fewer than {PAIRS_FOR_INTERVAL} pairs (as {} {} with {} to {}: {}), \
              which may be noise; --repeat {PAIRS_FOR_INTERVAL} gives intervals.",
-            near.len(),
+            if near.len() == 1 { "One ratio is".to_owned() } else { format!("{} ratios are", near.len()) },
             NOISE * 100.0,
             report.label(&first.via, &first.target),
             first.phase,

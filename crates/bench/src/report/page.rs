@@ -20,6 +20,7 @@ pub fn render(report: &Report) -> String {
     latencies(report, &mut page);
     table(report, &mut page);
     ceilings(report, &mut page);
+    method(report, &mut page);
     environment(report, &mut page);
     let _ = write!(
         page,
@@ -236,6 +237,25 @@ fn ceilings(report: &Report, page: &mut String) {
         );
     }
     page.push_str("</tbody></table></div>\n");
+}
+
+fn method(report: &Report, page: &mut String) {
+    let warmed = report.settings.get("warm_up").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let workload = if report.command == "bench stream" {
+        "Each client writes one file and fsyncs it, then all caches are dropped as far as possible, then each client reads its \
+         file. A latency is that of one block."
+    } else {
+        "Each client creates its share of the files in order, then stats and deletes those of another client in random order; \
+         a single client works on its own. Clients are threads with a connection of their own, which is open before the clock \
+         starts. A latency goes from one operation's end to the next one's."
+    };
+    let warm_up = if warmed { " One turn with a tenth of the files came before the first that counts." } else { "" };
+    let _ = write!(
+        page,
+        "<h2>Method</h2>\n<p class=\"soft\">A turn measures every target and every ceiling, one after the other; ratios are of \
+         neighbours in one turn. {workload} A phase begins for all clients together; its rate is the number of operations over \
+         the time from the first client's beginning to the last one's end.{warm_up}</p>\n"
+    );
 }
 
 fn environment(report: &Report, page: &mut String) {

@@ -92,7 +92,7 @@ fn row(report: &Report, scale: &Logarithmic, result: &PhaseResult, n: usize, y: 
 
 /// The end of a long place says more than its beginning.
 fn shortened(label: &str) -> String {
-    const MAX: usize = 16;
+    const MAX: usize = 14;
     let len = label.chars().count();
     if len <= MAX { label.to_owned() } else { format!("…{}", label.chars().skip(len - MAX + 1).collect::<String>()) }
 }

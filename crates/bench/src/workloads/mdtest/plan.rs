@@ -27,12 +27,13 @@ impl Phase {
         }
     }
 
-    /// As mdtest's summary calls it.
+    /// How mdtest's summary calls the phase of that name (`write` is a stream's).
     pub fn title(name: &str) -> &str {
         match name {
             "create" => "File creation",
             "stat" => "File stat",
             "read" => "File read",
+            "write" => "File write",
             "delete" => "File removal",
             "mkdir" => "Directory creation",
             "rmdir" => "Directory removal",

@@ -64,10 +64,7 @@ impl<'a> Turns<'a> {
         match turns.open_all() {
             Ok(()) => Ok(turns),
             // Those that were opened before the one that failed have made their workplaces already.
-            Err(error) => Err(match turns.clean(Err(error)) {
-                Ok(()) | Err(Error::Interrupted) => Error::Interrupted,
-                Err(error) => error,
-            }),
+            Err(error) => turns.clean(Err(error)),
         }
     }
 
@@ -162,15 +159,14 @@ impl<'a> Turns<'a> {
         Ok(Measured { contenders, ceilings })
     }
 
-    fn clean(self, mut outcome: Result<()>) -> Result<()> {
+    /// Keeps `outcome` unless something stays behind.
+    fn clean<T>(self, mut outcome: Result<T>) -> Result<T> {
         for Contender { target, mut control, workplace, .. } in self.contenders {
             outcome = workplace.remove(&*target, &mut *control, outcome);
         }
         // Only now that no client holds a descriptor in it.
-        match self.null.map_or(Ok(()), MountedNull::unmount) {
-            Ok(()) => outcome,
-            Err(error) => outcome.and(Err(error)),
-        }
+        let unmounted = self.null.map_or(Ok(()), MountedNull::unmount);
+        outcome.and_then(|value| unmounted.map(|()| value))
     }
 }
 

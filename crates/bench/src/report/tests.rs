@@ -152,7 +152,7 @@ fn well_formed(page: &str) {
         let end = start + rest[start..].find('>').expect("a tag ends");
         let tag = &rest[start + 1..end];
         rest = &rest[end + 1..];
-        assert!(!tag.contains('<') && tag.matches('"').count() % 2 == 0, "{tag:?}");
+        assert!(!tag.contains('<') && tag.matches('"').count().is_multiple_of(2), "{tag:?}");
         if let Some(name) = tag.strip_prefix('/') {
             assert_eq!(open.pop(), Some(name), "</{name}>");
         } else if !tag.ends_with('/') {

@@ -159,8 +159,13 @@ impl Filesystem for Door {
             mtime: mtime.map(convert::set_time),
             ctime: ctime.map(convert::requested_time),
         };
-        let handle = fh.map(files::handle);
-        let result = answer("setattr", || now(self.fs.set_attributes(&caller(request), inode(ino), set, handle)));
+        let result = answer("setattr", || {
+            // A request that names nothing is how the kernel says, before a write, that set-id bits have to go.
+            if set == varve_types::SetAttributes::default() {
+                return now(self.fs.drop_set_id(&caller(request), inode(ino)));
+            }
+            now(self.fs.set_attributes(&caller(request), inode(ino), set, fh.map(files::handle)))
+        });
         attributes(result, reply);
     }
 

@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use serde_json::json;
 use std::io;
 use std::path::Path;
-use varve_client::Counters;
+use varve_client::{Counters, Description, Place};
+use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
 pub(crate) const STATS: &[u8] = b"varve.stats";
@@ -21,6 +22,8 @@ pub(crate) const PREFIX: &[u8] = b"varve.";
 
 /// XATTR_SIZE_MAX of Linux: no value is longer.
 const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Partitions of a directory that [`info`] lists; each takes about 120 bytes of the value.
+const PARTITIONS_SHOWN_MAX: usize = 500;
 
 /// A process and the namespace (an inode of nsfs) in which its number means something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,44 @@ pub(crate) fn counters(counters: &Counters) -> String {
         "retries": counters.retries(),
         "reconnects": counters.reconnects(),
         "operations": counters.all().into_iter().map(operation).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+/// What [`info`] answers. Inodes and hashes are hexadecimal, as in the names of backing files.
+pub(crate) fn description(of: &Description) -> String {
+    let kind = match of.attributes.kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    };
+    let content = match &of.place {
+        Place::Row => json!({ "place": "row" }),
+        Place::BackingFile(path) => json!({ "place": "backing file", "path": path.to_string_lossy() }),
+        Place::Nowhere => json!({ "place": "none" }),
+    };
+    let partition = |partition: &varve_client::PartitionDescription| {
+        json!({
+            "index": partition.index.0,
+            "shard": partition.shard.0,
+            "first_hash": format!("{:016x}", partition.range.first.0),
+            "last_hash": format!("{:016x}", partition.range.last.0),
+            "entries": partition.entries,
+        })
+    };
+    json!({
+        "inode": format!("{:016x}", of.inode.0),
+        "kind": kind,
+        "size": of.attributes.size,
+        "shard": of.shard.0,
+        "row": if of.by_inode { "inode" } else { "entry" },
+        "content": content,
+        "partitions_total": of.partitions.len(),
+        "partitions": of.partitions.iter().take(PARTITIONS_SHOWN_MAX).map(partition).collect::<Vec<_>>(),
     })
     .to_string()
 }

@@ -13,6 +13,11 @@ const STACK_DEPTH_MAX: u32 = 1;
 
 /// Taken wherever the kernel has them.
 ///
+/// FUSE_HANDLE_KILLPRIV_V2 spares a request for the xattr `security.capability` before every write(2): 12 instead of 24 µs
+/// a write of 4 KiB, and 1.4 instead of 12 µs with passthrough (measured on Linux 6.18). The set-id bits are then ours
+/// to clear: the server does so when a size or owner changes, and before a write the kernel asks by a SETATTR that
+/// names no attribute (`setattr` in `door.rs`).
+///
 /// Left out on purpose: FUSE_WRITEBACK_CACHE (the kernel would keep dirty pages and times of its own, and refuses
 /// passthrough beside it), FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS (one mount: the kernel keeps locks itself),
 /// FUSE_DONT_MASK and FUSE_POSIX_ACL (no ACLs), FUSE_SPLICE_* (payloads are copied once either way),
@@ -30,6 +35,7 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_CACHE_SYMLINKS,
     // So that mmap(2) also works on what is opened past the page cache.
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
 /// `alone`: nobody else can change the volume, so cached pages stay right even when the times of their file change.

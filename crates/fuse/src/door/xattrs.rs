@@ -11,6 +11,7 @@ impl Door {
     pub(super) fn get_xattr(&self, caller: &Credentials, inode: InodeId, name: &OsStr) -> Result<Vec<u8>> {
         let name = name.as_bytes();
         match (name, inode) {
+            (own::INFO, _) => Ok(own::description(&now(self.fs.describe(caller, inode))?).into_bytes()),
             (own::STATS, InodeId::ROOT) => Ok(own::counters(self.fs.counters()).into_bytes()),
             (own::PROCESS, InodeId::ROOT) => own::own_process().map(String::into_bytes).map_err(unseen),
             (own::SYNC, InodeId::ROOT) => now(self.fs.sync()).map(|()| Vec::new()),

@@ -1,9 +1,7 @@
 //! The request loop on a real mount, with a file system that only remembers names: the ceiling of `varve bench`, and
 //! mounting and unmounting themselves.
 
-mod common;
-
-use common::{MountPoint, can_mount, is_mounted};
+use crate::fixture::{MountPoint, can_mount, is_mounted};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::time::Duration;

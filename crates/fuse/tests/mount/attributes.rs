@@ -1,0 +1,193 @@
+//! Mode, owner, times, extended attributes.
+
+use crate::fixture::{shell, volume};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags, utimensat};
+use rustix::io::Errno;
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// chmod(2), chown(2), and the umask of the caller.
+#[test]
+fn modes_and_owners_are_set() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("f");
+    shell("umask 027; touch \"$1\"; mkdir \"$1.d\"", &[&path]);
+    assert_eq!(mode(&path), 0o640);
+    assert_eq!(mode(&volume.join("f.d")), 0o750);
+    for wanted in [0o000, 0o777, 0o4755, 0o2755, 0o1644] {
+        fs::set_permissions(&path, Permissions::from_mode(wanted)).unwrap();
+        assert_eq!(mode(&path), wanted);
+    }
+    let before = fs::metadata(&path).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(1234), Some(5678)).unwrap();
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!((after.uid(), after.gid()), (1234, 5678));
+        assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
+        symlink("f", volume.join("link")).unwrap();
+        std::os::unix::fs::lchown(volume.join("link"), Some(42), None).unwrap();
+        assert_eq!(fs::symlink_metadata(volume.join("link")).unwrap().uid(), 42);
+        assert_eq!(fs::metadata(&path).unwrap().uid(), 1234);
+    }
+    volume.close();
+}
+
+/// utimensat(2) to the nanosecond, before 1970 and after 2038, through path and descriptor; and what moves the times.
+#[test]
+fn times_are_kept_to_the_nanosecond() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("f");
+    fs::write(&path, "x").unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    assert!((fs::metadata(&path).unwrap().mtime() - now).abs() < 60);
+    for (seconds, nanoseconds) in [(1, 999_999_999), (-1, 500_000_001), (-86_400 * 365, 7), (1 << 33, 123_456_789), (0, 0)] {
+        let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+        let shown = fs::metadata(&path).unwrap();
+        assert_eq!((shown.atime(), shown.atime_nsec()), (seconds, nanoseconds));
+        assert_eq!((shown.mtime(), shown.mtime_nsec()), (seconds, nanoseconds));
+    }
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::new(5, 5)).unwrap();
+    assert_eq!((file.metadata().unwrap().mtime(), file.metadata().unwrap().mtime_nsec()), (5, 5));
+    (&file).write_all(b"later").unwrap();
+    drop(file);
+    assert!((fs::metadata(&path).unwrap().mtime() - now).abs() < 60, "a write sets mtime");
+    let directory = volume.join("d");
+    fs::create_dir(&directory).unwrap();
+    let old = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let times = Timestamps { last_access: old, last_modification: old };
+    utimensat(CWD, &directory, &times, AtFlags::empty()).unwrap();
+    assert_eq!(fs::metadata(&directory).unwrap().mtime(), 10);
+    fs::write(directory.join("child"), "").unwrap();
+    assert!((fs::metadata(&directory).unwrap().mtime() - now).abs() < 60, "a new name sets its directory's mtime");
+    volume.close();
+}
+
+/// A time that no clock of `fuser` can hold is no way to stop the mount.
+#[test]
+fn the_earliest_time_is_survived() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("f");
+    fs::write(&path, "x").unwrap();
+    for seconds in [i64::MIN, i64::MIN + 1, i64::MAX] {
+        let time = Timespec { tv_sec: seconds, tv_nsec: 1 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"x");
+    volume.close();
+}
+
+/// Extended attributes: set, replaced, listed, removed, and their sizes asked for.
+#[test]
+fn extended_attributes_are_kept() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("f");
+    fs::write(&path, "x").unwrap();
+    let get = |name: &str, room: usize| {
+        let mut value = vec![0; room];
+        let length = rustix::fs::getxattr(&path, name, &mut value)?;
+        value.truncate(length);
+        Ok::<_, Errno>(value)
+    };
+    rustix::fs::setxattr(&path, "user.a", b"one", XattrFlags::CREATE).unwrap();
+    assert_eq!(rustix::fs::setxattr(&path, "user.a", b"x", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(rustix::fs::setxattr(&path, "user.b", b"x", XattrFlags::REPLACE), Err(Errno::NODATA));
+    rustix::fs::setxattr(&path, "user.b", b"", XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&path, "user.a", b"three", XattrFlags::REPLACE).unwrap();
+    assert_eq!(get("user.a", 100).unwrap(), b"three");
+    assert_eq!(get("user.b", 100).unwrap(), b"");
+    assert_eq!(get("user.a", 3), Err(Errno::RANGE));
+    assert_eq!(get("user.none", 100), Err(Errno::NODATA));
+    let size = rustix::fs::getxattr(&path, "user.a", &mut [0u8; 0]).unwrap();
+    assert_eq!(size, 5, "a size of nothing asks for the length");
+    let large = vec![3; 40_000];
+    rustix::fs::setxattr(&path, "user.large", &large, XattrFlags::empty()).unwrap();
+    assert!(get("user.large", 65_536).unwrap() == large);
+    let mut list = vec![0; 1000];
+    let length = rustix::fs::listxattr(&path, &mut list).unwrap();
+    let mut names: Vec<_> = list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+    names.sort();
+    assert_eq!(names, [&b"user.a"[..], b"user.b", b"user.large"], "what the mount tells of itself is not listed");
+    rustix::fs::removexattr(&path, "user.a").unwrap();
+    assert_eq!(rustix::fs::removexattr(&path, "user.a"), Err(Errno::NODATA));
+    // On a directory, and kept through rename and link.
+    fs::create_dir(volume.join("d")).unwrap();
+    rustix::fs::setxattr(volume.join("d"), "user.d", b"dir", XattrFlags::empty()).unwrap();
+    fs::rename(&path, volume.join("d/g")).unwrap();
+    let mut value = [0; 8];
+    assert_eq!(rustix::fs::getxattr(volume.join("d/g"), "user.b", &mut value), Ok(0));
+    assert_eq!(rustix::fs::getxattr(volume.join("d"), "user.d", &mut value), Ok(3));
+    assert_eq!(rustix::fs::setxattr(volume.join("d"), "varve.info", b"", XattrFlags::empty()), Err(Errno::PERM));
+    volume.close();
+}
+
+/// A write by somebody without privilege takes the set-id bits away; by root it does not (write(2), inode(7)).
+#[test]
+fn set_id_bits_fall_when_others_write() {
+    let Some(volume) = volume() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    for length in [10usize, 500_000] {
+        let path = volume.join(format!("f{length}"));
+        fs::write(&path, vec![1; length]).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"root").unwrap();
+        assert_eq!(mode(&path), 0o6777, "root's write leaves them");
+        for change in ["printf x >> \"$1\"", "printf x 1<> \"$1\"", "truncate -s 5 \"$1\"", ": > \"$1\""] {
+            fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+            let script = format!("setpriv --reuid=12345 --regid=12345 --clear-groups sh -ec '{change}' sh \"$1\"");
+            shell(&script, &[&path]);
+            assert_eq!(mode(&path), 0o777, "{change}, {length} bytes");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+        chown(&path, Some(77), Some(77)).unwrap();
+        assert_eq!(mode(&path), 0o777, "chown, {length} bytes");
+    }
+    volume.close();
+}
+
+/// Permissions are those of the caller's user, group and supplementary groups.
+#[test]
+fn permissions_follow_the_caller() {
+    let Some(volume) = volume() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    fs::set_permissions(volume.point.path(), Permissions::from_mode(0o755)).unwrap();
+    let directory = volume.join("team");
+    fs::create_dir(&directory).unwrap();
+    chown(&directory, Some(0), Some(4321)).unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o2770)).unwrap();
+    let as_user = |groups: &str, script: &str| {
+        let command = format!("setpriv --reuid=1111 --regid=1111 {groups} sh -c '{script}' sh \"$1\" 2>&1 || true");
+        shell(&command, &[&directory])
+    };
+    assert!(as_user("--clear-groups", "ls \"$1\"").contains("Permission denied"));
+    assert!(as_user("--clear-groups", "touch \"$1/x\"").contains("Permission denied"));
+    assert_eq!(as_user("--groups=4321", "echo hello > \"$1/x\" && cat \"$1/x\""), "hello\n");
+    let made = fs::metadata(directory.join("x")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (1111, 4321), "a set-group-id directory gives its group on");
+    assert_eq!(as_user("--groups=4321", "mkdir \"$1/sub\" && ln \"$1/x\" \"$1/y\" && mv \"$1/y\" \"$1/sub/z\""), "");
+    assert!(as_user("--groups=4321", "chown 0 \"$1/x\"").contains("not permitted"));
+    // The sticky bit: only owners remove.
+    let shared = volume.join("tmp");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    fs::write(shared.join("roots"), "").unwrap();
+    let script = "setpriv --reuid=1111 --regid=1111 --clear-groups rm -f \"$1\" 2>&1 || true";
+    assert!(shell(script, &[&shared.join("roots")]).contains("not permitted"));
+    volume.close();
+}

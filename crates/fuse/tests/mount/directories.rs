@@ -1,0 +1,124 @@
+//! Listings.
+
+use crate::fixture::{Volume, can_mount, volume};
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+
+/// A listing shows every name once, whatever the number of partitions, with and without attributes.
+#[test]
+fn twenty_thousand_names_are_listed_once_each() {
+    let Some(volume) = volume() else { return };
+    const NAMES: usize = 20_000;
+    let directory = volume.join("many");
+    fs::create_dir(&directory).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let directory = &directory;
+            scope.spawn(move || {
+                for i in (thread..NAMES).step_by(4) {
+                    fs::File::create_new(directory.join(format!("name-{i}"))).unwrap();
+                }
+            });
+        }
+    });
+    let mut seen = HashSet::new();
+    let mut inodes = HashSet::new();
+    for entry in fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        assert!(entry.file_type().unwrap().is_file());
+        assert!(inodes.insert(entry.ino()), "{:?} has an inode twice", entry.file_name());
+        assert!(seen.insert(entry.file_name()), "{:?} is shown twice", entry.file_name());
+    }
+    assert_eq!(seen.len(), NAMES);
+    let mut counted = 0;
+    for entry in fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().ino(), entry.ino());
+        counted += 1;
+    }
+    assert_eq!(counted, NAMES);
+    let info = varve_fuse::info(&directory).unwrap();
+    assert!(info.contains("\"partitions_total\":8"), "{info}");
+    volume.close();
+}
+
+/// Subdirectories and hard links, whose attributes are elsewhere, are listed with their right number and kind; so are
+/// `.` and `..`.
+#[test]
+fn entries_whose_attributes_are_elsewhere_are_listed_too() {
+    let Some(volume) = volume() else { return };
+    let top = volume.join("top");
+    fs::create_dir(&top).unwrap();
+    for i in 0..150 {
+        fs::create_dir(top.join(format!("d{i}"))).unwrap();
+        fs::write(top.join(format!("f{i}")), "x").unwrap();
+        fs::hard_link(top.join(format!("f{i}")), top.join(format!("l{i}"))).unwrap();
+    }
+    let mut shown = 0;
+    for entry in fs::read_dir(&top).unwrap() {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        assert_eq!(metadata.ino(), entry.ino(), "{name}");
+        assert_eq!(metadata.is_dir(), name.starts_with('d'), "{name}");
+        assert_eq!(entry.file_type().unwrap().is_dir(), name.starts_with('d'), "{name}");
+        assert_eq!(metadata.nlink(), 2, "{name}");
+        shown += 1;
+    }
+    assert_eq!(shown, 450);
+    let dots = crate::fixture::shell("ls -ai \"$1\" | awk '$2 ~ /^[.][.]?$/ { print $1 }' | tr '\\n' ' '", &[&top]);
+    let numbers = [&top, &volume.path().to_owned()].map(|path| fs::metadata(path).unwrap().ino());
+    assert_eq!(dots.trim(), format!("{} {}", numbers[0], numbers[1]));
+    volume.close();
+}
+
+/// telldir/seekdir and a listing that goes on while names come and go: what stays is shown exactly once.
+#[test]
+fn a_listing_survives_changes() {
+    let Some(volume) = volume() else { return };
+    let directory = volume.join("changing");
+    fs::create_dir(&directory).unwrap();
+    for i in 0..1500 {
+        fs::write(directory.join(format!("stays{i}")), "").unwrap();
+    }
+    let mut listing = fs::read_dir(&directory).unwrap();
+    let mut seen: Vec<_> = listing.by_ref().take(100).map(|entry| entry.unwrap().file_name()).collect();
+    for i in 0..600 {
+        fs::write(directory.join(format!("comes{i}")), "").unwrap();
+    }
+    seen.extend(listing.map(|entry| entry.unwrap().file_name()));
+    let stays: Vec<_> = seen.iter().filter(|name| name.to_str().unwrap().starts_with("stays")).collect();
+    assert_eq!(stays.iter().collect::<HashSet<_>>().len(), 1500);
+    assert_eq!(stays.len(), 1500);
+    crate::fixture::shell("rm -r \"$1\"", &[&directory]);
+    assert!(!directory.exists());
+    volume.close();
+}
+
+/// fsync of a directory, and statfs(2) of the store beneath.
+#[test]
+fn directories_are_synced_and_space_is_shown() {
+    let Some(volume) = volume() else { return };
+    fs::create_dir(volume.join("d")).unwrap();
+    fs::write(volume.join("d/f"), "x").unwrap();
+    fs::File::open(volume.join("d")).unwrap().sync_all().unwrap();
+    let shown = rustix::fs::statvfs(volume.path()).unwrap();
+    let beneath = rustix::fs::statvfs(volume.store.path()).unwrap();
+    assert_eq!(shown.f_namemax, 255);
+    assert_eq!(shown.f_blocks * shown.f_frsize, beneath.f_blocks * beneath.f_frsize);
+    volume.close();
+}
+
+/// `ro`: every change is refused, reading works.
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::with_options("ro");
+    assert_eq!(fs::write(volume.join("x"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::create_dir(volume.join("x")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read_dir(volume.path()).unwrap().count(), 0);
+    volume.close();
+}

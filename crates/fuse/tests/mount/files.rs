@@ -1,0 +1,295 @@
+//! Bytes of files, small (in their row) and large (in backing files).
+
+use crate::fixture::{Volume, can_mount, shell, volume};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Below the inline limit of the fixture, across it, and well above.
+const LENGTHS: [usize; 4] = [0, 5_000, 20_000, 3_000_000];
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + i / 253) as u8).collect()
+}
+
+fn read_write(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+fn content_survives_reopening(volume: &Volume) {
+    for length in LENGTHS {
+        let path = volume.join(format!("f{length}"));
+        let wanted = pattern(length);
+        fs::write(&path, &wanted).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+        assert!(fs::read(&path).unwrap() == wanted, "{length} bytes");
+        // Overwriting in the middle, beyond the end, and truncating.
+        let file = read_write(&path);
+        file.write_all_at(b"middle", length as u64 / 2).unwrap();
+        file.write_all_at(b"far", length as u64 + 10_000).unwrap();
+        drop(file);
+        let mut changed = wanted;
+        changed.resize(changed.len().max(length / 2 + 6), 0);
+        changed[length / 2..length / 2 + 6].copy_from_slice(b"middle");
+        changed.resize(length + 10_000, 0);
+        changed.extend_from_slice(b"far");
+        assert!(fs::read(&path).unwrap() == changed, "{length} bytes");
+        assert_eq!(fs::metadata(&path).unwrap().len(), changed.len() as u64);
+        File::options().write(true).open(&path).unwrap().set_len(77).unwrap();
+        changed.truncate(77);
+        assert_eq!(fs::read(&path).unwrap(), changed);
+        truncate(&path, 100_000);
+        changed.resize(100_000, 0);
+        assert!(fs::read(&path).unwrap() == changed);
+        OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+}
+
+/// truncate(2) by path, which the standard library does not have.
+fn truncate(path: &Path, length: i64) {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a NUL-terminated string that lives through the call.
+    assert_eq!(unsafe { libc::truncate(path.as_ptr(), length) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What is written is read, also after the file outgrew its row.
+#[test]
+fn content_is_what_was_written() {
+    let Some(volume) = volume() else { return };
+    content_survives_reopening(&volume);
+    volume.close();
+}
+
+/// The same without passthrough: through requests and the client's own I/O.
+#[test]
+fn content_is_what_was_written_without_passthrough() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::with_options("nopassthrough");
+    content_survives_reopening(&volume);
+    volume.close();
+}
+
+/// Two descriptors see each other's writes at once, also while the file outgrows its row.
+#[test]
+fn descriptors_of_one_file_agree() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("shared");
+    let (writer, reader) = (read_write(&path), read_write(&path));
+    let mut wanted = Vec::new();
+    for step in 0..40u8 {
+        let piece = vec![step; 1500];
+        writer.write_all_at(&piece, wanted.len() as u64).unwrap();
+        wanted.extend_from_slice(&piece);
+        let mut seen = vec![0; wanted.len()];
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen == wanted, "after {step}");
+        assert_eq!(reader.metadata().unwrap().len(), wanted.len() as u64);
+        assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
+    }
+    drop((writer, reader));
+    assert!(fs::read(&path).unwrap() == wanted);
+    volume.close();
+}
+
+/// O_APPEND: records of several writers, each at the end, none lost or torn.
+#[test]
+fn appended_records_are_whole() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("log");
+    const RECORD: usize = 100;
+    const EACH: usize = 200;
+    std::thread::scope(|scope| {
+        for writer in 0..4u8 {
+            let path = &path;
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                for _ in 0..EACH {
+                    file.write_all(&[b'a' + writer; RECORD]).unwrap();
+                }
+            });
+        }
+    });
+    let content = fs::read(&path).unwrap();
+    assert_eq!(content.len(), 4 * EACH * RECORD);
+    assert!(content.chunks(RECORD).all(|record| record.iter().all(|byte| *byte == record[0])));
+    let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+    file.write_all(b"end").unwrap();
+    assert_eq!(file.stream_position().unwrap(), (4 * EACH * RECORD + 3) as u64);
+    volume.close();
+}
+
+/// mmap(2): shared writes reach the file, and writes reach the mapping, whatever way the file is opened.
+#[test]
+fn shared_mappings_are_the_file() {
+    let Some(volume) = volume() else { return };
+    for length in [4096usize, 3 * 1024 * 1024] {
+        let path = volume.join(format!("mapped{length}"));
+        fs::write(&path, vec![1; length]).unwrap();
+        let file = read_write(&path);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of `length` bytes of a file of that length, unmapped below and not used after.
+        let map = unsafe {
+            let start = rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0).unwrap();
+            std::slice::from_raw_parts_mut(start.cast::<u8>(), length)
+        };
+        assert!(map.iter().all(|byte| *byte == 1));
+        map[10] = 42;
+        map[length - 1] = 43;
+        // SAFETY: the mapping made above.
+        unsafe { rustix::mm::msync(map.as_mut_ptr().cast(), length, MsyncFlags::SYNC).unwrap() };
+        let mut bytes = [0; 2];
+        file.read_exact_at(&mut bytes[..1], 10).unwrap();
+        file.read_exact_at(&mut bytes[1..], length as u64 - 1).unwrap();
+        assert_eq!(bytes, [42, 43]);
+        file.write_all_at(b"written", 100).unwrap();
+        assert_eq!(&map[100..107], b"written");
+        // SAFETY: the mapping made above, which nothing refers to any more.
+        unsafe { rustix::mm::munmap(map.as_mut_ptr().cast(), length).unwrap() };
+        drop(file);
+        let content = fs::read(&path).unwrap();
+        assert_eq!((content[10], content[length - 1], &content[100..107]), (42, 43, &b"written"[..]));
+    }
+    volume.close();
+}
+
+/// A program on the volume runs, and is busy while it does (ETXTBSY is the kernel's).
+#[test]
+fn programs_run_from_the_volume() {
+    let Some(volume) = volume() else { return };
+    let program = volume.join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    shell("\"$1\"", &[&program]);
+    volume.close();
+}
+
+/// fsync(2) and fdatasync(2) of small and large files, O_SYNC, and sync_file_range by way of sync(1).
+#[test]
+fn files_are_synced() {
+    let Some(volume) = volume() else { return };
+    for length in LENGTHS {
+        let path = volume.join(format!("synced{length}"));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&pattern(length)).unwrap();
+        file.sync_data().unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+    }
+    let mut file = OpenOptions::new().write(true).create(true).custom_flags(libc::O_SYNC).open(volume.join("o")).unwrap();
+    file.write_all(b"synced as written").unwrap();
+    shell("sync -f \"$1\"", &[volume.path()]);
+    volume.close();
+}
+
+/// O_DIRECT is not refused, and agrees with what others read.
+#[test]
+fn direct_io_agrees_with_cached_io() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("direct");
+    let layout = std::alloc::Layout::from_size_align(64 * 1024, 4096).unwrap();
+    // SAFETY: a fresh allocation of non-zero size, used only as the slice below and freed at the end.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    // SAFETY: as above.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(memory, layout.size()) };
+    buffer.fill(9);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    file.write_all_at(buffer, 0).unwrap();
+    file.write_all_at(buffer, 64 * 1024).unwrap();
+    assert!(fs::read(&path).unwrap() == vec![9; 128 * 1024]);
+    buffer.fill(0);
+    file.read_exact_at(buffer, 64 * 1024).unwrap();
+    assert!(buffer.iter().all(|byte| *byte == 9));
+    // SAFETY: allocated above with the same layout; the slice is not used any more.
+    unsafe { std::alloc::dealloc(memory, layout) };
+    volume.close();
+}
+
+/// fcntl(2) and flock(2) locks exclude each other's holders.
+#[test]
+fn locks_exclude() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("locked");
+    let (mine, other) = (read_write(&path), read_write(&path));
+    mine.try_lock().unwrap();
+    assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+    mine.unlock().unwrap();
+    other.try_lock().unwrap();
+    other.unlock().unwrap();
+    rustix::fs::fcntl_lock(&mine, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    // Record locks belong to processes, so another one has to try.
+    let script = "exec 9<>\"$1\"; if flock -w 0 --fcntl 9 2>/dev/null; then echo free; else echo held; fi";
+    let help = std::process::Command::new("flock").arg("--help").output();
+    if help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--fcntl")) {
+        assert_eq!(shell(script, &[&path]).trim(), "held");
+    }
+    volume.close();
+}
+
+/// copy_file_range(2), sendfile(2) and cp(1) make equal files.
+#[test]
+fn copies_are_equal() {
+    let Some(volume) = volume() else { return };
+    for length in LENGTHS {
+        let (from, to) = (volume.join(format!("from{length}")), volume.join(format!("to{length}")));
+        let wanted = pattern(length);
+        fs::write(&from, &wanted).unwrap();
+        assert_eq!(fs::copy(&from, &to).unwrap(), length as u64);
+        assert!(fs::read(&to).unwrap() == wanted, "{length}");
+        let (source, target) = (File::open(&from).unwrap(), File::create(volume.join("ranges")).unwrap());
+        let mut copied = 0;
+        loop {
+            let (mut at, mut to) = (copied, copied);
+            match rustix::fs::copy_file_range(&source, Some(&mut at), &target, Some(&mut to), 1_000_000).unwrap() {
+                0 => break,
+                more => copied += more as u64,
+            }
+        }
+        assert_eq!(copied, length as u64);
+        assert!(fs::read(volume.join("ranges")).unwrap() == wanted, "{length}");
+        shell("cp -a \"$1\" \"$2\" && cmp \"$1\" \"$2\"", &[&from, &volume.join("cp")]);
+    }
+    volume.close();
+}
+
+/// Several files at once, from several threads, through every size.
+#[test]
+fn threads_do_not_disturb_each_other() {
+    let Some(volume) = volume() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..6usize {
+            let directory = volume.join(format!("t{thread}"));
+            scope.spawn(move || {
+                fs::create_dir(&directory).unwrap();
+                for round in 0..25usize {
+                    let path = directory.join(format!("f{}", round % 5));
+                    let wanted = pattern((thread + 1) * (round + 1) * 997);
+                    fs::write(&path, &wanted).unwrap();
+                    let mut file = File::open(&path).unwrap();
+                    let mut seen = Vec::new();
+                    file.read_to_end(&mut seen).unwrap();
+                    assert!(seen == wanted);
+                    file.seek(SeekFrom::End(-1)).unwrap();
+                    assert_eq!(file.metadata().unwrap().size(), wanted.len() as u64);
+                    if round % 3 == 0 {
+                        fs::remove_file(&path).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    volume.close();
+}

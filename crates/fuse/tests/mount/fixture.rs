@@ -1,0 +1,143 @@
+//! What tests with real mounts share: a directory to mount at that is clean again whatever happens.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_client::{ClientConfig, FileSystem};
+use varve_fuse::{MountOptions, Mounted};
+use varve_meta::server::{Server, ServerConfig};
+use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+/// Small enough that tests of a few hundred names already see directories of many partitions.
+const SPLIT_THRESHOLD: u64 = 64;
+const INLINE_LIMIT: u32 = 16 * 1024;
+const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Whether this machine can mount at all. Only a missing device excuses a test.
+pub fn can_mount() -> bool {
+    let there = Path::new("/dev/fuse").exists();
+    if !there {
+        eprintln!("skipped: this machine has no /dev/fuse");
+    }
+    there
+}
+
+/// A directory that may be mounted at. Dropped, it is unmounted (lazily, should something still be open) and removed.
+pub struct MountPoint {
+    directory: Option<tempfile::TempDir>,
+}
+
+impl MountPoint {
+    pub fn new() -> MountPoint {
+        let directory = tempfile::Builder::new().prefix("varve-mount-").tempdir().expect("a temporary directory");
+        MountPoint { directory: Some(directory) }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.as_ref().expect("there until dropped").path()
+    }
+
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        let directory = self.directory.take().expect("dropped once");
+        while is_mounted(directory.path()) {
+            if !detach(directory.path()) {
+                // Removing the directory would remove what is mounted there.
+                eprintln!("{} stays mounted", directory.keep().display());
+                return;
+            }
+        }
+    }
+}
+
+fn detach(path: &Path) -> bool {
+    let by_helper = || Command::new("fusermount3").arg("-uz").arg(path).status().is_ok_and(|status| status.success());
+    rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH).is_ok() || by_helper()
+}
+
+pub fn is_mounted(path: &Path) -> bool {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+/// Runs a shell command and answers what it printed; fails the test if it fails.
+pub fn shell(command: &str, arguments: &[&Path]) -> String {
+    let output = Command::new("sh").arg("-ec").arg(command).arg("sh").args(arguments).output().expect("a shell");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {text}{errors}");
+    text
+}
+
+/// A new volume, served from inside this process and mounted: what `varve mount` makes of a store without a server.
+pub struct Volume {
+    pub point: MountPoint,
+    mounted: Option<Mounted>,
+    _file_system: Arc<FileSystem>,
+    server: Server,
+    pub store: tempfile::TempDir,
+}
+
+impl Volume {
+    pub fn new() -> Volume {
+        Volume::with_options("")
+    }
+
+    /// `list`: as after `-o`.
+    pub fn with_options(list: &str) -> Volume {
+        let store = tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory");
+        let directory = VolumeDir::new(store.path().join("volume"));
+        let settings = VolumeSettings {
+            id: VolumeId(varve_world::random::bytes()),
+            name: "test".into(),
+            shards: ShardCount::new(8).expect("a power of two"),
+            split_threshold: SPLIT_THRESHOLD,
+            inline_limit: INLINE_LIMIT,
+            sync_interval: Duration::from_millis(200),
+            owner_uid: rustix::process::geteuid().as_raw(),
+        };
+        varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
+        let mut serving = ServerConfig::new(directory.clone());
+        serving.workers = 2;
+        serving.embedded = true;
+        serving.unix_directory = Some(store.path().join("sockets"));
+        let server = Server::start(serving).expect("served");
+        let mut options = MountOptions::new(directory.root().to_string_lossy());
+        options.parse(list).expect("known options");
+        let mut joining = ClientConfig::new(directory);
+        joining.passthrough = options.passthrough;
+        joining.read_only = options.read_only();
+        joining.deadline = Duration::from_secs(20);
+        let file_system = FileSystem::connect(joining).expect("connected");
+        let point = MountPoint::new();
+        let mounted = varve_fuse::mount(Arc::clone(&file_system), point.path(), &options).expect("mounted");
+        Volume { point, mounted: Some(mounted), _file_system: file_system, server, store }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.point.path()
+    }
+
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// Unmounts and stops the server, and fails the test if either does not end well.
+    pub fn close(mut self) {
+        self.mounted.take().expect("closed once").unmount().expect("unmounted");
+        self.server.stop(STOP_DEADLINE).expect("stopped");
+    }
+}
+
+/// What a test of a whole volume needs; `None`, with a word why, where this machine cannot mount.
+pub fn volume() -> Option<Volume> {
+    can_mount().then(Volume::new)
+}

@@ -1,0 +1,65 @@
+//! Holes and allocation: fallocate(2), lseek(2) with SEEK_DATA and SEEK_HOLE.
+
+use crate::fixture::volume;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+fn file_of(path: &Path, length: usize) -> File {
+    fs::write(path, vec![5; length]).unwrap();
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// fallocate(2) of small and large files: extending, keeping the size, punching and zeroing.
+#[test]
+fn space_is_allocated_punched_and_zeroed() {
+    let Some(volume) = volume() else { return };
+    for length in [8_000usize, 1_000_000] {
+        let path = volume.join(format!("f{length}"));
+        let file = file_of(&path, length);
+        let end = length as u64;
+        fallocate(&file, FallocateFlags::empty(), 0, end + 5_000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), end + 5_000);
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 0, end + 50_000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), end + 5_000);
+        fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 1_000, 4_000).unwrap();
+        fallocate(&file, FallocateFlags::ZERO_RANGE, 6_000, 1_000).unwrap();
+        fallocate(&file, FallocateFlags::ZERO_RANGE, end + 4_000, 3_000).unwrap();
+        let mut wanted = vec![5; length];
+        wanted.resize(length + 7_000, 0);
+        wanted[1_000..5_000].fill(0);
+        wanted[6_000..7_000].fill(0);
+        assert!(fs::read(&path).unwrap() == wanted, "{length}");
+        drop(file);
+        assert!(fs::read(&path).unwrap() == wanted, "{length} reopened");
+        let file = file_of(&path, length);
+        assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
+        assert_eq!(fallocate(&file, FallocateFlags::INSERT_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
+        assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, 0), Err(Errno::INVAL));
+    }
+    volume.close();
+}
+
+/// SEEK_DATA and SEEK_HOLE find every byte of data, and the hole at the end.
+#[test]
+fn data_and_holes_are_found() {
+    let Some(volume) = volume() else { return };
+    for (name, data_at, end) in [("small", 3_000u64, 9_000u64), ("large", 3 * 1024 * 1024, 8 * 1024 * 1024)] {
+        let path = volume.join(name);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(b"data", data_at).unwrap();
+        file.set_len(end).unwrap();
+        let data = seek(&file, SeekFrom::Data(0)).unwrap();
+        assert!(data <= data_at, "{name}: data at {data}");
+        assert!(seek(&file, SeekFrom::Hole(data_at)).unwrap() >= data_at + 4, "{name}");
+        assert!(seek(&file, SeekFrom::Hole(data_at)).unwrap() <= end, "{name}");
+        assert_eq!(seek(&file, SeekFrom::Data(end)), Err(Errno::NXIO), "{name}");
+        assert_eq!(seek(&file, SeekFrom::Hole(end)), Err(Errno::NXIO), "{name}");
+    }
+    // A large sparse file takes little of the store.
+    let metadata = fs::metadata(volume.join("large")).unwrap();
+    assert!(metadata.blocks() * 512 < metadata.size() / 2, "{} blocks", metadata.blocks());
+    volume.close();
+}

@@ -51,10 +51,7 @@ pub fn io_error_within<'a>(error: &'a (dyn std::error::Error + 'static)) -> Opti
             Some(error) if error.raw_os_error().is_some() => return Some(error),
             // An `io::Error` made from another error shows that one only through `get_ref`.
             Some(wrapper) => wrapper.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
-            None => match error.downcast_ref::<std::sync::Arc<Error>>() {
-                Some(shared) => Some(shared.as_ref()),
-                None => error.source(),
-            },
+            None => error.source(),
         };
     }
     None

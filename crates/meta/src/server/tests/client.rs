@@ -47,6 +47,8 @@ pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> 
 pub struct Client<S> {
     stream: S,
     session: u64,
+    /// Of this connection alone: a slot carries one call at a time, wherever that goes.
+    pub slot: u32,
     pub number: u64,
 }
 
@@ -59,7 +61,9 @@ impl Client<UnixStream> {
     pub fn at(server: &Server, site: &Site, worker: usize, session: u64, purpose: Purpose) -> Client<UnixStream> {
         let stream = UnixStream::connect(socket(server, worker)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Client::new(stream, &site.key, session, purpose).unwrap()
+        let mut client = Client::new(stream, &site.key, session, purpose).unwrap();
+        client.slot = 1 + worker as u32;
+        client
     }
 }
 
@@ -69,7 +73,7 @@ impl<S: Read + Write> Client<S> {
         let greeting: Greeting = receive(&mut stream);
         send(&mut stream, &hello(key, &greeting, session, purpose));
         match receive(&mut stream) {
-            Welcome::Accepted { .. } => Ok(Client { stream, session, number: 0 }),
+            Welcome::Accepted { .. } => Ok(Client { stream, session, slot: 1, number: 0 }),
             Welcome::Refused { reason } => Err(reason),
         }
     }
@@ -86,7 +90,7 @@ impl<S: Read + Write> Client<S> {
     pub fn try_call(&mut self, shard: u16, call: Call) -> std::io::Result<Result<Reply, Failure>> {
         self.number += 1;
         let number = self.number;
-        self.exchange(request(self.session, 1, number, shard, call))
+        self.exchange(request(self.session, self.slot, number, shard, call))
     }
 
     pub fn exchange(&mut self, request: Request) -> std::io::Result<Result<Reply, Failure>> {

@@ -1,6 +1,7 @@
 //! Calls that reach the tables.
 
 use super::client::request;
+use std::collections::BTreeSet;
 use super::*;
 use varve_types::{Errno, InodeId};
 use varve_wire::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
@@ -233,16 +234,56 @@ fn a_directory_splits_under_load() {
             });
         }
     });
-    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 9, Purpose::Work));
-    let mut found = 0;
-    for shard in 0..4u16 {
-        match clients[usize::from(shard % 2)].call(shard, Call::PartitionStatus { directory: ROOT }) {
-            Ok(Reply::Partition { entries, .. }) => found += entries,
+    let expected: BTreeSet<_> = (1..=4).flat_map(|s| (0..count).map(move |i| format!("{s}-{i}").into_bytes())).collect();
+    let check = |server: &Server| {
+        let mut clients = [0, 1].map(|worker| Client::at(server, &site, worker, 9, Purpose::Work));
+        let listed = list_all(&mut clients);
+        assert_eq!(listed.len(), expected.len(), "every entry is listed once");
+        assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), expected);
+        // While a split is under way, a half may be counted at both ends: they are not asked at one moment.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let counted: u64 = (0..4).map(|shard| entries_of_root(&mut clients, shard)).sum();
+            if counted == expected.len() as u64 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "the partitions count {counted} entries of {}", expected.len());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    check(&server);
+    server.stop(STOP).unwrap();
+    check(&site.start());
+}
+
+fn entries_of_root(clients: &mut [Client<UnixStream>; 2], shard: u16) -> u64 {
+    match clients[usize::from(shard % 2)].call(shard, Call::PartitionStatus { directory: ROOT }) {
+        Ok(Reply::Partition { entries, .. }) => entries,
+        other => panic!("shard {shard}: {other:?}"),
+    }
+}
+
+/// All names of the root, in order of hash, from whichever shard has the next one.
+fn list_all(clients: &mut [Client<UnixStream>; 2]) -> Vec<Vec<u8>> {
+    let shards = ShardCount::new(4).unwrap();
+    let mut map = varve_types::PartitionMap::whole(shards);
+    let (mut names, mut from) = (Vec::new(), 0);
+    loop {
+        let shard = map.shard_of(InodeId::ROOT.shard(), varve_types::NameHash(from));
+        let call = Call::List { directory: ROOT, from, bytes_max: 4096 };
+        match clients[usize::from(shard.0 % 2)].call(shard.0, call) {
+            Ok(Reply::Listing(listing)) => {
+                names.extend(listing.children.into_iter().map(|child| child.name));
+                match listing.next {
+                    Some(next) => from = next,
+                    None => return names,
+                }
+            }
+            Err(Failure::Moved { map: newer, .. }) => map.merge(&newer.to_map(shards).unwrap()),
+            Err(Failure::Busy) => std::thread::sleep(Duration::from_millis(1)),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(found, 4 * count);
-    server.stop(STOP).unwrap();
 }
 
 /// Follows the servers' maps, as a client does.

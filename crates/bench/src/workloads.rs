@@ -26,13 +26,12 @@ impl Workplace {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let run = RUNS.fetch_add(1, Relaxed);
         let directory = format!("varve-bench.{}.{now_ms}.{run}", std::process::id());
-        let made = control.enter("").and_then(|()| control.make_directory(&directory));
-        made.map_err(|source| Error::Operation {
-            via: target.label(),
-            operation: "make the directory",
-            path: directory.clone(),
-            source,
-        })?;
+        let fail = |operation, path: &str| {
+            let (via, path) = (target.label(), path.to_owned());
+            move |source| Error::Operation { via, operation, path, source }
+        };
+        control.enter("").map_err(fail("open", "its root"))?;
+        control.make_directory(&directory).map_err(fail("make the directory", &directory))?;
         Ok(Workplace { directory })
     }
 

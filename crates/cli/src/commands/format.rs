@@ -57,7 +57,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         1 => FormatOver::OtherFiles,
         _ => FormatOver::Volume,
     };
-    VolumeDir::new(&directory).format(&settings, over).map_err(|error| explain(&directory, &error))?;
+    varve_meta::format::format(&VolumeDir::new(&directory), &settings, over)
+        .map_err(|error| explain(&directory, &error))?;
     let formatted = Formatted {
         store: directory,
         id: settings.id.to_string(),

@@ -6,7 +6,7 @@
 
 use super::refusal::Refusal;
 use super::shard::{Address, Makes, Run, Shard};
-use crate::namespace::{At, Effect, FinishTruncate, Seen};
+use crate::namespace::{AbandonTruncate, At, Effect, FinishTruncate, Seen, Verb};
 use crate::tables::{Change, Content, Key, Row};
 use std::fs;
 use std::io;
@@ -51,21 +51,46 @@ impl Shard {
     }
 
     /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
-    /// leaves a row that says what the file is to be.
+    /// leaves a row that says what the file is to be. One truncate of a file at a time, in the order of decisions: else a
+    /// late cut could fall on what a later writer wrote.
     async fn truncate(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
+        let inode = at.inode();
+        let turn = self.state.borrow_mut().truncating.entry(inode).or_default().clone();
+        let guard = turn.lock().await;
+        let result = self.truncate_in_turn(at, size).await;
+        drop(guard);
+        // This request, the map and nobody else: no truncate of the file waits.
+        if Rc::strong_count(&turn) == 2 {
+            self.state.borrow_mut().truncating.remove(&inode);
+        }
+        result
+    }
+
+    async fn truncate_in_turn(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
         self.sync().await?;
-        self.on_backing_file(at.inode(), move |path| fs::File::options().write(true).open(path)?.set_len(size)).await?;
-        let address = match &at {
-            At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
-            At::Inode(inode) => Address::Inode(*inode),
+        let cut = move |path: PathBuf| fs::File::options().write(true).open(path)?.set_len(size);
+        let cut = self.on_backing_file(at.inode(), cut).await;
+        let finished = match &cut {
+            Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), size }, &at).await,
+            Err(Refusal::Rule(_)) => self.run_on_row(&AbandonTruncate { at: at.clone(), size }, &at).await,
+            // The row goes on saying what is to be done: who finds it does it again.
+            Err(Refusal::Moved { .. } | Refusal::Busy | Refusal::Failed(_)) => Ok(()),
         };
-        let verb = FinishTruncate { at, size };
-        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
-        match Box::pin(self.run(&verb, run)).await {
-            // The row has moved since: it still says what is to be done, and who finds it does it again.
+        cut?;
+        match finished {
+            // The row has moved since, and still says what is to be done.
             Err(Refusal::Rule(_) | Refusal::Moved { .. }) => Err(Refusal::Busy),
             result => result,
         }
+    }
+
+    async fn run_on_row<V: Verb<Outcome = ()>>(self: &Rc<Self>, verb: &V, at: &At) -> Result<(), Refusal> {
+        let address = match at {
+            At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
+            At::Inode(inode) => Address::Inode(*inode),
+        };
+        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        Box::pin(self.run(verb, run)).await
     }
 
     /// Runs `work` on the path of a backing file, on a thread where it may wait for the store.

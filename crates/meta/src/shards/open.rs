@@ -48,6 +48,7 @@ impl Shard {
             inodes: InodeBlock::after(FIRST_INODE_COUNTER),
             transactions: Transactions::default(),
             reaping: Vec::new(),
+            truncating: HashMap::new(),
             split_wanted: Vec::new(),
             failed: None,
             closing: false,

@@ -79,6 +79,8 @@ pub(super) struct State {
     pub transactions: Transactions,
     /// Backing files without a name, removed once the log that says so is fsynced.
     pub reaping: Vec<InodeId>,
+    /// Turns of truncates, a file each.
+    pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
     /// Directories whose partition here has grown above the threshold.
     pub split_wanted: Vec<InodeId>,
     /// The table refused a write: this shard answers nothing any more and must be opened again.

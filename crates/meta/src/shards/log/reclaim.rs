@@ -60,7 +60,7 @@ impl WalGc for LogReclaimer {
 /// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. What is
 /// removed first lies before what remains, so that a crash on the way leaves no gap. The newest epoch keeps its last
 /// file: as long as it is there, nothing of a lower epoch counts that is not sealed.
-fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
+pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
     let directory = &config.directory;
     let epochs = directory::list(directory)?;
     let Some(newest) = epochs.keys().next_back().copied() else { return Ok(Vec::new()) };
@@ -98,7 +98,7 @@ fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogErro
     Ok(paths)
 }
 
-fn remove(path: &Path) -> Result<(), LogError> {
+pub(super) fn remove(path: &Path) -> Result<(), LogError> {
     match varve_world::disk::remove_published(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(LogError::io("remove", path)),

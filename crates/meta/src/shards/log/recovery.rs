@@ -51,15 +51,15 @@ impl WriterInit for LogInit {
 
 /// What the manifest says when an epoch is claimed.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
-    epoch: u64,
+pub(super) struct Claim {
+    pub(super) epoch: u64,
     /// The last group whose rows are all in tables.
-    replay_after: u64,
+    pub(super) replay_after: u64,
     /// The last group that the manifest knows was fsynced.
-    flushed: u64,
+    pub(super) flushed: u64,
 }
 
-fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log), LogError> {
+pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log), LogError> {
     let directory = &config.directory;
     let mut epochs = directory::list(directory)?;
     if epochs.keys().next_back().is_some_and(|epoch| *epoch >= claim.epoch) {

@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 use varve_world::disk;
 
 /// A file with bytes that are not fsynced, or whose name is not.
@@ -310,6 +310,22 @@ impl State {
             .collect();
         disk::create_if_absent_with_mode(config.exclusive, path, &parts, disk::FILE_MODE)?;
         OpenOptions::new().write(true).open(path)
+    }
+
+    /// Puts a pipe in the place of the file, which takes bytes at no position and knows no fsync: both fail, as on a
+    /// broken disk.
+    #[cfg(test)]
+    pub fn break_file(&mut self) {
+        let (_, broken) = std::io::pipe().expect("a pipe");
+        let broken = Arc::new(File::from(std::os::fd::OwnedFd::from(broken)));
+        self.open.iter_mut().for_each(|open| open.file = broken.clone());
+    }
+
+    /// The file that is written to, and where its unsynced bytes begin and end.
+    #[cfg(test)]
+    pub fn unsynced_of_file(&self) -> (PathBuf, u64, u64) {
+        let begin = self.offset(self.synced.max(self.header.base));
+        (self.current().path.clone(), begin, self.offset(self.appended))
     }
 
     fn malformed(&self, reason: FormatError) -> LogError {

@@ -8,8 +8,8 @@ use slatedb::wal::{WalError, WalEvent};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use varve_world::disk;
 
 /// Fsyncs under way in one process. They block a thread each; a disk gains little from more at once, and journaling
@@ -54,7 +54,7 @@ async fn wait_for_work(log: &Log) -> bool {
             Some(due) if due <= Instant::now() => return true,
             Some(due) => {
                 tokio::select! {
-                    () = tokio::time::sleep_until(due.into()) => {}
+                    () = tokio::time::sleep_until(due) => {}
                     () = log.wake.notified() => {}
                 }
             }

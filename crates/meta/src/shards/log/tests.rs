@@ -1,0 +1,414 @@
+use super::directory::{fence_path, file_path, seal_path};
+use super::recovery::{Claim, take_over};
+use super::scan::Record;
+use super::writer::LogWriter;
+use super::*;
+use bytes::Bytes;
+use proptest::prelude::*;
+use slatedb::wal::{WalError, WalIterator, WalReader, WalWriter};
+use slatedb::{RowEntry, ValueDeletable};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+mod failures;
+mod models;
+
+const NEVER: Duration = Duration::from_secs(300);
+
+struct World {
+    runtime: Runtime,
+    directory: tempfile::TempDir,
+    sync_interval: Duration,
+}
+
+/// A log that is open in one epoch.
+struct Owner {
+    writer: LogWriter,
+    log: Arc<Log>,
+    /// What it replayed: sequence numbers with the watermark that came with each.
+    replayed: Vec<(u64, u64)>,
+}
+
+impl World {
+    fn new() -> World {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        World { runtime, directory: tempfile::tempdir().unwrap(), sync_interval: NEVER }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn config(&self) -> LogConfig {
+        LogConfig {
+            shard: ShardId(9),
+            directory: self.path().to_owned(),
+            exclusive: Exclusive::RenameNoReplace,
+            sync_interval: self.sync_interval,
+            memtable_bytes: 100_000,
+            background: self.runtime.handle().clone(),
+        }
+    }
+
+    /// Takes the log over, as SlateDB does, with a manifest that says all up to `replay_after` is in tables.
+    fn open(&self, epoch: u64, replay_after: u64) -> Result<Owner, WalError> {
+        let claim = Claim { epoch, replay_after, flushed: replay_after };
+        let (mut replay, log) = take_over(&self.config(), claim)?;
+        let mut replayed = Vec::new();
+        while let Some(rows) = self.runtime.block_on(replay.next())? {
+            let sequence = rows.rows[0].seq;
+            assert_eq!(rows.rows, batch(sequence), "batches are whole and as they were written");
+            replayed.push((sequence, rows.last_consumed_wal_file_id));
+        }
+        let log = Arc::new(log);
+        let _entered = self.runtime.enter();
+        Ok(Owner { writer: LogWriter::start(log.clone()), log, replayed })
+    }
+
+    fn append(&self, owner: &mut Owner, sequences: std::ops::Range<u64>) {
+        for sequence in sequences {
+            self.runtime.block_on(owner.writer.append(&batch(sequence))).unwrap();
+        }
+    }
+
+    fn sync(&self, owner: &Owner) {
+        self.runtime.block_on(owner.log.sync()).unwrap();
+    }
+
+    /// Changes the byte at `offset` of a file.
+    fn damage(&self, file: &Path, offset: u64) {
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[offset as usize] ^= 1;
+        std::fs::write(file, bytes).unwrap();
+    }
+
+    /// Ends epoch `of` as if it had crashed, and returns the sequence numbers that the next one finds.
+    fn crash_and_replay(&self, owner: Owner, of: u64) -> Vec<u64> {
+        drop(owner);
+        self.open(of + 1, 0).unwrap().sequences()
+    }
+}
+
+impl Owner {
+    fn sequences(&self) -> Vec<u64> {
+        self.replayed.iter().map(|(sequence, _)| *sequence).collect()
+    }
+
+    fn flushed_group(&self) -> u64 {
+        self.writer.status().unwrap().last_flushed_wal_id
+    }
+}
+
+/// The batch that has this sequence number: a few rows, more for some.
+fn batch(sequence: u64) -> Vec<RowEntry> {
+    (0..1 + sequence % 3)
+        .map(|row| RowEntry {
+            key: Bytes::from(format!("key{sequence}.{row}")),
+            value: match row {
+                2 => ValueDeletable::Tombstone,
+                _ => ValueDeletable::Value(Bytes::from(vec![sequence as u8; 50 + (sequence % 7) as usize])),
+            },
+            seq: sequence,
+            create_ts: Some(sequence as i64),
+            expire_ts: None,
+        })
+        .collect()
+}
+
+fn range(range: std::ops::Range<u64>) -> Vec<u64> {
+    range.collect()
+}
+
+/// "A batch is in the file before its append returns": nothing was synced, all of it is replayed, epoch after epoch.
+#[test]
+fn appended_batches_survive_the_process() {
+    let world = World::new();
+    for epoch in 1..5 {
+        let mut owner = world.open(epoch, 0).unwrap();
+        assert_eq!(owner.sequences(), range(1..(epoch - 1) * 10 + 1));
+        world.append(&mut owner, (epoch - 1) * 10 + 1..epoch * 10 + 1);
+    }
+}
+
+/// "A group's id is one above the last one's, across epochs; never empty, and never grows once it is closed."
+#[test]
+fn groups_count_up_and_never_grow() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    assert_eq!(owner.flushed_group(), 0);
+    world.append(&mut owner, 1..3);
+    let flush = world.runtime.block_on(owner.writer.flush()).unwrap();
+    assert_eq!(flush.wal_id, 1);
+    world.append(&mut owner, 3..4);
+    world.runtime.block_on(flush.completion).unwrap();
+    assert!(owner.flushed_group() >= 1);
+    world.sync(&owner);
+    assert_eq!((owner.flushed_group(), owner.writer.status().unwrap().last_flushed_seq), (2, Some(3)));
+    let nothing = world.runtime.block_on(owner.writer.flush()).unwrap();
+    assert_eq!(nothing.wal_id, 2, "nothing to flush");
+    world.runtime.block_on(nothing.completion).unwrap();
+    world.append(&mut owner, 4..6);
+    drop(owner);
+
+    let mut owner = world.open(2, 0).unwrap();
+    assert_eq!(owner.replayed, [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3)]);
+    assert_eq!(owner.flushed_group(), 3, "the group that the crash left open was closed by its successor");
+    world.append(&mut owner, 6..7);
+    world.sync(&owner);
+    assert_eq!(owner.flushed_group(), 4);
+    drop(owner);
+    assert_eq!(world.open(3, 2).unwrap().replayed, [(4, 2), (5, 3), (6, 4)], "groups that are in tables are skipped");
+}
+
+/// A torn end, at any byte of it, is cut off, and everything before it is there.
+#[test]
+fn a_torn_tail_is_cut() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..4);
+    world.sync(&owner);
+    let file = file_path(world.path(), 1, 0);
+    let whole = file.metadata().unwrap().len();
+    world.append(&mut owner, 4..5);
+    drop(owner);
+    let bytes = std::fs::read(&file).unwrap();
+    for length in whole..bytes.len() as u64 {
+        std::fs::write(&file, &bytes[..length as usize]).unwrap();
+        let _ = std::fs::remove_file(seal_path(world.path(), 1));
+        let _ = std::fs::remove_file(file_path(world.path(), 2, 0));
+        let mut owner = world.open(2, 0).unwrap();
+        assert_eq!(owner.sequences(), range(1..4), "cut to {length} bytes");
+        assert_eq!(owner.flushed_group(), 1, "the torn group is no group");
+        world.append(&mut owner, 4..5);
+        drop(owner);
+        let third = world.open(3, 0).unwrap();
+        assert_eq!(third.sequences(), range(1..5));
+        drop(third);
+        for name in ["0000000000000002.seal", "0000000000000002.fence", "0000000000000003.00000000.log"] {
+            std::fs::remove_file(world.path().join(name)).unwrap();
+        }
+    }
+}
+
+/// Bytes that were never fsynced may be anything after a power cut: the log ends where they begin.
+#[test]
+fn damage_above_the_synced_mark_ends_the_log() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..4);
+    world.sync(&owner);
+    let synced = owner.log.appended();
+    world.append(&mut owner, 4..9);
+    drop(owner);
+    world.damage(&file_path(world.path(), 1, 0), 64 + synced + 100);
+    assert_eq!(world.open(2, 0).unwrap().sequences(), range(1..4));
+}
+
+/// "Damage below it would lose acknowledged work: refused", with the file and the offset.
+#[test]
+fn a_damaged_middle_is_refused() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    let mut starts = Vec::new();
+    for group in 0..3 {
+        starts.push(owner.log.appended());
+        world.append(&mut owner, group * 3 + 1..group * 3 + 4);
+        world.sync(&owner);
+    }
+    drop(owner);
+    let file = file_path(world.path(), 1, 0);
+    for (group, expected) in [(0, true), (1, true), (2, false)] {
+        let offset = 64 + starts[group] + 60;
+        world.damage(&file, offset);
+        let opened = world.open(2, 0);
+        if expected {
+            let message = opened.err().unwrap().to_string();
+            assert!(message.contains(file.to_str().unwrap()), "{message}");
+            assert!(message.contains(&format!("byte {}", 64 + starts[group] + 48)), "{message}");
+            world.damage(&file, offset);
+        } else {
+            // Nothing after the last group says that it was synced.
+            assert_eq!(opened.unwrap().sequences(), range(1..7));
+        }
+    }
+}
+
+/// Once an epoch is sealed every byte below the seal was fsynced: any damage there is refused.
+#[test]
+fn damage_below_a_seal_is_refused() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..4);
+    drop(owner);
+    drop(world.open(2, 0).unwrap());
+    let file = file_path(world.path(), 1, 0);
+    world.damage(&file, file.metadata().unwrap().len() - 1);
+    assert!(matches!(world.open(3, 0), Err(WalError::DataError(_))));
+    world.damage(&file, file.metadata().unwrap().len() - 1);
+    std::fs::remove_file(&file).unwrap();
+    let message = world.open(4, 0).err().unwrap().to_string();
+    assert!(message.contains("lacks its files"), "{message}");
+}
+
+/// "Nobody ever replays past a seal, so a sleeper that wakes appends to nothing", and reports nothing as synced.
+#[test]
+fn a_late_owner_appends_to_nothing() {
+    let world = World::new();
+    let mut sleeper = world.open(1, 0).unwrap();
+    world.append(&mut sleeper, 1..3);
+    let mut owner = world.open(2, 0).unwrap();
+    world.append(&mut sleeper, 3..5);
+    assert!(matches!(world.runtime.block_on(sleeper.log.sync()), Err(WalError::Fenced)));
+    assert!(matches!(world.runtime.block_on(sleeper.writer.append(&batch(5))), Err(WalError::Fenced)));
+    world.append(&mut owner, 3..4);
+    assert_eq!(owner.sequences(), range(1..3));
+    drop((sleeper, owner));
+    assert_eq!(world.open(3, 0).unwrap().sequences(), range(1..4));
+    assert!(matches!(world.open(3, 0), Err(WalError::Fenced)), "an epoch is claimed once");
+    assert!(matches!(world.open(2, 0), Err(WalError::Fenced)));
+}
+
+/// What a late owner writes after its epoch was sealed, and even reclaimed, is never replayed.
+#[test]
+fn files_of_a_dead_epoch_count_for_nothing() {
+    let world = World::new();
+    let mut sleeper = world.open(1, 0).unwrap();
+    world.append(&mut sleeper, 1..3);
+    let stray = std::fs::read(file_path(world.path(), 1, 0)).unwrap();
+    let mut owner = world.open(2, 0).unwrap();
+    world.append(&mut owner, 3..5);
+    world.sync(&owner);
+    for path in reclaim::reclaimable(&world.config(), 1).unwrap() {
+        reclaim::remove(&path).unwrap();
+    }
+    assert!(!seal_path(world.path(), 1).exists() && !fence_path(world.path(), 1).exists());
+    std::fs::write(file_path(world.path(), 1, 0), stray).unwrap();
+    drop((sleeper, owner));
+    assert_eq!(world.open(3, 1).unwrap().sequences(), range(3..5));
+    let removed = reclaim::reclaimable(&world.config(), 1).unwrap();
+    assert!(removed.contains(&file_path(world.path(), 1, 0)));
+}
+
+/// Files are left at a length, reclaimed when all they hold is in tables, and never before.
+#[test]
+fn files_are_reclaimed_behind_the_tables() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    let large = |sequence| vec![RowEntry { value: ValueDeletable::Value(vec![1; 1 << 20].into()), ..batch(sequence)[0].clone() }];
+    let files = || std::fs::read_dir(world.path()).unwrap().filter(|e| {
+        e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log")
+    }).count();
+    for sequence in 1..41 {
+        world.runtime.block_on(owner.writer.append(&large(sequence))).unwrap();
+        world.sync(&owner);
+    }
+    assert_eq!((owner.flushed_group(), files()), (40, 3));
+    let reclaim = |replay_after| {
+        for path in reclaim::reclaimable(&world.config(), replay_after).unwrap() {
+            reclaim::remove(&path).unwrap();
+        }
+        files()
+    };
+    assert_eq!(reclaim(10), 3, "the first file holds groups after the tenth");
+    assert_eq!(reclaim(16), 2);
+    assert_eq!(reclaim(40), 1, "the file that is written to stays");
+    owner.log.leave_file(1 << 20);
+    assert_eq!(reclaim(40), 1, "and is reclaimed when it is left");
+    world.append(&mut owner, 41..43);
+    drop(owner);
+    let owner = world.open(2, 40).unwrap();
+    assert_eq!(owner.sequences(), range(41..43));
+    assert_eq!(reclaim(40), 2);
+    assert_eq!(reclaim(41), 1);
+    drop(owner);
+    assert_eq!(world.open(3, 41).unwrap().sequences(), [0; 0]);
+}
+
+/// The log asks for a table by bytes, once each time.
+#[test]
+fn the_memtable_is_flushed_by_bytes() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    let mut asked = Vec::new();
+    for sequence in 1..3000 {
+        world.append(&mut owner, sequence..sequence + 1);
+        if owner.writer.should_flush_memtable(0) {
+            asked.push(owner.log.appended());
+        }
+    }
+    assert!(asked.len() > 3);
+    for pair in asked.windows(2) {
+        assert!((100_000..110_000).contains(&(pair[1] - pair[0])), "{pair:?}");
+    }
+}
+
+/// "Fsynced every sync interval": without anybody asking.
+#[test]
+fn the_log_ticks_by_itself() {
+    let world = World { sync_interval: Duration::from_millis(20), ..World::new() };
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..3);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while owner.log.unsynced_bytes() > 0 {
+        assert!(std::time::Instant::now() < deadline, "not synced");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(owner.flushed_group(), 1);
+}
+
+/// Closed twice, or after a sync: no error, and nothing unsynced remains.
+#[test]
+fn a_closed_log_is_synced() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..3);
+    world.runtime.block_on(owner.writer.close()).unwrap();
+    world.runtime.block_on(owner.writer.close()).unwrap();
+    assert_eq!(owner.log.unsynced_bytes(), 0);
+    assert!(matches!(world.runtime.block_on(owner.writer.append(&batch(3))), Err(WalError::Closed)));
+    assert_eq!(world.crash_and_replay(owner, 1), range(1..3));
+}
+
+/// A reader gives the groups of a range.
+#[test]
+fn a_reader_gives_a_range_of_groups() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    for sequence in 1..6 {
+        world.append(&mut owner, sequence..sequence + 1);
+        world.sync(&owner);
+    }
+    drop(owner);
+    drop(world.open(2, 0).unwrap());
+    let reader = LogReader::new(world.config());
+    world.runtime.block_on(async {
+        assert_eq!(reader.last_wal_file_id(0).await.unwrap(), 5);
+        assert_eq!(reader.last_wal_file_id(8).await.unwrap(), 8);
+        let mut rows = reader.iterator((2..5).into()).await.unwrap();
+        let mut found = Vec::new();
+        while let Some(rows) = rows.next().await.unwrap() {
+            found.push(rows.rows[0].seq);
+        }
+        assert_eq!(found, [2, 3, 4]);
+    });
+}
+
+/// The records of one file are what was appended, each where it says.
+#[test]
+fn records_say_where_they_are() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..4);
+    let end = owner.log.appended();
+    let files = &directory::list(world.path()).unwrap()[&1];
+    let mut stream = scan::StreamReader::open(9, 1, files, u64::MAX).unwrap();
+    let mut kinds = Vec::new();
+    while let Some(record) = stream.next().unwrap().unwrap() {
+        kinds.push(matches!(record, Record::Group(_)));
+    }
+    assert_eq!(kinds, [true, false, false, false]);
+    assert_eq!(stream.position(), end);
+    let wrong_shard = scan::StreamReader::open(8, 1, files, u64::MAX).unwrap().next().unwrap();
+    assert!(wrong_shard.is_err());
+}

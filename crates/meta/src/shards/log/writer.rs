@@ -13,8 +13,9 @@ use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, W
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// One epoch's log, open for appending.
 pub struct Log {

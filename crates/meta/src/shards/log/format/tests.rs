@@ -32,7 +32,12 @@ fn golden_bytes() {
         row(b"E2", ValueDeletable::Tombstone, None),
     ];
     encode_batch(&rows, 5, 1048, &mut records).unwrap();
-    assert_eq!(hex(&records), "");
+    assert_eq!(
+        hex(&records),
+        "5647525010000000 e803000000000000 0500000000000000 c484ea25953d0ea2 2b00000000000000 8403000000000000 \
+         564241542d000000 1804000000000000 0500000000000000 9c37b50b0207089d 0700000000000000 0200000004020000 \
+         0003000000feffff ffffffffff453172 6f77010200000000 0000004532"
+    );
 }
 
 fn rows() -> impl Strategy<Value = Vec<RowEntry>> {

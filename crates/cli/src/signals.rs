@@ -12,19 +12,18 @@ pub fn on_stop(asked: impl Fn() + Send + 'static) -> Result<()> {
         let _inside = runtime.enter();
         (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?)
     };
+    // `asked` runs outside the runtime: what it stops may have one of its own.
     let listen = move || {
-        runtime.block_on(async {
-            loop {
-                let more = tokio::select! {
-                    more = terminate.recv() => more,
-                    more = interrupt.recv() => more,
-                };
-                if more.is_none() {
-                    return;
-                }
-                asked();
+        while runtime.block_on(async {
+            tokio::select! {
+                more = terminate.recv() => more,
+                more = interrupt.recv() => more,
             }
-        });
+        })
+        .is_some()
+        {
+            asked();
+        }
     };
     std::thread::Builder::new().name("signals".into()).spawn(listen).map(drop).map_err(failed)
 }

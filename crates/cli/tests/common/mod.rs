@@ -13,6 +13,7 @@ pub mod mounted;
 pub mod random;
 pub mod tree;
 
+#[allow(unused_imports, reason = "each suite uses its part")]
 pub use mounted::{Mount, Server, Volume};
 
 use std::io::Read;

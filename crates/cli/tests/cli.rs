@@ -1,0 +1,333 @@
+//! What the program does for its user: refusals that say what to do, exit codes, JSON, configuration, daemons, users.
+
+mod common;
+
+use common::mounted::is_mounted;
+use common::{SHORT, Volume, must, run, scratch, until, varve};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+fn outcome(arguments: &[&str]) -> common::Outcome {
+    run(varve().args(arguments), SHORT)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary directories have plain names")
+}
+
+#[test]
+fn format_refuses_a_directory_that_is_not_empty() {
+    let directory = scratch();
+    std::fs::write(directory.path().join("mine"), "kept").expect("a file");
+    let refused = outcome(&["format", text(directory.path())]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("not empty") && refused.stderr.contains("--force"), "{}", refused.stderr);
+    outcome(&["format", "--force", text(directory.path())]).succeeded("format --force");
+    assert_eq!(std::fs::read_to_string(directory.path().join("mine")).expect("it stays"), "kept");
+}
+
+#[test]
+fn format_refuses_a_volume_unless_told_twice() {
+    let volume = Volume::format(&[]);
+    let store = volume.store();
+    for flags in [&[][..], &["--force"]] {
+        let refused = outcome(&[&["format", text(&store)], flags].concat());
+        assert_eq!(refused.code(), Some(1), "{flags:?}");
+        assert!(refused.stderr.contains("holds a Varve volume already"), "{}", refused.stderr);
+    }
+    outcome(&["format", "--force", "--force", text(&store)]).succeeded("format --force --force");
+}
+
+#[test]
+fn format_checks_what_it_is_told() {
+    let directory = scratch();
+    let store = directory.path().join("store");
+    let wrong = [
+        ("--shards", "3"),
+        ("--shards", "many"),
+        ("--inline-limit", "1GiB"),
+        ("--inline-limit", "64 elephants"),
+        ("--sync-interval", "5"),
+        ("--split-threshold", "1"),
+        ("--name", "a/b"),
+    ];
+    for (flag, value) in wrong {
+        let refused = outcome(&["format", text(&store), flag, value]);
+        assert_eq!(refused.code(), Some(2), "{flag} {value}: {}", refused.stderr);
+        assert!(!store.exists(), "{flag} {value} has made something");
+    }
+    let unknown = outcome(&["format", "s3://bucket/volume"]);
+    assert!(unknown.code() == Some(2) && unknown.stderr.contains("file://"), "{}", unknown.stderr);
+}
+
+#[test]
+fn results_are_json_with_a_schema_version() {
+    let directory = scratch();
+    let store = format!("file://{}", text(&directory.path().join("store")));
+    let formatted = outcome(&["--json", "format", &store, "--shards", "8", "--sync-interval", "250ms"]).json();
+    assert_eq!(formatted["schema_version"], 1);
+    assert_eq!(formatted["command"], "format");
+    assert_eq!((&formatted["shards"], &formatted["sync_interval_ms"]), (&Value::from(8), &Value::from(250)));
+    let status = outcome(&["status", &store, "--json"]);
+    assert_eq!(status.code(), Some(0));
+    let status = status.json();
+    assert_eq!((&status["schema_version"], &status["command"]), (&Value::from(1), &Value::from("status")));
+    assert_eq!(status["volume"]["id"], formatted["id"]);
+    assert_eq!(status["server"], Value::Null);
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_failure_with_1() {
+    assert_eq!(outcome(&["fromat"]).code(), Some(2));
+    assert_eq!(outcome(&["format"]).code(), Some(2));
+    assert_eq!(outcome(&["--help"]).code(), Some(0));
+    assert_eq!(outcome(&["--log", "a=b=c", "status", "/nonexistent"]).code(), Some(2));
+    let missing = outcome(&["status", "/nonexistent"]);
+    assert_eq!((missing.code(), missing.stdout.as_str()), (Some(1), ""));
+    assert!(missing.stderr.contains("not a Varve volume"), "{}", missing.stderr);
+    assert_eq!(outcome(&["umount", "/proc"]).code(), Some(1));
+    assert_eq!(outcome(&["info", "/etc/passwd"]).code(), Some(1));
+    assert_eq!(outcome(&["stats", "/tmp"]).code(), Some(1));
+    let metrics = outcome(&["serve", "/nonexistent", "--metrics", "0.0.0.0:9000"]);
+    assert_eq!(metrics.code(), Some(2), "{}", metrics.stderr);
+}
+
+#[test]
+fn flags_go_before_the_environment_and_that_before_the_file() {
+    let directory = scratch();
+    let config = directory.path().join("config.toml");
+    std::fs::write(&config, "json = true\n[format]\nshards = 4\nname = \"from-file\"\n").expect("a file");
+    let formatted = |store: &str, environment: Option<&str>, flags: &[&str]| {
+        let mut command = varve();
+        command.arg("--config").arg(&config).arg("format").arg(directory.path().join(store)).args(flags);
+        command.envs(environment.map(|shards| ("VARVE_FORMAT_SHARDS", shards)));
+        run(&mut command, SHORT).succeeded(store).json()
+    };
+    let of_file = formatted("file", None, &[]);
+    assert_eq!((&of_file["shards"], &of_file["name"]), (&Value::from(4), &Value::from("from-file")));
+    assert_eq!(formatted("environment", Some("8"), &[])["shards"], 8);
+    assert_eq!(formatted("flag", Some("8"), &["--shards", "16"])["shards"], 16);
+}
+
+#[test]
+fn an_unknown_key_of_the_configuration_is_refused_with_a_suggestion() {
+    let directory = scratch();
+    let config = directory.path().join("config.toml");
+    std::fs::write(&config, "[format]\nshard = 4\n").expect("a file");
+    let mut command = varve();
+    command.env("VARVE_CONFIG", &config).args(["status", "/nonexistent"]);
+    let refused = run(&mut command, SHORT);
+    assert_eq!(refused.code(), Some(2));
+    assert!(refused.stderr.contains("`format.shard`") && refused.stderr.contains("`shards`"), "{}", refused.stderr);
+    let missing = outcome(&["--config", "/nonexistent/config.toml", "status", "/nonexistent"]);
+    assert!(missing.code() == Some(2) && missing.stderr.contains("/nonexistent/config.toml"), "{}", missing.stderr);
+}
+
+#[test]
+fn a_second_server_on_one_volume_is_refused() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let server = volume.serve(&[]);
+    let store = volume.store();
+    let second = run(varve().arg("serve").arg(&store).arg("--unix-dir").arg(volume.beside("other")), SHORT);
+    assert_eq!(second.code(), Some(1));
+    assert!(second.stderr.contains(&format!("process {}", server.pid())), "{}", second.stderr);
+    let formatted = outcome(&["format", "-ff", text(&store)]);
+    assert!(formatted.code() == Some(1) && formatted.stderr.contains("in use"), "{}", formatted.stderr);
+    server.stop();
+    volume.serve(&[]).stop();
+}
+
+#[test]
+fn status_shows_the_server_and_notices_its_death() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let store = volume.store();
+    let server = volume.serve(&["--workers", "2"]);
+    let status = outcome(&["--json", "status", text(&store)]).succeeded("status").json();
+    assert_eq!(status["server"]["pid"], server.pid());
+    assert_eq!(status["server"]["workers"].as_array().map(Vec::len), Some(2));
+    assert_eq!(status["server"]["shards"].as_array().map(Vec::len), Some(4));
+    server.kill();
+    let degraded = outcome(&["status", text(&store)]);
+    assert_eq!(degraded.code(), Some(3), "{}{}", degraded.stdout, degraded.stderr);
+    assert!(degraded.stdout.contains("does not answer"), "{}", degraded.stdout);
+}
+
+#[test]
+fn metrics_are_served_when_asked_for() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let server = volume.serve(&["--metrics", &format!("127.0.0.1:{port}")]);
+    outcome(&["status", text(&volume.store())]).succeeded("status");
+    let mut page = String::new();
+    until("the metrics speak of calls", SHORT, || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
+        write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");
+        page.clear();
+        stream.read_to_string(&mut page).expect("it answers");
+        page.contains("varve_calls_total")
+    });
+    assert!(page.contains("call=\"shard_status\""), "{page}");
+    server.stop();
+}
+
+/// `varve mount` goes into the background and returns when the mount answers; `varve umount` returns when its process
+/// has ended; in between `stats` and `info` describe it.
+#[test]
+fn a_mount_lives_in_the_background() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let mount = Background::mount(&volume);
+    std::fs::write(mount.0.join("hello"), "world").expect("the mount answers when the command has returned");
+    let stats = outcome(&["--json", "stats", text(&mount.0)]).succeeded("stats").json();
+    let pid = stats["pid"].as_u64().expect("the mount's process");
+    let operations = stats["operations"].as_array().expect("what was done");
+    assert!(operations.iter().any(|count| count["operation"] == "create" && count["calls"] == 1), "{stats}");
+    let interval = outcome(&["--json", "stats", "--interval", "50ms", "--count", "2", text(&mount.0)]);
+    assert_eq!(interval.succeeded("stats --interval").stdout.lines().count(), 2);
+    let info = outcome(&["--json", "info", text(&mount.0.join("hello"))]).succeeded("info").json();
+    assert_eq!((&info["schema_version"], &info["command"]), (&Value::from(1), &Value::from("info")));
+    assert!(info.get("inode").is_some(), "{info}");
+    let status = outcome(&["--json", "status", text(&volume.store())]).succeeded("status").json();
+    assert_eq!((&status["server"]["pid"], &status["server"]["embedded"]), (&Value::from(pid), &Value::from(true)));
+    outcome(&["umount", text(&mount.0)]).succeeded("umount");
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} outlives the unmount");
+    assert!(!is_mounted(&mount.0));
+    let mount = Background::mount(&volume);
+    assert_eq!(std::fs::read_to_string(mount.0.join("hello")).expect("it is durable"), "world");
+    outcome(&["umount", text(&mount.0)]).succeeded("umount");
+}
+
+/// A mount made by `varve mount` without `-f`; taken away at the end if it is still there.
+struct Background(std::path::PathBuf);
+
+impl Background {
+    fn mount(volume: &Volume) -> Background {
+        let background = Background(volume.mount_point());
+        let log = volume.beside("background.log");
+        let mut command = varve();
+        command.arg("mount").arg(volume.store()).arg(&background.0).arg("--log-file").arg(&log);
+        command.arg("--unix-dir").arg(volume.beside("sockets"));
+        run(&mut command, SHORT).succeeded("varve mount");
+        background
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if is_mounted(&self.0) {
+            // Orderly first: that ends the process, too.
+            if !run(varve().arg("umount").arg(&self.0), SHORT).status.success() {
+                common::mounted::detach(&self.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn mount_refuses_what_it_cannot_mount() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let (store, directory) = (volume.store(), volume.mount_point());
+    let log = volume.beside("mount.log");
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["mount", "/nonexistent", text(&directory)], 1, "not a Varve volume"),
+        (&["mount", text(&store), "/nonexistent", "--log-file", text(&log)], 1, "/nonexistent"),
+        (&["mount", text(&store), text(&directory), "-o", "rwx"], 2, "rwx"),
+        (&["mount", text(&store), text(&directory), "-o", "workers=0"], 2, "workers"),
+        (&["mount", text(&store), text(&directory), "-o", "noembedded", "--log-file", text(&log)], 1, "server"),
+    ];
+    for (arguments, code, word) in cases {
+        let refused = outcome(arguments);
+        assert_eq!(refused.code(), Some(code), "{arguments:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(word), "{arguments:?}: {}", refused.stderr);
+        assert!(!is_mounted(&directory), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_mounted_alone_is_not_mounted_twice() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let mount = volume.mount(&[]);
+    let other = volume.beside("other");
+    std::fs::create_dir(&other).expect("a directory");
+    let second = outcome(&["mount", "-f", text(&volume.store()), text(&other)]);
+    assert_eq!(second.code(), Some(1));
+    assert!(second.stderr.contains("varve serve"), "{}", second.stderr);
+    mount.unmount();
+}
+
+#[test]
+fn umount_names_what_holds_the_mount() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let mount = volume.mount(&[]);
+    let held = std::fs::File::create(mount.directory.join("held")).expect("a file");
+    let refused = outcome(&["umount", text(&mount.directory)]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains(&format!("process {}", std::process::id())), "{}", refused.stderr);
+    drop(held);
+    mount.unmount();
+}
+
+/// The helper that mount(8) calls for a line of fstab is this program by another name.
+#[test]
+fn the_helper_of_fstab_mounts() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let helper = volume.beside("mount.fuse.varve");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_varve"), &helper).expect("a link");
+    let background = Background(volume.mount_point());
+    let mut command = Command::new(&helper);
+    command.env("VARVE_MOUNT_UNIX_DIR", volume.beside("sockets")).env("VARVE_MOUNT_LOG_FILE", volume.beside("log"));
+    command.arg(volume.store()).arg(&background.0).args(["-n", "-o", "rw,noatime,_netdev"]);
+    run(&mut command, SHORT).succeeded("mount.fuse.varve");
+    assert!(is_mounted(&background.0));
+}
+
+/// A user's volume is served and mounted by that user without root; another user is refused.
+#[test]
+fn a_user_has_a_volume_without_root() {
+    if !rustix::process::geteuid().is_root() {
+        // This test plays two users, for which it must be root; as a user all other tests are this one.
+        return;
+    }
+    let directory = scratch();
+    let (store, mnt) = (directory.path().join("store"), directory.path().join("mnt"));
+    must(Command::new("install").args(["-d", "-o", "nobody", "-g", "nogroup"]).arg(&store).arg(&mnt));
+    must(Command::new("install").args(["-d", "-o", "nobody", "-g", "nogroup"]).arg(directory.path().join("run")));
+    // The program as that user can reach it: a checkout in root's home is closed to others.
+    let program = directory.path().join("varve");
+    std::fs::copy(env!("CARGO_BIN_EXE_varve"), &program).expect("a copy");
+    let user = |arguments: &[&str], uid: u32, gid: u32| {
+        let mut command = Command::new(&program);
+        command.args(arguments).uid(uid).gid(gid).env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
+        command.env("HOME", "/nonexistent").env("XDG_RUNTIME_DIR", directory.path().join("run"));
+        command.current_dir("/");
+        run(&mut command, SHORT)
+    };
+    const NOBODY: (u32, u32) = (65534, 65534);
+    user(&["format", text(&store), "--shards", "4"], NOBODY.0, NOBODY.1).succeeded("format as a user");
+    let log = directory.path().join("run/mount.log");
+    let background = Background(mnt.clone());
+    user(&["mount", text(&store), text(&mnt), "--log-file", text(&log)], NOBODY.0, NOBODY.1).succeeded("mount as a user");
+    let mut touch = Command::new("sh");
+    touch.arg("-c").arg(format!("echo mine > {0}/file && cat {0}/file", mnt.display())).uid(NOBODY.0).gid(NOBODY.1);
+    assert_eq!(must(&mut touch).stdout, "mine\n");
+    let stranger = user(&["status", text(&store)], 1, 1);
+    assert_ne!(stranger.code(), Some(0), "another user must not see into the volume: {}", stranger.stdout);
+    user(&["umount", text(&mnt)], NOBODY.0, NOBODY.1).succeeded("umount as a user");
+    let other = user(&["serve", text(&store), "--unix-dir", text(&directory.path().join("x"))], 1, 1);
+    assert_eq!(other.code(), Some(1), "{}", other.stderr);
+    drop(background);
+}
+
+#[test]
+fn completions_and_manual_pages_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = outcome(&["completions", shell]).succeeded(shell).stdout;
+        assert!(script.contains("varve") && script.contains("umount"), "{shell}");
+    }
+    let directory = scratch();
+    outcome(&["man", text(&directory.path().join("man"))]).succeeded("man");
+    let page = std::fs::read_to_string(directory.path().join("man/varve-format.1")).expect("a page a command");
+    assert!(page.contains("split\\-threshold"), "{page}");
+}

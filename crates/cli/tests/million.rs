@@ -1,0 +1,156 @@
+//! One directory with very many files: spread over all shards, listed as a stream, found again after kill -9.
+//!
+//! 200,000 files in CI, a million with `VARVE_SOAK=1`.
+
+mod common;
+
+use common::random::Random;
+use common::{Mount, SHORT, Volume, resident_bytes, run, soak, varve};
+use std::collections::HashSet;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use varve_client::{ClientConfig, FileSystem, Library, now};
+use varve_types::{Credentials, Mode};
+use varve_world::volume_dir::VolumeDir;
+
+const CLIENTS: usize = 4;
+/// Every shard of the volume has a part of the directory long before the last file.
+const SHARDS: u64 = 32;
+const SPLIT_THRESHOLD: &str = "2000";
+/// The first names must come while the rest is still being read.
+const FIRST_NAMES: Duration = Duration::from_secs(3);
+/// What a listing may add to the mount's memory, however long it is.
+const LISTING_BYTES_MAX: u64 = 96 << 20;
+
+fn files() -> usize {
+    if soak() { 1_000_000 } else { 200_000 }
+}
+
+fn name(file: usize) -> String {
+    format!("file-{file:07}")
+}
+
+/// A client of the volume's server.
+fn connect(volume: &Volume) -> Library {
+    let file_system = FileSystem::connect(ClientConfig::new(VolumeDir::new(volume.store()))).expect("the server answers");
+    Library::new(file_system, caller())
+}
+
+fn caller() -> Credentials {
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: Vec::new(),
+    }
+}
+
+#[test]
+fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
+    let shards = SHARDS.to_string();
+    let volume = Volume::format(&["--shards", &shards, "--split-threshold", SPLIT_THRESHOLD]);
+    let server = volume.serve(&[]);
+    let library = connect(&volume);
+    now(library.make_directory(b"/many", Mode(0o755))).expect("a directory can be made");
+    let begun = Instant::now();
+    create_all(library.file_system());
+    let took = begun.elapsed();
+    println!("{} files created in {took:.1?}: {:.0} a second", files(), files() as f64 / took.as_secs_f64());
+    expect_all(&library);
+    now(library.file_system().shutdown()).expect("a session ends");
+    drop(library);
+
+    let mount = volume.mount(&[]);
+    expect_spread(&mount);
+    expect_stream(&mount);
+    mount.unmount();
+
+    server.kill();
+    let begun = Instant::now();
+    let server = volume.serve(&[]);
+    let library = connect(&volume);
+    now(library.stat(b"/many")).expect("the directory is there after the crash");
+    println!("serving again after kill -9 in {:.2?}", begun.elapsed());
+    expect_all(&library);
+    now(library.file_system().shutdown()).expect("a session ends");
+    server.stop();
+}
+
+fn create_all(file_system: &Arc<FileSystem>) {
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let library = Library::new(Arc::clone(file_system), caller());
+            scope.spawn(move || {
+                for file in (client..files()).step_by(CLIENTS) {
+                    let path = format!("/many/{}", name(file));
+                    now(library.create(path.as_bytes(), Mode(0o644))).unwrap_or_else(|error| panic!("{path}: {error}"));
+                }
+            });
+        }
+    });
+}
+
+/// Every file is listed once, and any of them can be looked up.
+fn expect_all(library: &Library) {
+    let mut found = HashSet::new();
+    let mut twice = Vec::new();
+    now(library.list(b"/many", &mut |entry| {
+        if !found.insert(entry.name.to_vec()) {
+            twice.push(String::from_utf8_lossy(entry.name).into_owned());
+        }
+        true
+    }))
+    .expect("the directory can be listed");
+    assert!(twice.is_empty(), "{} names are listed twice: {:?}", twice.len(), &twice[..twice.len().min(5)]);
+    let lost: Vec<String> = (0..files()).map(name).filter(|name| !found.contains(name.as_bytes())).collect();
+    assert!(lost.is_empty(), "{} names are lost: {:?}", lost.len(), &lost[..lost.len().min(5)]);
+    assert_eq!(found.len(), files(), "names that nobody made");
+    let mut random = Random::new(7);
+    for _ in 0..2_000 {
+        let path = format!("/many/{}", name(random.below(files())));
+        now(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+/// `varve info` names a partition in every shard.
+fn expect_spread(mount: &Mount) {
+    let mut info = varve();
+    info.args(["--json", "info"]).arg(mount.directory.join("many"));
+    let info = run(&mut info, SHORT).succeeded("varve info").json();
+    let partitions = info["partitions"].as_array().unwrap_or_else(|| panic!("no partitions in {info}"));
+    assert_eq!(partitions.len() as u64, SHARDS, "{info}");
+}
+
+/// `ls -f` shows its first names at once, all of them in the end, and the mount's memory does not grow with them.
+fn expect_stream(mount: &Mount) {
+    let before = resident_bytes(mount.pid());
+    let begun = Instant::now();
+    let mut ls = Command::new("ls");
+    ls.arg("-f").arg(mount.directory.join("many")).stdout(Stdio::piped());
+    let mut child = ls.spawn().expect("ls is everywhere");
+    let mut stdout = child.stdout.take().expect("piped");
+    let mut text = vec![0; 4096];
+    let first = stdout.read(&mut text).expect("ls writes");
+    let waited = begun.elapsed();
+    text.truncate(first);
+    let mut peak = before;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match stdout.read(&mut buffer).expect("ls writes") {
+            0 => break,
+            more => text.extend_from_slice(&buffer[..more]),
+        }
+        peak = peak.max(resident_bytes(mount.pid()));
+    }
+    assert!(child.wait().expect("ls ends").success());
+    let names = text.split(|byte| *byte == b'\n').filter(|name| name.starts_with(b"file-")).count();
+    println!(
+        "ls -f: first names after {waited:.2?}, all {names} after {:.2?}, the mount grew by {} KiB",
+        begun.elapsed(),
+        (peak - before) >> 10
+    );
+    assert_eq!(names, files());
+    assert!(waited < FIRST_NAMES, "the first names came after {waited:?}");
+    assert!(peak - before < LISTING_BYTES_MAX, "the mount grew by {} bytes while it listed", peak - before);
+}

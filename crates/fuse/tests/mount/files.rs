@@ -5,6 +5,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -56,6 +57,18 @@ fn truncate(path: &Path, length: i64) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: a NUL-terminated string that lives through the call.
     assert_eq!(unsafe { libc::truncate(path.as_ptr(), length) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// fcntl(2) on a range: the lock is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+fn lock_range(file: &File, lock: i32, start: i64, length: i64) -> Result<(), i32> {
+    // SAFETY: all fields of a flock are integers, for which zero is a value.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    (range.l_type, range.l_start, range.l_len) = (lock as i16, start, length);
+    // SAFETY: the descriptor is open and the argument is what the command takes.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
+    }
 }
 
 /// What is written is read, also after the file outgrew its row.
@@ -123,6 +136,7 @@ fn appended_records_are_whole() {
     let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
     file.write_all(b"end").unwrap();
     assert_eq!(file.stream_position().unwrap(), (4 * EACH * RECORD + 3) as u64);
+    drop(file);
     volume.close();
 }
 
@@ -184,6 +198,7 @@ fn files_are_synced() {
     }
     let mut file = OpenOptions::new().write(true).create(true).custom_flags(libc::O_SYNC).open(volume.join("o")).unwrap();
     file.write_all(b"synced as written").unwrap();
+    drop(file);
     shell("sync -f \"$1\"", &[volume.path()]);
     volume.close();
 }
@@ -215,6 +230,7 @@ fn direct_io_agrees_with_cached_io() {
     assert!(buffer.iter().all(|byte| *byte == 9));
     // SAFETY: allocated above with the same layout; the slice is not used any more.
     unsafe { std::alloc::dealloc(memory, layout) };
+    drop(file);
     volume.close();
 }
 
@@ -229,13 +245,13 @@ fn locks_exclude() {
     mine.unlock().unwrap();
     other.try_lock().unwrap();
     other.unlock().unwrap();
-    rustix::fs::fcntl_lock(&mine, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    // Record locks belong to processes, so another one has to try.
-    let script = "exec 9<>\"$1\"; if flock -w 0 --fcntl 9 2>/dev/null; then echo free; else echo held; fi";
-    let help = std::process::Command::new("flock").arg("--help").output();
-    if help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--fcntl")) {
-        assert_eq!(shell(script, &[&path]).trim(), "held");
-    }
+    // Locks on ranges, each held by an open file (F_OFD_SETLK), so that one process can hold two.
+    assert_eq!(lock_range(&mine, libc::F_WRLCK, 100, 50), Ok(()));
+    assert_eq!(lock_range(&other, libc::F_RDLCK, 149, 1), Err(libc::EAGAIN));
+    assert_eq!(lock_range(&other, libc::F_WRLCK, 150, 10), Ok(()));
+    assert_eq!(lock_range(&mine, libc::F_UNLCK, 100, 50), Ok(()));
+    assert_eq!(lock_range(&other, libc::F_RDLCK, 149, 1), Ok(()));
+    drop((mine, other));
     volume.close();
 }
 

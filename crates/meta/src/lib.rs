@@ -4,6 +4,7 @@
 //! commits, [`server`] replies. [`tables`] says what is stored.
 
 pub mod format;
+pub mod fsck;
 pub mod namespace;
 pub mod server;
 pub mod shards;

@@ -168,7 +168,9 @@ impl Output {
             return;
         }
         let added = match answer {
-            Answer::Response(response) => frame::encode(response, &mut self.frames).map_err(|error| (response.id, error)),
+            Answer::Response(response) => {
+                frame::encode(response, &mut self.frames).map_err(|error| (response.id, error))
+            }
             Answer::Recorded { id, body } => frame::encode_body(body, &mut self.frames).map_err(|error| (*id, error)),
         };
         if let Err((id, error)) = added {

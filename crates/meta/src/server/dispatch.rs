@@ -23,7 +23,10 @@ use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, Shar
 pub enum Answer {
     Response(Response),
     /// A response that was encoded when the change was decided, now or when the call first came.
-    Recorded { id: CallId, body: bytes::Bytes },
+    Recorded {
+        id: CallId,
+        body: bytes::Bytes,
+    },
 }
 
 /// The answer to a call that needs neither shard nor waiting.
@@ -50,10 +53,13 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
             Answer::Response(Response { id, result: Err(failure) })
         }
     };
-    worker.metrics.end(begun, match &answer {
-        Answer::Response(response) => Outcome::of(response),
-        Answer::Recorded { .. } => Outcome::Done,
-    });
+    worker.metrics.end(
+        begun,
+        match &answer {
+            Answer::Response(response) => Outcome::of(response),
+            Answer::Recorded { .. } => Outcome::Done,
+        },
+    );
     answer
 }
 

@@ -58,9 +58,7 @@ impl Metrics {
     pub fn new(worker: usize, measure: bool) -> Metrics {
         let worker = worker.to_string();
         let kinds = if measure { CallKind::ALL } else { &[] };
-        let counter = |kind: CallKind, outcome: &'static str| {
-            metrics::counter!("varve_calls_total", "worker" => worker.clone(), "call" => kind.name(), "outcome" => outcome)
-        };
+        let counter = |kind: CallKind, outcome: &'static str| metrics::counter!("varve_calls_total", "worker" => worker.clone(), "call" => kind.name(), "outcome" => outcome);
         let of = |&kind: &CallKind| CallMetrics {
             done: counter(kind, "done"),
             refused: counter(kind, "refused"),

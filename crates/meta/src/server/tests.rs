@@ -64,7 +64,10 @@ fn assert_closed(mut stream: UnixStream) {
 
 fn assert_serves(server: &Server, site: &Site) {
     let mut client = Client::of(server, site, 77, Purpose::Work);
-    assert_eq!(client.call(0, Call::Ping { payload: b"well?".to_vec() }), Ok(Reply::Pong { payload: b"well?".to_vec() }));
+    assert_eq!(
+        client.call(0, Call::Ping { payload: b"well?".to_vec() }),
+        Ok(Reply::Pong { payload: b"well?".to_vec() })
+    );
 }
 
 /// A client that knows the key is welcomed with the server's own proof and what it must know to find shards.
@@ -105,7 +108,8 @@ fn a_wrong_key_is_refused() {
     let site = Site::new(1);
     let server = site.start();
     let wrong = VolumeKey([7; 32]);
-    let refused = Client::new(UnixStream::connect(socket(&server, 0)).unwrap(), &wrong, 5, Purpose::Work).err().unwrap();
+    let refused =
+        Client::new(UnixStream::connect(socket(&server, 0)).unwrap(), &wrong, 5, Purpose::Work).err().unwrap();
     assert!(refused.contains("key of volume test"), "{refused}");
     assert_serves(&server, &site);
 }
@@ -181,7 +185,8 @@ fn requests_are_pipelined() {
         frame::encode(&client::request(9, number as u32, 1, 0, call), &mut sent).unwrap();
     }
     stream.write_all(&sent).unwrap();
-    let mut slots: Vec<u32> = (0..count).map(|_| client::receive::<varve_wire::Response>(&mut stream).id.slot).collect();
+    let mut slots: Vec<u32> =
+        (0..count).map(|_| client::receive::<varve_wire::Response>(&mut stream).id.slot).collect();
     slots.sort();
     assert_eq!(slots, (1..=count as u32).collect::<Vec<_>>());
 }

@@ -313,7 +313,11 @@ async fn end_sessions(worker: Rc<Worker>) {
         }
         for session in worker.shared.sessions.take_ended() {
             let closed: Arc<[InodeId]> = worker.shared.open_files.end_session(session).into();
-            tracing::info!("session {:016x} has ended; {} files that it alone had open are closed", session.0, closed.len());
+            tracing::info!(
+                "session {:016x} has ended; {} files that it alone had open are closed",
+                session.0,
+                closed.len()
+            );
             for inbox in &worker.inboxes {
                 // An inbox that is closed belongs to a worker that has ended, and its shards with it.
                 let _ = inbox.send(Message::EndSession { session, closed: Arc::clone(&closed) }).await;

@@ -51,7 +51,8 @@ impl Case<'_> {
         let recorded = RefCell::new(None);
         let encode = |outcome: &V::Outcome| {
             let response = Response { id: self.id, result: Ok(reply(outcome)) };
-            let body = Bytes::from(postcard::to_stdvec(&response).expect("a response has no part that postcard refuses"));
+            let body =
+                Bytes::from(postcard::to_stdvec(&response).expect("a response has no part that postcard refuses"));
             recorded.replace(Some(body.clone()));
             body
         };

@@ -1,8 +1,8 @@
 //! Calls that reach the tables.
 
 use super::client::request;
-use std::collections::BTreeSet;
 use super::*;
+use std::collections::BTreeSet;
 use varve_types::{Errno, InodeId};
 use varve_wire::{EntryReply, FileContent, Locator, NewNode, NodeReply, OpenMode, RenameFlags, WireCredentials};
 
@@ -234,7 +234,8 @@ fn a_directory_splits_under_load() {
             });
         }
     });
-    let expected: BTreeSet<_> = (1..=4).flat_map(|s| (0..count).map(move |i| format!("{s}-{i}").into_bytes())).collect();
+    let expected: BTreeSet<_> =
+        (1..=4).flat_map(|s| (0..count).map(move |i| format!("{s}-{i}").into_bytes())).collect();
     let check = |server: &Server| {
         let mut clients = [0, 1].map(|worker| Client::at(server, &site, worker, 9, Purpose::Work));
         let listed = list_all(&mut clients);
@@ -254,6 +255,13 @@ fn a_directory_splits_under_load() {
     check(&server);
     server.stop(STOP).unwrap();
     check(&site.start());
+    assert_sound(&site);
+}
+
+/// The volume at rest has nothing to say against itself.
+fn assert_sound(site: &Site) {
+    let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
+    assert_eq!(report.findings, []);
 }
 
 fn entries_of_root(clients: &mut [Client<UnixStream>; 2], shard: u16) -> u64 {

@@ -1,0 +1,235 @@
+//! Checks a volume that nobody serves: what its tables say against itself, and against the backing files.
+//!
+//! Every table is opened as a server would open it (so a log that was not replayed yet is), read from end to end, and
+//! closed; no row is changed. Rows are read in order and not kept: what is kept is some hundred bytes a directory, a
+//! partition and a file with an inode row, and some 8 to 40 bytes a file besides.
+//!
+//! ```text
+//! 1. partitions, directories, inodes, orphans, intents of every shard   → rows
+//! 2. which partitions make up each directory                            → directories
+//! 3. entries and extended attributes of every shard                     → files
+//! 4. names against rows, rows against names                             → directories, files
+//! 5. rows against backing files                                         → data
+//! ```
+
+mod census;
+mod data;
+mod directories;
+mod files;
+mod rows;
+
+use census::Census;
+use std::collections::BTreeMap;
+use std::fmt;
+use varve_types::{ShardId, VolumeSettings};
+use varve_world::volume_dir::{LockError, VolumeDir, VolumeFileError};
+
+/// Findings kept with their text; more are counted. Someone has to read them.
+pub const FINDINGS_MAX: usize = 10_000;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// What a crash leaves and a server clears away or finishes by itself; nothing is lost.
+    Leftover,
+    /// The volume is not as it should be.
+    Damage,
+}
+
+macro_rules! kinds {
+    ($($kind:ident = $severity:ident, $name:literal, $advice:literal;)*) => {
+        /// What is wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum FindingKind { $($kind),* }
+
+        impl FindingKind {
+            pub fn name(self) -> &'static str {
+                match self { $(FindingKind::$kind => $name),* }
+            }
+
+            pub fn severity(self) -> Severity {
+                match self { $(FindingKind::$kind => Severity::$severity),* }
+            }
+
+            /// What to do about it.
+            pub fn advice(self) -> &'static str {
+                match self { $(FindingKind::$kind => $advice),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    DamagedRow = Damage, "damaged-row",
+        "the store returned bytes that Varve did not write: check the disks beneath and restore the file or directory from a copy";
+    MisplacedRow = Damage, "misplaced-row",
+        "the row is in a shard where no server looks for it; please report this, it is a fault of Varve";
+    NoRoot = Damage, "no-root",
+        "the root directory has no rows: was the directory of shard 0 replaced or emptied? restore it from a copy";
+    MissingPartition = Damage, "missing-partition",
+        "names in this range of the directory cannot be found: was a shard's directory replaced or emptied? restore it from a copy";
+    StrayPartition = Damage, "stray-partition",
+        "a partition that no other one was cut into; please report this, it is a fault of Varve";
+    AbortedSplit = Leftover, "aborted-split",
+        "a split was cut short before it was committed; the next one clears this away";
+    WrongPartition = Damage, "wrong-partition",
+        "the partition row contradicts its key or its directory; please report this, it is a fault of Varve";
+    WrongCount = Damage, "wrong-count",
+        "the directory shows a wrong size or link count, and rmdir may fail or succeed wrongly; please report this";
+    SealedPartition = Leftover, "sealed-partition",
+        "an rmdir was cut short; a server undoes it when the directory is next used";
+    StrayEntries = Leftover, "stray-entries",
+        "rows that a split moved away, or of a directory that was removed; a server clears them away when it loads the partition";
+    DirectoryWithoutName = Leftover, "directory-without-name",
+        "a mkdir or rmdir was cut short; the rows take space and nothing else";
+    DirectoryWithoutRow = Leftover, "directory-without-row",
+        "a mkdir was cut short by a loss of power; the name is an empty directory";
+    SeveralNames = Damage, "several-names",
+        "a directory, or a file that should have one name, has several; remove all but one with care, and please report this";
+    WrongParent = Damage, "wrong-parent",
+        "'..' of this directory leads elsewhere than to where its name is; please report this, it is a fault of Varve";
+    Unreachable = Damage, "unreachable",
+        "these directories name each other and no path leads to them; please report this, it is a fault of Varve";
+    WrongAttributes = Damage, "wrong-attributes",
+        "the row contradicts itself; please report this, it is a fault of Varve";
+    MissingInode = Damage, "missing-inode",
+        "the name leads nowhere; remove it, and restore the file from a copy";
+    WrongLinkCount = Damage, "wrong-link-count",
+        "names and link count differ; the file may outlive its names or end before them; please report this";
+    InodeWithoutName = Damage, "inode-without-name",
+        "the file has content and no name; please report this, it is a fault of Varve";
+    Orphan = Leftover, "orphan",
+        "the file was unlinked while open; the server removes it half a minute after its start";
+    DuplicateInode = Damage, "duplicate-inode",
+        "two files have one id and may share a backing file: copy both, then remove them; please report this";
+    CounterTooLow = Damage, "counter-too-low",
+        "the shard may give ids a second time; do not make files before this is repaired; please report this";
+    MissingXattr = Damage, "missing-xattr",
+        "an extended attribute is listed and has no value; set it again or remove it";
+    StrayXattr = Leftover, "stray-xattr",
+        "an extended attribute of a file that does not list it; it takes space and nothing else";
+    Intent = Leftover, "intent",
+        "a change over several shards was cut short; the next server finishes or undoes it before it serves these rows";
+    MissingBackingFile = Damage, "missing-backing-file",
+        "the file's content is gone from the store: restore it from a copy";
+    WrongSize = Damage, "wrong-size",
+        "the backing file was changed beside Varve, or the store lost writes: compare it with a copy";
+    UnsettledSize = Leftover, "unsettled-size",
+        "a writer was cut short; the backing file's size holds until it is next written";
+    PendingTruncate = Leftover, "pending-truncate",
+        "a truncate was cut short; a server finishes it when the file is next opened";
+    StrayBackingFile = Leftover, "stray-backing-file",
+        "content without a file: of a removed file, or of one that a crash kept from being made; look into it, then remove it";
+    StrangeFile = Leftover, "strange-file",
+        "Varve did not put this file here";
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub kind: FindingKind,
+    /// The shard, key, file or path that it is about.
+    pub place: String,
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.kind.name(), self.place, self.what)
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub shards: u64,
+    pub rows: u64,
+    pub directories: u64,
+    pub partitions: u64,
+    /// Names of anything, directories included.
+    pub entries: u64,
+    /// Files with an inode row: several names, xattrs, or unlinked while open.
+    pub inodes: u64,
+    pub xattrs: u64,
+    pub orphans: u64,
+    pub intents: u64,
+    pub files_inline: u64,
+    pub bytes_inline: u64,
+    pub files_backing: u64,
+    pub bytes_backing: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub counts: Counts,
+    /// At most [`FINDINGS_MAX`], in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// How many of each kind, those beyond the kept ones included.
+    pub totals: BTreeMap<FindingKind, u64>,
+}
+
+impl Report {
+    /// Nothing is wrong that a server would not clear away by itself.
+    pub fn is_sound(&self) -> bool {
+        self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
+    }
+
+    fn add(&mut self, kind: FindingKind, place: impl fmt::Display, what: impl fmt::Display) {
+        *self.totals.entry(kind).or_insert(0) += 1;
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.push(Finding { kind, place: place.to_string(), what: what.to_string() });
+        }
+    }
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Opening,
+    /// Rows of directories and inodes, then entries: both over all shards.
+    Reading {
+        pass: u8,
+        shard: ShardId,
+        shards: u16,
+        rows: u64,
+    },
+    /// Directories of the store's backing files, of 256.
+    Data {
+        directories: u16,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FsckError {
+    #[error(transparent)]
+    Volume(#[from] VolumeFileError),
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// A table cannot be opened or read: what is in it cannot be checked, nor what refers to it.
+    #[error("shard {shard} cannot be read, so the volume cannot be checked: {reason}")]
+    Unreadable { shard: ShardId, reason: String },
+    #[error("{doing}: {source}")]
+    Io { doing: String, source: std::io::Error },
+}
+
+/// Checks `volume`, which no server may have. Must not be called on an asynchronous runtime's thread.
+pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
+    let settings: VolumeSettings = volume.read_settings()?;
+    let lock = volume.lock()?;
+    let mut report = Report::default();
+    let mut census = Census::new(&settings);
+    rows::with_tables(volume, &settings, progress, async |tables, progress| {
+        tables.read_structure(&mut census, &mut report, progress).await?;
+        directories::find_partitions(&mut census, &mut report);
+        tables.read_names(&mut census, &mut report, progress).await
+    })?;
+    directories::compare(&census, &mut report);
+    files::compare(&mut census, &mut report);
+    data::compare(volume, &mut census, &mut report, progress)?;
+    report.counts.shards = u64::from(settings.shards.get());
+    drop(lock);
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests;

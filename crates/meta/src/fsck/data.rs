@@ -1,0 +1,98 @@
+//! Rows against backing files.
+
+use super::census::{Backing, Census};
+use super::{FindingKind, FsckError, Progress, Report};
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use varve_types::InodeId;
+use varve_world::volume_dir::VolumeDir;
+
+const DIRECTORIES: u16 = 256;
+
+pub fn compare(
+    volume: &VolumeDir,
+    census: &mut Census,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), FsckError> {
+    // By directory, so that each is listed once and its files are looked at together.
+    census.backing.sort_unstable_by_key(|backing| (backing.inode.0 & 0xff, backing.inode));
+    let mut rest = census.backing.as_slice();
+    for number in 0..DIRECTORIES {
+        progress(Progress::Data { directories: number });
+        let of_directory = rest.partition_point(|backing| backing.inode.0 & 0xff <= u64::from(number));
+        let (expected, after) = rest.split_at(of_directory);
+        rest = after;
+        let directory = volume.backing_directory(InodeId(u64::from(number)));
+        let failed = |source| FsckError::Io { doing: format!("cannot read {}", directory.display()), source };
+        compare_directory(volume, &directory, expected, report).map_err(failed)?;
+    }
+    progress(Progress::Data { directories: DIRECTORIES });
+    Ok(())
+}
+
+fn compare_directory(
+    volume: &VolumeDir,
+    directory: &Path,
+    expected: &[Backing],
+    report: &mut Report,
+) -> io::Result<()> {
+    for backing in expected {
+        compare_file(&volume.backing_file(backing.inode), backing, report)?;
+    }
+    let inodes: HashSet<InodeId> = expected.iter().map(|backing| backing.inode).collect();
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        match inode_of(volume, &path) {
+            Some(inode) if inodes.contains(&inode) => {}
+            Some(inode) => {
+                let bytes = path.symlink_metadata().map_or(0, |found| found.len());
+                let what = format_args!("{bytes} bytes, and no row says that inode {inode} has content here");
+                report.add(FindingKind::StrayBackingFile, path.display(), what);
+            }
+            None => report.add(FindingKind::StrangeFile, path.display(), "its name is no inode's"),
+        }
+    }
+    Ok(())
+}
+
+fn compare_file(path: &Path, backing: &Backing, report: &mut Report) -> io::Result<()> {
+    let place = format_args!("inode {}", backing.inode);
+    let size = match path.symlink_metadata() {
+        Ok(found) if found.is_file() => found.len(),
+        Ok(_) => {
+            report.add(FindingKind::MissingBackingFile, place, format_args!("{} is no regular file", path.display()));
+            return Ok(());
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            report.add(FindingKind::MissingBackingFile, place, format_args!("{} does not exist", path.display()));
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    report.counts.bytes_backing += size;
+    match backing.size {
+        None => report.add(FindingKind::UnsettledSize, place, format_args!("{size} bytes at present")),
+        Some(meant) if backing.pending => {
+            report.add(FindingKind::PendingTruncate, place, format_args!("from {size} to {meant} bytes"));
+        }
+        Some(meant) if meant != size => {
+            report.add(FindingKind::WrongSize, place, format_args!("the row says {meant} bytes, the store {size}"));
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// The inode whose backing file has this path.
+fn inode_of(volume: &VolumeDir, path: &Path) -> Option<InodeId> {
+    let name = path.file_name()?.to_str()?;
+    let inode = InodeId(u64::from_str_radix(name, 16).ok()?);
+    (volume.backing_file(inode) == path).then_some(inode)
+}

@@ -15,6 +15,7 @@
 //!   and before it reports it, and then reads how long the log is. Nobody replays past a seal, nor any unsealed epoch
 //!   except the highest one.
 
+mod budget;
 mod directory;
 mod failure;
 mod format;
@@ -26,6 +27,7 @@ mod state;
 mod sync;
 mod writer;
 
+pub use budget::MemtableBudget;
 pub use failure::LogError;
 pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
@@ -35,6 +37,7 @@ pub use writer::Log;
 use format::BODY_BYTES_MAX;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use varve_types::ShardId;
 use varve_world::disk::Exclusive;
@@ -48,8 +51,11 @@ pub struct LogConfig {
     pub exclusive: Exclusive,
     /// How long an appended batch may wait for its fsync; zero: until somebody asks for it.
     pub sync_interval: Duration,
-    /// Bytes of log after which the memtable is asked to be flushed into a table.
-    pub memtable_bytes: u64,
+    /// Bytes of log after which the memtable is asked to be flushed into a table if all memtables together hold too
+    /// much, and those after which it is in any case.
+    pub memtable_bytes_share: u64,
+    pub memtable_bytes_max: u64,
+    pub memtables: Arc<MemtableBudget>,
     /// Where syncs are driven and where they block.
     pub background: tokio::runtime::Handle,
 }

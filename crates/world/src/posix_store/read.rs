@@ -1,10 +1,12 @@
 //! Gets.
 //!
 //! A table block that the block cache lost is nearly always in the kernel's page cache still, and then reading it
-//! takes less time than handing the work to another thread and waking up again (2–4 µs against about 30 µs here). So
-//! a small ranged read is first tried on the calling thread in a way that cannot wait for a device (`RWF_NOWAIT`);
-//! only what is not in memory goes to a thread that may block. Where the file system does not know such reads, as
-//! most that go over a network do not, every get goes to another thread, its `open` included.
+//! takes less time than handing the work to another thread and waking up again (2–4 µs against about 30 µs here). The
+//! same holds for the question whether a manifest has a successor, which every open table asks once a second, and
+//! whose answer is a name that the kernel knows to be absent. So files are opened on the calling thread, and small
+//! reads are first tried there in a way that cannot wait for a device (`RWF_NOWAIT`); only what is not in memory goes
+//! to a thread that may block. Where the file system does not know such reads, as most that go over a network do not,
+//! every get goes to another thread, its `open` included.
 
 use super::error::failed;
 use super::write::{e_tag_of_content, e_tag_of_file, e_tag_of_metadata};
@@ -36,40 +38,36 @@ impl PosixStore {
         if options.version.is_some() {
             return Err(super::error::not_implemented("get of an old version"));
         }
-        if self.inner.reads_without_waiting.load(Ordering::Relaxed) && inline(&options) {
-            return self.read_inline(location, &options).await;
+        if !self.inner.reads_without_waiting.load(Ordering::Relaxed) {
+            let location = location.clone();
+            return self
+                .off_thread(move |inner| Opened::open(inner, &location)?.prepare(&options)?.read_blocking())
+                .await;
         }
-        let location = location.clone();
-        self.off_thread(move |inner| Opened::open(inner, &location, &options)?.read_blocking()).await
+        let opened = Opened::open(&self.inner, location)?;
+        if options.head || options.if_match.is_some() || options.if_none_match.is_some() {
+            // These need the entity tag, and so the content.
+            return off_thread(move || opened.prepare(&options)?.read_blocking()).await;
+        }
+        let opened = opened.prepare(&options)?;
+        if opened.range.end - opened.range.start > INLINE_BYTES_MAX {
+            return off_thread(move || opened.read_blocking()).await;
+        }
+        self.read_inline(opened).await
     }
 
-    async fn read_inline(&self, location: &ObjectPath, options: &GetOptions) -> Result<GetResult> {
-        let mut opened = Opened::open(&self.inner, location, options)?;
+    async fn read_inline(&self, mut opened: Opened) -> Result<GetResult> {
         let mut buffer = vec![0; (opened.range.end - opened.range.start) as usize];
         match read_without_waiting(&opened.file, &mut buffer, opened.range.start) {
-            Ok(done) if done == buffer.len() => {}
-            Ok(done) => {
-                opened.read_from = done;
-                return off_thread(move || opened.read_rest(buffer)).await;
-            }
+            Ok(done) if done == buffer.len() => return Ok(opened.finish(buffer)),
+            Ok(done) => opened.read_from = done,
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                 self.inner.reads_without_waiting.store(false, Ordering::Relaxed);
-                return off_thread(move || opened.read_rest(buffer)).await;
             }
-            Err(error) => return Err(failed("read", location)(error.into())),
+            Err(error) => return Err(failed("read", &opened.location)(error.into())),
         }
-        Ok(opened.result(buffer.into()))
+        off_thread(move || opened.read_rest(buffer)).await
     }
-}
-
-/// Only small ranges: their size is known before anything is opened, and their entity tag is not asked for.
-fn inline(options: &GetOptions) -> bool {
-    let small = match &options.range {
-        Some(object_store::GetRange::Bounded(range)) => range.end.saturating_sub(range.start) <= INLINE_BYTES_MAX,
-        Some(object_store::GetRange::Suffix(length)) => *length <= INLINE_BYTES_MAX,
-        _ => false,
-    };
-    small && !options.head && options.if_match.is_none() && options.if_none_match.is_none()
 }
 
 /// Reads at `offset` as much as is in memory: the count of bytes, fewer than asked where the device would be needed.
@@ -92,6 +90,7 @@ struct Opened {
     location: ObjectPath,
     file: Arc<File>,
     meta: ObjectMeta,
+    metadata: Metadata,
     range: Range<u64>,
     head: bool,
     /// Bytes of the range that are in the buffer already.
@@ -99,23 +98,34 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(inner: &Inner, location: &ObjectPath, options: &GetOptions) -> Result<Opened> {
+    fn open(inner: &Inner, location: &ObjectPath) -> Result<Opened> {
         let path = inner.file(location)?;
         let (file, metadata) = open_regular(&path).map_err(failed("read", location))?;
-        let mut meta = object_meta(location.clone(), &metadata);
+        Ok(Opened {
+            location: location.clone(),
+            file: Arc::new(file),
+            meta: object_meta(location.clone(), &metadata),
+            range: 0..metadata.len(),
+            metadata,
+            head: false,
+            read_from: 0,
+        })
+    }
+
+    /// Checks what the caller makes conditions of, and settles the range.
+    fn prepare(mut self, options: &GetOptions) -> Result<Opened> {
+        self.head = options.head;
         if options.head || options.if_match.is_some() || options.if_none_match.is_some() {
-            meta.e_tag = Some(e_tag_of_file(&file, &metadata).map_err(failed("read", location))?);
+            let e_tag = e_tag_of_file(&self.file, &self.metadata).map_err(failed("read", &self.location))?;
+            self.meta.e_tag = Some(e_tag);
         }
-        options.check_preconditions(&meta)?;
-        let range = match &options.range {
-            _ if options.head => 0..meta.size,
-            Some(range) => range.as_range(meta.size).map_err(|source| Error::Generic {
-                store: super::error::STORE,
-                source: Box::new(source),
-            })?,
-            None => 0..meta.size,
-        };
-        Ok(Opened { location: location.clone(), file: Arc::new(file), meta, range, head: options.head, read_from: 0 })
+        options.check_preconditions(&self.meta)?;
+        if let (Some(range), false) = (&options.range, options.head) {
+            self.range = range
+                .as_range(self.meta.size)
+                .map_err(|source| Error::Generic { store: super::error::STORE, source: Box::new(source) })?;
+        }
+        Ok(self)
     }
 
     fn read_blocking(self) -> Result<GetResult> {
@@ -130,19 +140,23 @@ impl Opened {
     }
 
     /// Fills `buffer`, whose first bytes are read, and makes the result.
-    fn read_rest(mut self, mut buffer: Vec<u8>) -> Result<GetResult> {
+    fn read_rest(self, mut buffer: Vec<u8>) -> Result<GetResult> {
         let offset = self.range.start + self.read_from as u64;
         self.file.read_exact_at(&mut buffer[self.read_from..], offset).map_err(failed("read", &self.location))?;
+        Ok(self.finish(buffer))
+    }
+
+    fn finish(mut self, content: Vec<u8>) -> GetResult {
         if self.meta.e_tag.is_none() {
-            let whole = self.range == (0..self.meta.size) && self.meta.size <= HASHED_BYTES_MAX;
-            self.meta.e_tag = match self.file.metadata() {
-                Ok(_) if whole => Some(e_tag_of_content(std::iter::once(buffer.as_slice()))),
-                Ok(metadata) if self.meta.size > HASHED_BYTES_MAX => Some(e_tag_of_metadata(&metadata)),
+            let whole = self.range == (0..self.meta.size);
+            self.meta.e_tag = match self.meta.size {
+                size if size > HASHED_BYTES_MAX => Some(e_tag_of_metadata(&self.metadata)),
+                _ if whole => Some(e_tag_of_content(std::iter::once(content.as_slice()))),
                 // Not asked for, and not known without reading the rest.
                 _ => None,
             };
         }
-        Ok(self.result(buffer.into()))
+        self.result(content.into())
     }
 
     fn result(self, content: Bytes) -> GetResult {
@@ -152,7 +166,7 @@ impl Opened {
 
     fn stream(mut self) -> GetResult {
         if self.meta.e_tag.is_none() {
-            self.meta.e_tag = self.file.metadata().ok().as_ref().map(e_tag_of_metadata);
+            self.meta.e_tag = Some(e_tag_of_metadata(&self.metadata));
         }
         let (file, location, range) = (self.file.clone(), self.location.clone(), self.range.clone());
         let pieces = futures::stream::try_unfold(range.start, move |start| {

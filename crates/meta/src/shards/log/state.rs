@@ -62,6 +62,8 @@ pub struct State {
     ends: VecDeque<(u64, u64)>,
     /// Position up to which the memtable was asked to be flushed.
     asked: u64,
+    /// Position up to which everything is in tables, as far as is known.
+    in_tables: u64,
     /// Since when there have been batches that are not in tables.
     replayable_since: Option<Instant>,
     failure: Option<WalError>,
@@ -86,6 +88,7 @@ impl State {
             flushed_sequence: None,
             ends: VecDeque::new(),
             asked: header.base,
+            in_tables: header.base,
             replayable_since,
             failure: None,
         }
@@ -114,6 +117,7 @@ impl State {
     /// Everything below the position `covered` is in tables.
     pub fn note_flushed(&mut self, covered: u64, now: Instant) {
         self.asked = self.asked.max(covered);
+        self.in_tables = self.in_tables.max(covered);
         self.replayable_since = (self.appended > covered).then_some(now);
     }
 
@@ -216,18 +220,28 @@ impl State {
         }
     }
 
-    /// Bytes of log behind the group `after`, or behind the last point at which this was answered with yes.
-    pub fn should_flush(&mut self, after: u64, bytes_max: u64) -> bool {
+    /// Whether the memtable should become a table, now that all up to the group `after` is in tables: because it holds
+    /// the most that one may, or more than its share while all together hold too much. Bytes for which the answer was
+    /// yes before do not count again.
+    pub fn should_flush(&mut self, config: &LogConfig, after: u64) -> bool {
         while self.ends.front().is_some_and(|(id, _)| *id <= after) {
             if let Some((_, end)) = self.ends.pop_front() {
-                self.asked = self.asked.max(end);
+                self.in_tables = self.in_tables.max(end);
             }
         }
-        let full = self.appended - self.asked >= bytes_max;
+        self.asked = self.asked.max(self.in_tables);
+        let active = self.appended - self.asked;
+        let full = active >= config.memtable_bytes_max
+            || (active >= config.memtable_bytes_share && config.memtables.is_exceeded());
         if full {
             self.asked = self.appended;
         }
         full
+    }
+
+    /// Bytes of log that are in memtables.
+    pub fn held(&self) -> u64 {
+        self.appended - self.in_tables
     }
 
     pub fn status(&self) -> Result<WalStatus, WalStatus> {

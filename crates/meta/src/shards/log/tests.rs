@@ -20,6 +20,7 @@ struct World {
     runtime: Runtime,
     directory: tempfile::TempDir,
     sync_interval: Duration,
+    memtables: Arc<MemtableBudget>,
 }
 
 /// A log that is open in one epoch.
@@ -33,7 +34,12 @@ struct Owner {
 impl World {
     fn new() -> World {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        World { runtime, directory: tempfile::tempdir().unwrap(), sync_interval: NEVER }
+        World {
+            runtime,
+            directory: tempfile::tempdir().unwrap(),
+            sync_interval: NEVER,
+            memtables: Arc::new(MemtableBudget::new(150_000)),
+        }
     }
 
     fn path(&self) -> &Path {
@@ -46,7 +52,9 @@ impl World {
             directory: self.path().to_owned(),
             exclusive: Exclusive::RenameNoReplace,
             sync_interval: self.sync_interval,
-            memtable_bytes: 100_000,
+            memtable_bytes_share: 10_000,
+            memtable_bytes_max: 100_000,
+            memtables: self.memtables.clone(),
             background: self.runtime.handle().clone(),
         }
     }
@@ -325,21 +333,36 @@ fn files_are_reclaimed_behind_the_tables() {
     assert_eq!(world.open(3, 41).unwrap().sequences(), [0; 0]);
 }
 
-/// The log asks for a table by bytes, once each time.
+/// The log asks for a table by bytes, once each time, and earlier when all memtables together hold too much.
 #[test]
 fn the_memtable_is_flushed_by_bytes() {
     let world = World::new();
     let mut owner = world.open(1, 0).unwrap();
-    let mut asked = Vec::new();
+    let mut asked = vec![0];
     for sequence in 1..3000 {
         world.append(&mut owner, sequence..sequence + 1);
         if owner.writer.should_flush_memtable(0) {
             asked.push(owner.log.appended());
         }
     }
-    assert!(asked.len() > 3);
-    for pair in asked.windows(2) {
-        assert!((100_000..110_000).contains(&(pair[1] - pair[0])), "{pair:?}");
+    let sizes: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((100_000..110_000).contains(&sizes[0]), "{sizes:?}");
+    // None of it is in tables yet: the second memtable hits the limit of all.
+    assert!((50_000..51_000).contains(&sizes[1]), "{sizes:?}");
+    assert!(sizes[2..].iter().all(|size| (10_000..11_000).contains(size)), "{sizes:?}");
+    assert_eq!(world.memtables.held(), owner.log.appended());
+    world.sync(&owner);
+    assert!(!owner.writer.should_flush_memtable(owner.flushed_group()));
+    assert_eq!(world.memtables.held(), 0);
+    world.append(&mut owner, 3000..3010);
+    let held = owner.log.appended();
+    assert!(world.memtables.held() > 0 && world.memtables.held() < held);
+    world.runtime.block_on(owner.writer.close()).unwrap();
+    drop(owner);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while world.memtables.held() > 0 {
+        assert!(std::time::Instant::now() < deadline, "a log that is gone holds nothing");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

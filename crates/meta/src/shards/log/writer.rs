@@ -102,7 +102,7 @@ impl Log {
 
     /// Everything below the position `covered` is in tables.
     pub fn note_flushed(&self, covered: u64) {
-        self.state.lock().note_flushed(covered, Instant::now());
+        self.counted(|state| state.note_flushed(covered, Instant::now()));
     }
 
     pub fn unsynced_bytes(&self) -> u64 {
@@ -113,6 +113,15 @@ impl Log {
     /// old one can be reclaimed.
     pub fn leave_file(&self, bytes_min: u64) {
         self.state.lock().leave_file(&self.config, bytes_min);
+    }
+
+    /// Changes the state, and with it the count of what the memtables of the process hold.
+    fn counted<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let before = state.held();
+        let result = change(&mut state);
+        self.config.memtables.change(before, state.held());
+        result
     }
 
     pub(super) fn fence_path(&self) -> PathBuf {
@@ -160,6 +169,12 @@ impl Log {
     }
 }
 
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.config.memtables.change(self.state.lock().held(), 0);
+    }
+}
+
 /// The side of the log that SlateDB's writer task owns.
 pub(super) struct LogWriter {
     log: Arc<Log>,
@@ -192,7 +207,10 @@ impl WalWriter for LogWriter {
                 }
                 let before = state.unsynced_bytes();
                 if before < UNSYNCED_BYTES_MAX {
-                    if let Err(error) = state.append(&log.config, write_batch, Instant::now()) {
+                    let held = state.held();
+                    let appended = state.append(&log.config, write_batch, Instant::now());
+                    log.config.memtables.change(held, state.held());
+                    if let Err(error) = appended {
                         drop(state);
                         let failure = WalError::from(error);
                         log.fail(failure.clone());
@@ -227,7 +245,7 @@ impl WalWriter for LogWriter {
     }
 
     fn should_flush_memtable(&self, replay_after_wal_id: u64) -> bool {
-        let full = self.log.state.lock().should_flush(replay_after_wal_id, self.log.config.memtable_bytes);
+        let full = self.log.counted(|state| state.should_flush(&self.log.config, replay_after_wal_id));
         if full {
             // The table enters the manifest only when its rows are fsynced in the log.
             self.log.demand_sync();

@@ -1,6 +1,6 @@
 //! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
-use crate::shards::log::{LogConfig, LogReclaimer};
+use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings,
     SizeTieredCompactionSchedulerOptions,
@@ -17,16 +17,23 @@ use varve_types::ShardId;
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::VolumeDir;
 
-/// Bytes of log after which a shard's memtable becomes a table. Sixty-four shards under load at once then hold about
-/// 0.5 GiB in memtables; larger ones would make fewer tables to merge.
+/// Bytes of log that a shard may always hold in its memtable. Together with [`MEMTABLES_BYTES_MAX`] it says that 64
+/// shards under load at once have memtables of this size.
 pub const MEMTABLE_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
 
-/// Unflushed memtables that may pile up behind a slow store before writes wait.
-const MEMTABLES_UNFLUSHED_MAX: u64 = 4;
+/// A memtable becomes a table at this size even when others need little: larger ones would make fewer tables to merge,
+/// but are slower to write to, and more is replayed at an opening.
+pub const MEMTABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Bytes in the memtables of a process from which on those above their share become tables.
+pub const MEMTABLES_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Unflushed memtables of a shard that may pile up behind a slow store before writes wait.
+const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
 /// How often a table looks for what compaction has put in place of its files. It may read the old ones until then, and
 /// the collector leaves them alone for longer than that.
-const MANIFEST_POLL: Duration = Duration::from_secs(10);
-const COMPACTION_POLL: Duration = Duration::from_secs(5);
+const MANIFEST_POLL: Duration = Duration::from_secs(5);
+/// How often compaction looks for work, and for the end of it. A shard that takes all writes of a worker makes a table
+/// of 32 MiB a second or so; three polls pass from the need for a compaction to its result.
+const COMPACTION_POLL: Duration = Duration::from_secs(1);
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(300);
 /// Longer than any cursor is kept and any upload takes, for a file that is not referenced yet looks like garbage.
 const COLLECTION_AGE_MIN: Duration = Duration::from_secs(900);
@@ -52,20 +59,25 @@ pub struct TableConfig {
     pub cache: TableCache,
     /// A multi-threaded runtime with timers, for everything but reads and the writer.
     pub background: Handle,
-    /// Bytes of log after which the memtable becomes a table; [`MEMTABLE_BYTES_DEFAULT`].
+    /// Bytes of log that this shard may always hold in its memtable; [`MEMTABLE_BYTES_DEFAULT`].
     pub memtable_bytes: u64,
 }
 
-/// Blocks, indexes and filters of tables, decoded, up to a number of bytes in all.
+/// The memory that all tables of a process share: blocks, indexes and filters, decoded, up to a number of bytes in
+/// all, and the count of what their memtables hold.
 #[derive(Clone)]
 pub struct TableCache {
     shared: Arc<MokaCache>,
+    memtables: Arc<MemtableBudget>,
 }
 
 impl TableCache {
     pub fn new(bytes_max: u64) -> TableCache {
         let options = MokaCacheOptions { max_capacity: bytes_max, ..MokaCacheOptions::default() };
-        TableCache { shared: Arc::new(MokaCache::new_with_opts(options)) }
+        TableCache {
+            shared: Arc::new(MokaCache::new_with_opts(options)),
+            memtables: Arc::new(MemtableBudget::new(MEMTABLES_BYTES_MAX)),
+        }
     }
 
     pub(super) fn shared(&self) -> Arc<dyn DbCache> {
@@ -95,13 +107,15 @@ impl TableConfig {
             directory: self.volume.shard_log(self.shard),
             exclusive: self.store.exclusive(),
             sync_interval: self.sync_interval,
-            memtable_bytes: self.memtable_bytes,
+            memtable_bytes_share: self.memtable_bytes,
+            memtable_bytes_max: self.memtable_bytes.max(MEMTABLE_BYTES_MAX),
+            memtables: self.cache.memtables.clone(),
             background: self.background.clone(),
         }
     }
 
     pub(super) fn settings(&self) -> Settings {
-        let memtable_bytes = self.memtable_bytes as usize;
+        let memtable_bytes = self.memtable_bytes.max(MEMTABLE_BYTES_MAX) as usize;
         Settings {
             // The log has its own clock.
             flush_interval: None,

@@ -22,6 +22,7 @@ mod xattrs;
 
 pub(crate) use files::with_buffer as with_read_buffer;
 pub(crate) use init::negotiate;
+pub(crate) use passthrough::PassthroughCount;
 
 use crate::errno::answer;
 use crate::options::MountOptions;

@@ -2,6 +2,7 @@
 //! `varve umount`. They are read with getxattr(2), need no socket and no privilege beyond reading the file, and are
 //! never listed, so that copying tools do not see them.
 
+use crate::door::PassthroughCount;
 use crate::error::{Error, Result};
 use serde_json::json;
 use std::io;
@@ -63,7 +64,7 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
 
 /// What [`stats`] answers: counts since the client connected. Bucket `i` of `latency_log2_us` counts latencies below
 /// `2^i` microseconds that are in no earlier one.
-pub(crate) fn counters(counters: &Counters) -> String {
+pub(crate) fn counters(counters: &Counters, passthrough: PassthroughCount) -> String {
     let operation = |count: varve_client::OperationCount| {
         json!({
             "operation": count.operation.name(),
@@ -78,6 +79,7 @@ pub(crate) fn counters(counters: &Counters) -> String {
         "requests": counters.requests(),
         "retries": counters.retries(),
         "reconnects": counters.reconnects(),
+        "passthrough": { "granted": passthrough.granted, "refused": passthrough.refused },
         "operations": counters.all().into_iter().map(operation).collect::<Vec<_>>(),
     })
     .to_string()

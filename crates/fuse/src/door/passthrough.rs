@@ -8,12 +8,23 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use varve_client::Handle;
 use varve_types::InodeId;
 
 #[derive(Default)]
 pub(crate) struct Registrations {
     open: Mutex<Open>,
+    granted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Opens that were to be passed through, since the mount began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PassthroughCount {
+    pub granted: u64,
+    /// By the kernel, which may want root or a store that is not itself stacked.
+    pub refused: u64,
 }
 
 #[derive(Default)]
@@ -44,13 +55,20 @@ impl Registrations {
                 Arc::clone(&registration.backing)
             }
             None => {
-                let backing = Arc::new(register()?);
+                let backing = Arc::new(register().inspect_err(|_| {
+                    self.refused.fetch_add(1, Relaxed);
+                })?);
                 open.inodes.insert(inode, Registration { backing: Arc::clone(&backing), handles: 1 });
                 backing
             }
         };
         open.handles.insert(handle, inode);
+        self.granted.fetch_add(1, Relaxed);
         Ok(backing)
+    }
+
+    pub fn count(&self) -> PassthroughCount {
+        PassthroughCount { granted: self.granted.load(Relaxed), refused: self.refused.load(Relaxed) }
     }
 
     /// A handle that may have been acquired is released.

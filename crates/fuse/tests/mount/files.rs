@@ -90,6 +90,44 @@ fn content_is_what_was_written_without_passthrough() {
     volume.close();
 }
 
+/// The kernel reads and writes the backing files of large files itself: no request comes here.
+#[test]
+fn large_files_are_passed_through() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("large");
+    fs::write(&path, pattern(1_000_000)).unwrap();
+    // The counters as `varve stats` reads them: `"passthrough":{"granted":1,…}` and `{"calls":7,…,"operation":"read",…}`.
+    let stats = || varve_fuse::stats(volume.path()).unwrap();
+    let calls = |operation: &str| {
+        let text = stats();
+        let upto = text.find(&format!("\"operation\":\"{operation}\"")).unwrap();
+        let from = text[..upto].rfind("\"calls\":").unwrap() + 8;
+        text[from..].split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    let (first, second) = (read_write(&path), read_write(&path));
+    if !stats().contains("\"granted\":2,\"refused\":0") {
+        eprintln!("skipped: the kernel passes nothing through here: {}", stats());
+        return;
+    }
+    let before = (calls("read"), calls("write"));
+    let mut wanted = pattern(1_000_000);
+    for i in 0..50usize {
+        first.write_all_at(&[i as u8; 300], i as u64 * 19_999).unwrap();
+        wanted[i * 19_999..i * 19_999 + 300].fill(i as u8);
+    }
+    second.write_all_at(b"beyond the end", 1_000_000).unwrap();
+    wanted.extend_from_slice(b"beyond the end");
+    let mut seen = vec![0; wanted.len()];
+    second.read_exact_at(&mut seen, 0).unwrap();
+    assert!(seen == wanted);
+    assert_eq!((calls("read"), calls("write")), before);
+    assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
+    drop((first, second));
+    assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
+    assert!(fs::read(&path).unwrap() == wanted);
+    volume.close();
+}
+
 /// Two descriptors see each other's writes at once, also while the file outgrows its row.
 #[test]
 fn descriptors_of_one_file_agree() {

@@ -115,3 +115,18 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
     assert_eq!(fs::write(point.join("x"), b"").unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     mounted.unmount().unwrap();
 }
+
+/// `auto_unmount`: the helper mounts and watches; an orderly unmount leaves nothing for it to do.
+#[test]
+fn an_automatically_unmounted_mount_ends_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let point = MountPoint::new();
+    let mut options = options();
+    options.parse("auto_unmount").unwrap();
+    let mounted = null::mount(point.path(), Duration::ZERO, &options).unwrap();
+    fs::write(point.join("f"), "x").unwrap();
+    mounted.unmount().unwrap();
+    assert!(!is_mounted(point.path()));
+}

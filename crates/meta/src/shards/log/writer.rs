@@ -109,6 +109,13 @@ impl Log {
         self.state.lock().unsynced_bytes()
     }
 
+    /// The last group that is fsynced; each was one sync.
+    pub fn synced_groups(&self) -> u64 {
+        match self.status() {
+            Ok(status) | Err(status) => status.last_flushed_wal_id,
+        }
+    }
+
     /// Begins a new file if the current one holds at least `bytes_min` bytes and everything is synced, so that the
     /// old one can be reclaimed.
     pub fn leave_file(&self, bytes_min: u64) {

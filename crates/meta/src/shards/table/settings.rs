@@ -164,30 +164,44 @@ impl TableConfig {
             .with_runtime(self.background.clone())
     }
 
-    pub(super) fn collector(&self) -> GarbageCollectorBuilder<String> {
-        let old_files = Some(GarbageCollectorDirectoryOptions {
-            interval: Some(COLLECTION_INTERVAL),
-            min_age: COLLECTION_AGE_MIN,
-            dry_run: false,
-        });
-        let log = Some(GarbageCollectorDirectoryOptions {
-            interval: Some(LOG_COLLECTION_INTERVAL),
-            min_age: Duration::ZERO,
-            dry_run: false,
-        });
-        let options = GarbageCollectorOptions {
-            manifest_options: old_files,
-            compacted_options: old_files,
-            compactions_options: old_files,
-            wal_options: log,
-            wal_fence_options: None,
-            detach_options: None,
-            metric_level: None,
-            boundary_files_enabled: true,
-            object_store_max_retries: Some(STORE_RETRIES_MAX),
-        };
-        GarbageCollectorBuilder::new(self.path(), self.object_store())
+    /// Removes the log files whose content is in tables, now rather than at the collector's next turn.
+    #[cfg(test)]
+    pub(super) async fn collect_log(&self) {
+        let options = GarbageCollectorOptions { manifest_options: None, compacted_options: None, ..collection() };
+        let collector = GarbageCollectorBuilder::new(self.path(), self.object_store())
             .with_options(options)
             .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
+            .build();
+        collector.run_gc_once().await;
+    }
+
+    pub(super) fn collector(&self) -> GarbageCollectorBuilder<String> {
+        GarbageCollectorBuilder::new(self.path(), self.object_store())
+            .with_options(collection())
+            .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
+    }
+}
+
+fn collection() -> GarbageCollectorOptions {
+    let old_files = Some(GarbageCollectorDirectoryOptions {
+        interval: Some(COLLECTION_INTERVAL),
+        min_age: COLLECTION_AGE_MIN,
+        dry_run: false,
+    });
+    let log = Some(GarbageCollectorDirectoryOptions {
+        interval: Some(LOG_COLLECTION_INTERVAL),
+        min_age: Duration::ZERO,
+        dry_run: false,
+    });
+    GarbageCollectorOptions {
+        manifest_options: old_files,
+        compacted_options: old_files,
+        compactions_options: old_files,
+        wal_options: log,
+        wal_fence_options: None,
+        detach_options: None,
+        metric_level: None,
+        boundary_files_enabled: true,
+        object_store_max_retries: Some(STORE_RETRIES_MAX),
     }
 }

@@ -4,6 +4,8 @@ use varve_types::{ShardCount, VolumeId, VolumeSettings};
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
+mod killed;
+
 const LONG: Duration = Duration::from_secs(300);
 
 struct World {
@@ -145,4 +147,112 @@ fn a_closed_table_needs_no_log() {
         again.close().await.unwrap();
     });
     assert!(std::fs::read_dir(log).unwrap().count() > 0);
+}
+
+/// Each owner claims exactly the next epoch; an owner that was overtaken is told so at its next sync.
+#[test]
+fn a_second_owner_fences_the_first() {
+    let world = World::new();
+    world.worker(async || {
+        let first = Table::open(world.config(LONG)).await.unwrap();
+        put(&first, 0..10).await;
+        let second = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!((first.epoch(), second.epoch()), (Epoch(1), Epoch(2)));
+        assert_eq!(numbers(&second).await, (0..10).collect::<Vec<_>>());
+        put(&second, 10..11).await;
+        let mut batch = TableBatch::default();
+        batch.put(key(99), 99u32.to_le_bytes().to_vec());
+        let late = first.write(batch).await;
+        let synced = first.sync().await;
+        assert!(matches!(late.and(synced), Err(TableError::Fenced { .. })));
+        assert!(matches!(first.get(&key(1)).await, Err(TableError::Fenced { .. })));
+        second.close().await.unwrap();
+        let third = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(numbers(&third).await, (0..11).collect::<Vec<_>>());
+    });
+}
+
+/// "The log must also be reclaimed as tables are flushed", also of a shard that has fallen idle.
+#[test]
+fn the_log_is_reclaimed_when_tables_are_flushed() {
+    let world = World::new();
+    let log = world.config(LONG).volume.shard_log(ShardId(1));
+    let log_bytes = || -> u64 {
+        std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    };
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        for round in 0..40 {
+            let mut batch = TableBatch::default();
+            batch.put(key(round), vec![round as u8; 1 << 19]);
+            table.write(batch).await.unwrap();
+        }
+        assert!(log_bytes() > 20 << 20);
+        table.flush().await.unwrap();
+        world.config(LONG).collect_log().await;
+        assert!(log_bytes() < 1024, "{} bytes", log_bytes());
+        put(&table, 100..101).await;
+    });
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(table.get(&key(7)).await.unwrap().unwrap().len(), 1 << 19);
+        assert!(table.get(&key(100)).await.unwrap().is_some());
+    });
+}
+
+/// With a sync interval of zero a write is fsynced when it returns, and writes at the same time share an fsync.
+#[test]
+fn a_zero_interval_syncs_every_write() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(Duration::ZERO)).await.unwrap();
+        put(&table, 0..10).await;
+        assert_eq!(table.unsynced_bytes(), 0);
+        futures::future::join_all((10..50).map(|number| put(&table, number..number + 1))).await;
+        assert_eq!(table.unsynced_bytes(), 0);
+        let groups = table.log.synced_groups();
+        assert!(groups < 40, "{groups} fsyncs for 41 writes");
+    });
+}
+
+/// A table larger than its memtable and its cache reads back from its files, while it is written to and compacted.
+#[test]
+fn rows_are_read_back_from_files() {
+    let world = World::new();
+    world.worker(async || {
+        let config = TableConfig { cache: TableCache::new(256 * 1024), ..world.config(LONG) };
+        let table = Table::open(config).await.unwrap();
+        for round in 0..6u32 {
+            put(&table, round * 2000..(round + 1) * 2000).await;
+            table.flush().await.unwrap();
+        }
+        let mut batch = TableBatch::default();
+        (0..12_000).step_by(2).for_each(|number| batch.delete(key(number)));
+        table.write(batch).await.unwrap();
+        for number in (0..12_000).step_by(37) {
+            assert_eq!(table.get(&key(number)).await.unwrap().is_some(), number % 2 == 1);
+        }
+        assert_eq!(numbers(&table).await, (1..12_000).step_by(2).collect::<Vec<_>>());
+        table.close().await.unwrap();
+        let again = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(numbers(&again).await, (1..12_000).step_by(2).collect::<Vec<_>>());
+    });
+}
+
+/// What the kernel says of a store that is away arrives at the caller: the log's directory is gone.
+#[test]
+fn the_reason_of_the_store_arrives() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..10).await;
+        std::fs::remove_dir_all(world.config(LONG).volume.shard(ShardId(1))).unwrap();
+        let error = table.sync().await.unwrap_err();
+        assert!(matches!(error, TableError::Unavailable { .. }), "{error:?}");
+        assert_eq!(error.io_error().and_then(std::io::Error::raw_os_error), Some(libc::ENOENT));
+        assert!(error.to_string().contains("shard 1") && error.to_string().contains("log"), "{error}");
+        let mut batch = TableBatch::default();
+        batch.put(key(1), vec![1]);
+        assert!(table.write(batch).await.is_err());
+    });
 }

@@ -95,3 +95,35 @@ fn volume_files_that_are_not_ours_are_refused() {
     let none = VolumeDir::new(directory.path().join("none"));
     assert!(none.read_settings().unwrap_err().to_string().contains("not a Varve volume"));
 }
+
+/// formats/volume.md: these texts are read by every later program.
+#[test]
+fn golden_files() {
+    let (_directory, volume) = formatted();
+    let golden = "# A Varve volume. Written once by `varve format`; do not edit.\n\
+                  format_version = 1\n\
+                  id = \"07070707070707070707070707070707\"\n\
+                  name = \"scratch\"\n\
+                  shards = 4\n\
+                  split_threshold = 8000\n\
+                  inline_limit_bytes = 65536\n\
+                  sync_interval_ms = 1500\n\
+                  owner_uid = 1000\n";
+    assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), golden);
+    let lock = volume.lock().unwrap();
+    let record = ServerRecord {
+        host: "node1".into(),
+        boot_id: "b".into(),
+        pid: 42,
+        embedded: false,
+        workers: vec![
+            WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
+            WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },
+        ],
+    };
+    volume.write_server_record(&lock, &record).unwrap();
+    let golden = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = false\n\n\
+                  [[worker]]\nunix = \"/run/0\"\ntcp = \"127.0.0.1:4000\"\n\n\
+                  [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
+    assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
+}

@@ -3,7 +3,7 @@
 use crate::locate::unexpected;
 use crate::{FileSystem, Handle, Node, Operation, Result, XattrMode};
 use std::time::Duration;
-use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, PartitionMap, SetAttributes, Timestamp};
+use varve_types::{Credentials, Errno, FileKind, InodeId, PartitionIndex, PartitionMap, SetAttributes, Timestamp};
 use varve_wire::{Call, NodeReply, Reply};
 
 /// What a directory's home says of it.
@@ -14,6 +14,18 @@ pub(crate) struct DirectoryReply {
     subdirectories: u64,
     pub lease: Duration,
 }
+
+/// What a directory's partitions other than the home's say together.
+#[derive(Default)]
+struct Others {
+    entries: u64,
+    subdirectories: u64,
+    mtime: Option<Timestamp>,
+    ctime: Option<Timestamp>,
+}
+
+/// Times that a directory which goes on splitting is asked before its counts are taken as they are.
+const MERGES_MAX: usize = 4;
 
 impl FileSystem {
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
@@ -88,17 +100,47 @@ impl FileSystem {
     }
 
     /// A directory's attributes, merged of all its partitions.
+    ///
+    /// A split moves names to a partition with a higher index, and the home hears of it before it begins. So partitions
+    /// are asked from the highest index down, the home last, and all again if it knows of further ones by then: what
+    /// moved meanwhile is counted once.
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
-        let reply = self.directory_reply(caller, directory).await?;
+        let mut reply = self.directory_reply(caller, directory).await?;
+        let mut others = Others::default();
+        for _ in 0..MERGES_MAX {
+            let asked = reply.map.clone();
+            if asked.len() == 1 {
+                break;
+            }
+            others = self.other_partitions(directory, &asked).await?;
+            reply = self.directory_reply(caller, directory).await?;
+            if reply.map == asked {
+                break;
+            }
+        }
         let mut node = self.node(&reply.node, reply.lease);
-        let mut subdirectories = reply.subdirectories;
-        for index in reply.map.iter().skip(1) {
+        let attributes = &mut node.attributes;
+        attributes.nlink = nlink(reply.subdirectories + others.subdirectories);
+        // A directory's size is the number of its entries.
+        attributes.size += others.entries;
+        attributes.mtime = attributes.mtime.max(others.mtime.unwrap_or(attributes.mtime));
+        attributes.ctime = attributes.ctime.max(others.ctime.unwrap_or(attributes.ctime));
+        Ok(node)
+    }
+
+    /// What the partitions of `map` other than the home's have together.
+    async fn other_partitions(&self, directory: InodeId, map: &PartitionMap) -> Result<Others> {
+        let mut others = Others::default();
+        let mut indexes: Vec<PartitionIndex> = map.iter().skip(1).collect();
+        indexes.reverse();
+        for index in indexes {
             let shard = index.shard(directory.shard(), self.core.settings.shards);
-            let status = self.core.ask_shard(shard, Call::PartitionStatus { directory: directory.0 }).await;
-            match status {
-                Ok(Reply::Partition { subdirectories: more, mtime, ctime, .. }) => {
-                    subdirectories += more;
-                    later(&mut node.attributes, mtime.into(), ctime.into());
+            match self.core.ask_shard(shard, Call::PartitionStatus { directory: directory.0 }).await {
+                Ok(Reply::Partition { entries, subdirectories, mtime, ctime }) => {
+                    others.entries += entries;
+                    others.subdirectories += subdirectories;
+                    others.mtime = others.mtime.max(Some(mtime.into()));
+                    others.ctime = others.ctime.max(Some(ctime.into()));
                 }
                 Ok(other) => return Err(unexpected("PartitionStatus", &other)),
                 // The map is ahead of the shard, or the directory is being removed.
@@ -106,8 +148,7 @@ impl FileSystem {
                 Err(failure) => return Err(failure),
             }
         }
-        node.attributes.nlink = nlink(subdirectories);
-        Ok(node)
+        Ok(others)
     }
 
     /// chmod, chown, truncate and utimensat. `handle`: the open file through which it was asked (ftruncate needs no
@@ -223,9 +264,4 @@ impl FileSystem {
 /// Names of a directory with so many subdirectories: its own, its `.`, and each one's `..`.
 fn nlink(subdirectories: u64) -> u32 {
     u32::try_from(subdirectories.saturating_add(2)).unwrap_or(u32::MAX)
-}
-
-fn later(attributes: &mut Attributes, mtime: Timestamp, ctime: Timestamp) {
-    attributes.mtime = attributes.mtime.max(mtime);
-    attributes.ctime = attributes.ctime.max(ctime);
 }

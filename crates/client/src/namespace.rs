@@ -91,9 +91,15 @@ impl FileSystem {
             let server = self.core.server().found;
             match self.create_at(caller, parent, name, mode, NewNode::Regular, true).await {
                 Ok(made) => {
-                    let handle = self.opened_by_create(caller, &made, flags, server).await?;
+                    // Known first: opening may have to find it by its name.
                     self.saw_made(parent, name, &made);
-                    return Ok((self.node(&made, Duration::ZERO), handle));
+                    return match self.opened_by_create(caller, &made, flags, server).await {
+                        Ok(handle) => Ok((self.node(&made, Duration::ZERO), handle)),
+                        Err(failure) => {
+                            self.forget(InodeId(made.inode), 1);
+                            Err(failure)
+                        }
+                    };
                 }
                 Err(failure) if failure.errno == Errno::EEXIST && !flags.exclusive => {}
                 Err(failure) => return Err(failure),

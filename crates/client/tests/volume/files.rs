@@ -1,0 +1,336 @@
+//! Contents: in rows, in backing files, and on the way from one to the other.
+
+use crate::site::*;
+use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Whence, now};
+use varve_types::{Errno, Mode, SetAttributes, SetTime, Timestamp};
+
+const LIMIT: u64 = INLINE_LIMIT as u64;
+
+fn resized(fs: &FileSystem, inode: varve_types::InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
+    let set = SetAttributes { size: Some(size), ..Default::default() };
+    now(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
+}
+
+/// Promise: what one client wrote and closed, another reads: small files from their rows, large ones from backing files;
+/// sizes are settled by close.
+#[test]
+fn closed_files_are_seen_by_others() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    for (text, len) in [("empty", 0), ("small", 100), ("limit", INLINE_LIMIT as usize), ("large", 300_000)] {
+        let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+        let (inode, handle) = create(&one, text);
+        for (i, chunk) in data.chunks(1000).enumerate() {
+            write(&one, handle, i as u64 * 1000, chunk);
+        }
+        assert_eq!(size(&one, inode), len as u64, "while it is open");
+        close(&one, handle);
+        assert_eq!(size(&one, inode), len as u64);
+        assert_eq!(content(&other, text), data, "{text}");
+        let node = now(other.lookup(&root(), ROOT, &name(text))).unwrap();
+        assert_eq!(node.attributes.size, len as u64);
+        assert_eq!(site.volume.backing_file(inode).exists(), len as u64 > LIMIT);
+    }
+}
+
+/// Promise: promotion keeps the content, holes read as zero, and reads stop at the end; also in a second handle.
+#[test]
+fn promotion_keeps_the_content() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, first) = create(&fs, "f");
+    let second = open(&fs, inode);
+    write(&fs, first, 10, b"small");
+    assert_eq!(read(&fs, second, 0, 100), b"\0\0\0\0\0\0\0\0\0\0small");
+    write(&fs, second, 2 * LIMIT, b"far");
+    assert_eq!(size(&fs, inode), 2 * LIMIT + 3);
+    assert_eq!(read(&fs, first, 10, 5), b"small");
+    assert_eq!(read(&fs, first, 2 * LIMIT - 1, 100), b"\0far");
+    assert_eq!(read(&fs, first, 2 * LIMIT + 3, 100), b"");
+    now(fs.fsync(first, false)).unwrap();
+    close(&fs, first);
+    write(&fs, second, 0, b"S");
+    close(&fs, second);
+    assert_eq!(content(&fs, "f").len() as u64, 2 * LIMIT + 3);
+    assert!(content(&site.connect(), "f").starts_with(b"S"));
+}
+
+/// Promise: offsets beyond what a file can have are EFBIG, and nothing is written.
+#[test]
+fn files_have_bounds() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    let failure = now(fs.write(handle, i64::MAX as u64, b"x")).unwrap_err();
+    assert_eq!(failure.errno, Errno::EFBIG);
+    let set = SetAttributes { size: Some(1 << 63), ..Default::default() };
+    assert_eq!(now(fs.set_attributes(&root(), inode, set, None)).unwrap_err().errno, Errno::EFBIG);
+    assert_eq!(size(&fs, inode), 0);
+    assert_eq!(read(&fs, handle, i64::MAX as u64, 10), b"");
+}
+
+/// Promise: appending handles write to the end, wherever another handle has moved it.
+#[test]
+fn appends_go_to_the_end() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    let appending = now(fs.open(&root(), inode, flags)).unwrap().handle;
+    write(&fs, handle, 0, b"123");
+    write(&fs, appending, 0, b"456");
+    write(&fs, handle, LIMIT, b"789");
+    write(&fs, appending, 0, b"0");
+    assert_eq!(read(&fs, handle, LIMIT, 10), b"7890");
+    assert_eq!(read(&fs, handle, 0, 6), b"123456");
+}
+
+/// Promise: truncation by handle, by path and by O_TRUNC, below and above the inline limit, is seen by open handles.
+#[test]
+fn truncation_is_seen_everywhere() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    for start in [100, 3 * LIMIT] {
+        let text = format!("f{start}");
+        let (inode, handle) = create(&fs, &text);
+        write(&fs, handle, 0, &vec![7; start as usize]);
+        assert_eq!(resized(&fs, inode, 50, None), 50, "by path, with unwritten bytes");
+        assert_eq!(read(&fs, handle, 0, 100), [7; 50]);
+        assert_eq!(resized(&fs, inode, 60, Some(handle)), 60, "by handle");
+        assert_eq!(read(&fs, handle, 48, 100), b"\x07\x07\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(resized(&fs, inode, 2 * LIMIT, None), 2 * LIMIT, "beyond the limit, by path");
+        write(&fs, handle, 2 * LIMIT, b"x");
+        assert_eq!(size(&fs, inode), 2 * LIMIT + 1);
+        let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
+        let cut = now(fs.open(&root(), inode, flags)).unwrap().handle;
+        assert_eq!(size(&fs, inode), 0);
+        assert_eq!(read(&fs, handle, 0, 10), b"");
+        write(&fs, cut, 0, b"new");
+        assert_eq!(read(&fs, handle, 0, 10), b"new");
+        close(&fs, cut);
+        close(&fs, handle);
+        assert_eq!(content(&site.connect(), &text), b"new");
+    }
+    // Of a file that nobody has open.
+    let inode = make_file(&fs, ROOT, "closed").inode;
+    assert_eq!(resized(&fs, inode, 10, None), 10);
+    assert_eq!(resized(&fs, inode, 5 * LIMIT, None), 5 * LIMIT);
+    assert_eq!(content(&fs, "closed"), vec![0; 5 * LIMIT as usize]);
+    assert_eq!(resized(&fs, inode, 1, None), 1);
+    assert_eq!(content(&fs, "closed"), [0]);
+}
+
+/// Promise: a time that is set after a write survives close, below and above the inline limit.
+#[test]
+fn a_time_set_after_a_write_stays() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    for len in [10, 2 * LIMIT] {
+        let text = format!("f{len}");
+        let (inode, handle) = create(&fs, &text);
+        write(&fs, handle, 0, &vec![1; len as usize]);
+        let mtime = Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
+        let set = SetAttributes { mtime: Some(SetTime::To(mtime)), ..Default::default() };
+        let node = now(fs.set_attributes(&root(), inode, set, Some(handle))).unwrap();
+        assert_eq!(node.attributes.mtime, mtime);
+        close(&fs, handle);
+        assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.mtime, mtime, "{len} bytes");
+        assert_eq!(now(site.connect().lookup(&root(), ROOT, &name(&text))).unwrap().attributes.mtime, mtime);
+    }
+}
+
+/// Promise: what fstat shows after a write is what stat shows after close: build tools and git compare both.
+#[test]
+fn times_do_not_change_at_close() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"data");
+    let open = now(fs.attributes(&root(), inode)).unwrap().attributes;
+    close(&fs, handle);
+    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes, open);
+}
+
+/// Promise: a file without a name works as long as it is open, and its bytes are gone afterwards.
+#[test]
+fn unlinked_open_files_work() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"before");
+    now(fs.unlink(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    write(&fs, handle, 6, b" after");
+    now(fs.fsync(handle, true)).unwrap();
+    write(&fs, handle, LIMIT, b"large");
+    assert_eq!(read(&fs, handle, 0, 12), b"before after");
+    assert_eq!(size(&fs, inode), LIMIT + 5);
+    // The name is free for another file, which is not this one.
+    let (other, other_handle) = create(&fs, "f");
+    assert_ne!(other, inode);
+    write(&fs, other_handle, 0, b"other");
+    close(&fs, other_handle);
+    close(&fs, handle);
+    fs.forget(inode, 1);
+    assert_eq!(content(&fs, "f"), b"other");
+    now(fs.sync()).unwrap();
+    let backing = site.volume.backing_file(inode);
+    let gone = (0..300).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        !backing.exists()
+    });
+    assert!(gone, "the backing file stays after the last close");
+}
+
+/// Promise: renaming an open file over another changes neither's open content.
+#[test]
+fn renamed_open_files_work() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (a, a_handle) = create(&fs, "a");
+    let (_, b_handle) = create(&fs, "b");
+    write(&fs, a_handle, 0, b"from a");
+    write(&fs, b_handle, 0, b"from b");
+    let replace = varve_client::RenameFlags::Replace;
+    now(fs.rename(&root(), ROOT, &name("a"), ROOT, &name("b"), replace)).unwrap();
+    write(&fs, a_handle, 6, b"!");
+    assert_eq!(read(&fs, b_handle, 0, 10), b"from b");
+    close(&fs, b_handle);
+    close(&fs, a_handle);
+    assert_eq!(content(&site.connect(), "b"), b"from a!");
+    assert_eq!(size(&fs, a), 7);
+}
+
+/// Promise: fallocate extends, keeps the size, punches and zeroes, inline and in the backing file.
+#[test]
+fn fallocate_works_on_both() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"0123456789");
+    for at in [0, 2 * LIMIT] {
+        now(fs.allocate(handle, 0, at, 20)).unwrap();
+        assert_eq!(size(&fs, inode), at + 20);
+    }
+    now(fs.allocate(handle, libc::FALLOC_FL_KEEP_SIZE, 4 * LIMIT, 20)).unwrap();
+    assert_eq!(size(&fs, inode), 2 * LIMIT + 20);
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    now(fs.allocate(handle, punch, 2, 3)).unwrap();
+    assert_eq!(read(&fs, handle, 0, 10), b"01\0\0\x0056789");
+    let collapse = now(fs.allocate(handle, libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)).unwrap_err();
+    assert_eq!(collapse.errno, Errno::EOPNOTSUPP);
+
+    let (small, handle) = create(&fs, "small");
+    write(&fs, handle, 0, b"0123456789");
+    now(fs.allocate(handle, punch, 2, 3)).unwrap();
+    now(fs.allocate(handle, libc::FALLOC_FL_ZERO_RANGE, 8, 4)).unwrap();
+    assert_eq!(read(&fs, handle, 0, 100), b"01\0\0\x00567\0\0\0\0");
+    assert_eq!(size(&fs, small), 12);
+}
+
+/// Promise: SEEK_DATA and SEEK_HOLE find holes in backing files, and take inline files for data.
+#[test]
+fn holes_are_found() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (_, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"data");
+    assert_eq!(now(fs.seek(handle, 1, Whence::Data)).unwrap(), 1);
+    assert_eq!(now(fs.seek(handle, 1, Whence::Hole)).unwrap(), 4);
+    assert_eq!(now(fs.seek(handle, 4, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
+    write(&fs, handle, 1 << 20, b"far");
+    let hole = now(fs.seek(handle, 0, Whence::Hole)).unwrap();
+    assert!(hole <= 1 << 20, "{hole}");
+    assert_eq!(now(fs.seek(handle, (1 << 20) + 3, Whence::Data)).unwrap_err().errno, Errno::ENXIO);
+}
+
+/// Promise: copy_range copies between inline and backing files in all four ways, and stops at the end.
+#[test]
+fn ranges_are_copied() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let data = |len: usize| -> Vec<u8> { (0..len).map(|i| (i % 253) as u8).collect() };
+    let large = 5 * LIMIT as usize;
+    for (i, (from_len, to_len)) in [(100, 0), (100, large), (large, 10), (large, large)].into_iter().enumerate() {
+        let (_, from) = create(&fs, &format!("from{i}"));
+        let (_, to) = create(&fs, &format!("to{i}"));
+        write(&fs, from, 0, &data(from_len));
+        if to_len > 0 {
+            write(&fs, to, 0, &vec![0xff; to_len]);
+        }
+        let copied = now(fs.copy_range(from, 10, to, 0, 1 << 30)).unwrap();
+        assert_eq!(copied, from_len as u64 - 10);
+        assert_eq!(read(&fs, to, 0, from_len - 10), data(from_len)[10..]);
+    }
+}
+
+/// Promise: passthrough is offered only for files that are in backing files and have no other kind of handle; all
+/// passthrough opens share one descriptor; what was written through it is the file's size after the close.
+#[test]
+fn passthrough_excludes_other_ways() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { passthrough: true, ..site.config() }).unwrap();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &vec![1; 2 * LIMIT as usize]);
+    let io = now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap();
+    assert!(matches!(io.io, Io::Cached { .. }), "it has a cached handle");
+    close(&fs, io.handle);
+    close(&fs, handle);
+    let opened = now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap();
+    let Io::Passthrough(file) = &opened.io else { panic!("{:?}", opened.io) };
+    let again = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
+    assert!(matches!(&again.io, Io::Passthrough(same) if std::sync::Arc::ptr_eq(same, file)));
+    std::os::unix::fs::FileExt::write_all_at(&**file, b"tail", 2 * LIMIT).unwrap();
+    assert_eq!(size(&fs, inode), 2 * LIMIT + 4);
+    close(&fs, again.handle);
+    close(&fs, opened.handle);
+    let seen = now(site.connect().lookup(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(seen.attributes.size, 2 * LIMIT + 4);
+    let opened = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
+    fs.decline_passthrough(opened.handle);
+    let after = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
+    assert!(matches!(after.io, Io::Cached { keep: false }));
+}
+
+/// Promise: more dirty bytes than allowed are written back while files are still open, and old ones by the background.
+#[test]
+fn dirty_bytes_are_bounded() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { dirty_bytes_max: 10_000, ..site.config() }).unwrap();
+    let other = site.connect();
+    let handles: Vec<_> = (0..6).map(|i| create(&fs, &format!("f{i}")).1).collect();
+    handles.iter().for_each(|handle| write(&fs, *handle, 0, &[1; 3000]));
+    let written = (0..6).filter(|i| content(&other, &format!("f{i}")).len() == 3000).count();
+    assert_eq!(written, 3, "three files of 3000 bytes fit");
+}
+
+/// Promise: O_CREAT without O_EXCL opens what is there; with it, it is EEXIST.
+#[test]
+fn create_opens_what_is_there() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"old");
+    let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let (node, again) = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap();
+    assert_eq!((node.inode, node.attributes.size), (inode, 0));
+    assert_eq!(read(&fs, again, 0, 10), b"");
+    let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+    let failure = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap_err();
+    assert_eq!(failure.errno, Errno::EEXIST);
+}

@@ -1,0 +1,143 @@
+//! Listings of directories that split.
+
+use crate::site::*;
+use std::collections::BTreeSet;
+use varve_client::{DirectoryHandle, FileSystem, now};
+
+/// Reads on from `cookie` with room for `room` entries: names and the cookie after the last.
+fn read_some(fs: &FileSystem, handle: DirectoryHandle, cookie: u64, room: usize, plus: bool) -> (Vec<String>, u64) {
+    let (mut names, mut after) = (Vec::new(), cookie);
+    now(fs.read_directory(handle, cookie, plus, &mut |entry| {
+        if names.len() == room {
+            return false;
+        }
+        names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+        after = entry.cookie;
+        true
+    }))
+    .unwrap();
+    (names, after)
+}
+
+fn read_all(fs: &FileSystem, handle: DirectoryHandle, room: usize, plus: bool) -> Vec<String> {
+    let (mut all, mut cookie) = (Vec::new(), 0);
+    loop {
+        let (names, after) = read_some(fs, handle, cookie, room, plus);
+        if names.is_empty() {
+            return all;
+        }
+        all.extend(names);
+        cookie = after;
+    }
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names
+}
+
+/// Promise: a listing in portions of any size, with or without attributes, shows every name once.
+#[test]
+fn every_name_once() {
+    let site = Site::new(8);
+    let _server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    let mut expected = vec![".".to_owned(), "..".to_owned()];
+    for i in 0..300 {
+        make_file(&fs, d, &format!("name-{i}"));
+        expected.push(format!("name-{i}"));
+    }
+    let expected = sorted(expected);
+    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    for room in [1, 7, 64, 1000] {
+        for plus in [false, true] {
+            assert_eq!(sorted(read_all(&fs, handle, room, plus)), expected, "{room} at a time, plus {plus}");
+        }
+    }
+    fs.close_directory(handle);
+}
+
+/// Promise: while a directory grows and splits, a listing under way loses no name that was there all the time and
+/// doubles none; positions taken before the splits go on where they were taken.
+#[test]
+fn splits_lose_and_double_nothing() {
+    let site = Site::new(16);
+    let _server = site.serve();
+    let (reader, writer) = (site.connect(), site.connect());
+    let d = make_directory(&writer, ROOT, "d").inode;
+    let old: BTreeSet<String> = (0..30).map(|i| format!("old-{i}")).collect();
+    for text in &old {
+        make_file(&writer, d, text);
+    }
+    let handle = now(reader.open_directory(&root(), d)).unwrap();
+    let (mut seen, mut cookie) = (Vec::new(), 0);
+    let mut positions = Vec::new();
+    for round in 0.. {
+        let (names, after) = read_some(&reader, handle, cookie, 3, round % 2 == 0);
+        if names.is_empty() {
+            break;
+        }
+        seen.extend(names);
+        cookie = after;
+        positions.push((cookie, seen.len()));
+        for i in 0..20 {
+            make_file(&writer, d, &format!("new-{round}-{i}"));
+        }
+    }
+    let shown: BTreeSet<String> = seen.iter().cloned().collect();
+    assert_eq!(shown.len(), seen.len(), "a name was doubled");
+    assert!(old.is_subset(&shown), "lost: {:?}", old.difference(&shown));
+    let (cookie, before) = positions[positions.len() / 2];
+    let rest: BTreeSet<String> = read_some(&reader, handle, cookie, usize::MAX, false).0.into_iter().collect();
+    let come: BTreeSet<String> = seen[before..].iter().cloned().collect();
+    assert!(come.is_subset(&rest), "a position taken before goes on where it was taken");
+    assert!(seen[..before].iter().all(|text| !rest.contains(text)));
+}
+
+/// Promise: names are removed while they are listed, as `rm -r` does, until none is left.
+#[test]
+fn removing_while_listing() {
+    let site = Site::new(8);
+    let _server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    for i in 0..200 {
+        make_file(&fs, d, &format!("name-{i}"));
+    }
+    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let mut cookie = 0;
+    loop {
+        let (names, after) = read_some(&fs, handle, cookie, 17, false);
+        if names.is_empty() {
+            break;
+        }
+        for text in names.iter().filter(|text| !text.starts_with('.')) {
+            now(fs.unlink(&root(), d, &name(text))).unwrap();
+        }
+        cookie = after;
+    }
+    fs.close_directory(handle);
+    now(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
+}
+
+/// Promise: attributes that come with a listing count one lookup each, and are those of the file.
+#[test]
+fn listed_attributes_are_counted() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (a, handle) = create(&fs, "a");
+    write(&fs, handle, 0, b"12345");
+    close(&fs, handle);
+    fs.forget(a, 1);
+    let listing = now(fs.open_directory(&root(), ROOT)).unwrap();
+    let mut sizes = Vec::new();
+    now(fs.read_directory(listing, 0, true, &mut |entry| {
+        sizes.extend(entry.node.map(|node| (node.inode, node.attributes.size)));
+        true
+    }))
+    .unwrap();
+    assert_eq!(sizes, [(a, 5)]);
+    assert_eq!(size(&fs, a), 5, "known by its name from the listing");
+}

@@ -1,0 +1,7 @@
+//! The client against a real server in this process, over real sockets and a real directory.
+
+mod files;
+mod listings;
+mod names;
+mod recovery;
+mod site;

@@ -1,0 +1,127 @@
+//! Operations on names, by one client and by two.
+
+use crate::site::*;
+use varve_client::{NewNode, RenameFlags, now};
+use varve_types::{Errno, FileKind, Mode, Timestamp};
+
+/// Promise: every operation on names does what POSIX says, through the client and back.
+#[test]
+fn names_come_and_go() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let a = make_file(&fs, ROOT, "a");
+    assert_eq!(a.attributes.kind, FileKind::Regular);
+    assert_eq!(now(fs.lookup(&root(), ROOT, &name("a"))).unwrap().inode, a.inode);
+    let missing = now(fs.lookup(&root(), ROOT, &name("b"))).unwrap_err();
+    assert_eq!(missing.errno, Errno::ENOENT);
+
+    let d = make_directory(&fs, ROOT, "d");
+    assert_eq!(now(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 3);
+    now(fs.rename(&root(), ROOT, &name("a"), d.inode, &name("b"), RenameFlags::Replace)).unwrap();
+    assert_eq!(now(fs.attributes(&root(), a.inode)).unwrap().inode, a.inode, "found under its new name");
+    assert_eq!(now(fs.parent(d.inode)).unwrap(), ROOT);
+
+    let linked = now(fs.link(&root(), a.inode, ROOT, &name("c"))).unwrap();
+    assert_eq!((linked.inode, linked.attributes.nlink), (a.inode, 2));
+    now(fs.unlink(&root(), d.inode, &name("b"))).unwrap();
+    assert_eq!(now(fs.attributes(&root(), a.inode)).unwrap().attributes.nlink, 1);
+
+    let target = NewNode::Symlink { target: b"to/there".to_vec() };
+    let s = now(fs.make_node(&root(), ROOT, &name("s"), Mode::new(0o777), target)).unwrap();
+    assert_eq!(now(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
+
+    now(fs.rename(&root(), ROOT, &name("s"), ROOT, &name("c"), RenameFlags::Exchange)).unwrap();
+    assert_eq!(now(fs.lookup(&root(), ROOT, &name("c"))).unwrap().inode, s.inode);
+    assert_eq!(now(fs.read_link(&root(), s.inode)).unwrap(), b"to/there");
+
+    now(fs.remove_directory(&root(), ROOT, &name("d"))).unwrap();
+    assert_eq!(now(fs.attributes(&root(), ROOT)).unwrap().attributes.nlink, 2);
+}
+
+/// Promise: a client whose map of a split directory is old finds every name, and learns the map from the answers.
+#[test]
+fn stale_maps_are_corrected() {
+    let site = Site::new(8);
+    let _server = site.serve();
+    let (writer, reader) = (site.connect(), site.connect());
+    let d = make_directory(&writer, ROOT, "d").inode;
+    now(reader.lookup(&root(), ROOT, &name("d"))).unwrap();
+    for round in 0..3 {
+        for i in 0..200 {
+            make_file(&writer, d, &format!("{round}-{i}"));
+        }
+        for i in 0..200 {
+            let text = format!("{round}-{i}");
+            now(reader.lookup(&root(), d, &name(&text))).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+    }
+    assert!(reader.counters().retries() > 0, "the directory has split, and the reader was not told before");
+    let before = reader.counters().retries();
+    now(reader.lookup(&root(), d, &name("0-0"))).unwrap();
+    assert_eq!(reader.counters().retries(), before, "what was learned is used");
+}
+
+/// Promise: a directory's link count and times are those of all its partitions together.
+#[test]
+fn a_split_directory_is_one_directory() {
+    let site = Site::new(8);
+    let _server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    for i in 0..150 {
+        make_directory(&fs, d, &format!("sub-{i}"));
+    }
+    let before = now(fs.attributes(&root(), d)).unwrap().attributes;
+    assert_eq!((before.size, before.nlink), (150, 152));
+    for i in 0..40 {
+        now(fs.remove_directory(&root(), d, &name(&format!("sub-{i}")))).unwrap();
+    }
+    let after = now(fs.attributes(&root(), d)).unwrap().attributes;
+    assert_eq!(after.nlink, 112);
+    assert!(after.mtime > before.mtime);
+    let node = now(fs.lookup(&root(), ROOT, &name("d"))).unwrap();
+    assert_eq!(node.attributes_ttl, std::time::Duration::ZERO, "a lookup tells one partition's part only");
+}
+
+/// Promise: what another client renamed or linked is found again by the name or the row it has now.
+#[test]
+fn files_moved_by_others_are_found() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let a = make_file(&one, ROOT, "a").inode;
+    now(other.lookup(&root(), ROOT, &name("a"))).unwrap();
+    now(other.link(&root(), a, ROOT, &name("b"))).unwrap();
+    assert_eq!(now(one.attributes(&root(), a)).unwrap().attributes.nlink, 2, "it has an inode row now");
+    let gone = make_file(&one, ROOT, "gone").inode;
+    now(other.unlink(&root(), ROOT, &name("gone"))).unwrap();
+    assert_eq!(now(one.attributes(&root(), gone)).unwrap_err().errno, Errno::ESTALE);
+}
+
+/// Promise: times with nanoseconds, modes and xattrs are kept as set.
+#[test]
+fn attributes_are_kept() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let a = make_file(&fs, ROOT, "a").inode;
+    let mtime = Timestamp { seconds: -5, nanoseconds: 123_456_789 };
+    let set = varve_types::SetAttributes {
+        mode: Some(Mode::new(0o4711)),
+        mtime: Some(varve_types::SetTime::To(mtime)),
+        ..Default::default()
+    };
+    now(fs.set_attributes(&root(), a, set, None)).unwrap();
+    now(fs.set_xattr(&root(), a, b"user.k", b"value", varve_client::XattrMode::Create)).unwrap();
+    now(fs.shutdown()).unwrap();
+    drop(server);
+    let _server = site.serve();
+    let fs = site.connect();
+    let node = now(fs.lookup(&root(), ROOT, &name("a"))).unwrap();
+    assert_eq!((node.attributes.mode, node.attributes.mtime), (Mode::new(0o4711), mtime));
+    assert_eq!(now(fs.get_xattr(&root(), a, b"user.k")).unwrap(), b"value");
+    assert_eq!(now(fs.list_xattrs(&root(), a)).unwrap(), [b"user.k".to_vec()]);
+    now(fs.remove_xattr(&root(), a, b"user.k")).unwrap();
+    assert_eq!(now(fs.get_xattr(&root(), a, b"user.k")).unwrap_err().errno, Errno::ENODATA);
+}

@@ -1,0 +1,184 @@
+//! Servers that go, come back, and lose answers on the way.
+
+use crate::site::*;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use varve_client::{ClientConfig, FileSystem, Library, now};
+use varve_types::{Errno, Mode};
+
+/// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.
+#[test]
+fn open_files_survive_a_restart() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let (named, named_handle) = create(&fs, "named");
+    let (unnamed, unnamed_handle) = create(&fs, "unnamed");
+    write(&fs, named_handle, 0, b"one");
+    write(&fs, unnamed_handle, 0, b"two");
+    now(fs.unlink(&root(), ROOT, &name("unnamed"))).unwrap();
+    server.stop(STOP).unwrap();
+    let waiting = std::thread::spawn({
+        let fs = Arc::clone(&fs);
+        move || now(fs.flush(named_handle))
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let _server = site.serve();
+    waiting.join().unwrap().unwrap();
+    assert!(fs.counters().reconnects() >= 1);
+    write(&fs, unnamed_handle, 3, b" more");
+    now(fs.flush(unnamed_handle)).unwrap();
+    assert_eq!(read(&fs, unnamed_handle, 0, 100), b"two more");
+    assert_eq!(now(fs.attributes(&root(), unnamed)).unwrap().attributes.nlink, 0);
+    assert_eq!(size(&fs, named), 3);
+    assert_eq!(content(&site.connect(), "named"), b"one");
+}
+
+/// Promise: when nobody serves the volume, a call ends with a clear failure after the deadline, not before and not never.
+#[test]
+fn the_deadline_ends_the_wait() {
+    let site = Site::new(1);
+    let server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { deadline: Duration::from_millis(600), ..site.config() }).unwrap();
+    server.stop(STOP).unwrap();
+    let begin = Instant::now();
+    let failure = now(fs.lookup(&root(), ROOT, &name("a"))).unwrap_err();
+    assert_eq!(failure.errno, Errno::ETIMEDOUT);
+    assert!(failure.to_string().contains("nobody serves the volume"), "{failure}");
+    assert!(begin.elapsed() >= Duration::from_millis(600) && begin.elapsed() < Duration::from_secs(5));
+}
+
+/// Promise: joining fails at once, and says why and what to do.
+#[test]
+fn joining_fails_clearly() {
+    let site = Site::new(1);
+    let failure = FileSystem::connect(site.config()).err().unwrap();
+    assert_eq!(failure.errno, Errno::EHOSTDOWN);
+    assert!(failure.to_string().contains("varve serve"), "{failure}");
+    let nowhere = varve_world::volume_dir::VolumeDir::new(site.path("nowhere"));
+    assert_eq!(FileSystem::connect(ClientConfig::new(nowhere)).err().unwrap().errno, Errno::ENOENT);
+    let _server = site.serve();
+    std::fs::write(site.volume.key_file(), [0; 32]).unwrap();
+    let failure = FileSystem::connect(site.config()).err().unwrap();
+    assert_eq!(failure.errno, Errno::EACCES);
+    assert!(failure.to_string().contains("key"), "{failure}");
+}
+
+/// Stands between a client and the server's one worker, and can lose answers: the request gets through, the answer does
+/// not, and the connection ends.
+struct LossyProxy {
+    lose: Arc<AtomicUsize>,
+}
+
+impl LossyProxy {
+    /// The server's record leads to the proxy from here on.
+    fn before(site: &Site) -> LossyProxy {
+        let record = site.volume.read_server_record().unwrap().unwrap();
+        let worker = PathBuf::from(record.workers[0].unix.clone().unwrap());
+        let path = site.path("proxy.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let text = std::fs::read_to_string(site.volume.server_file()).unwrap();
+        let text = text.replace(worker.to_str().unwrap(), path.to_str().unwrap());
+        std::fs::write(site.volume.server_file(), text).unwrap();
+        let lose = Arc::new(AtomicUsize::new(0));
+        let proxy = LossyProxy { lose: Arc::clone(&lose) };
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let server = UnixStream::connect(&worker).unwrap();
+                pass(client.unwrap(), server, Arc::clone(&lose));
+            }
+        });
+        proxy
+    }
+}
+
+fn pass(client: UnixStream, server: UnixStream, lose: Arc<AtomicUsize>) {
+    let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    std::thread::spawn(move || {
+        // An end of either side ends both; that is all a proxy can do about it.
+        let _ = std::io::copy(&mut from_client, &mut to_server);
+        let _ = to_server.shutdown(std::net::Shutdown::Both);
+    });
+    let (mut from_server, mut to_client) = (server, client);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64 * 1024];
+        loop {
+            let Ok(count @ 1..) = from_server.read(&mut buffer) else { break };
+            let loses = lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+            if loses || to_client.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to_client.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+/// Promise: when an answer is lost, the retry gets the first answer: nothing is done twice, and nothing that was done is
+/// reported as failed.
+#[test]
+fn a_lost_answer_is_given_again() {
+    let mut site = Site::new(4);
+    site.workers = 1;
+    let _server = site.serve();
+    let proxy = LossyProxy::before(&site);
+    let library = Library::new(site.connect(), root());
+    now(library.create(b"/before", Mode::new(0o644))).unwrap();
+    let lose_one = || proxy.lose.store(1, Ordering::SeqCst);
+
+    lose_one();
+    now(library.create(b"/a", Mode::new(0o644))).expect("not EEXIST");
+    lose_one();
+    now(library.rename(b"/a", b"/b", varve_client::RenameFlags::Replace)).expect("not ENOENT");
+    lose_one();
+    now(library.make_directory(b"/d", Mode::new(0o755))).expect("not EEXIST");
+    lose_one();
+    now(library.link(b"/b", b"/c")).expect("not EEXIST");
+    lose_one();
+    now(library.unlink(b"/b")).expect("not ENOENT");
+    lose_one();
+    now(library.remove_directory(b"/d")).expect("not ENOENT");
+    lose_one();
+    now(library.write_file(b"/f", Mode::new(0o644), b"content")).unwrap();
+    assert_eq!(now(library.read_file(b"/f")).unwrap(), b"content");
+    assert_eq!(now(library.stat(b"/c")).unwrap().attributes.nlink, 1);
+    assert!(library.file_system().counters().reconnects() >= 6);
+}
+
+/// Promise: many threads use one client at once, while the server is restarted under them, and every change is done once.
+#[test]
+fn threads_survive_a_restart() {
+    let site = Site::new(8);
+    let server = site.serve();
+    let library = Arc::new(Library::new(site.connect(), root()));
+    now(library.make_directory(b"/d", Mode::new(0o755))).unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let library = Arc::clone(&library);
+            std::thread::spawn(move || {
+                for i in 0..150 {
+                    let path = format!("/d/{thread}-{i}");
+                    now(library.write_file(path.as_bytes(), Mode::new(0o644), path.as_bytes())).unwrap();
+                    if i % 3 == 0 {
+                        now(library.unlink(path.as_bytes())).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    server.stop(STOP).unwrap();
+    let _server = site.serve();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let mut count = 0;
+    now(library.list(b"/d", &mut |_| {
+        count += 1;
+        true
+    }))
+    .unwrap();
+    assert_eq!(count, 400);
+    assert_eq!(now(library.read_file(b"/d/2-149")).unwrap(), b"/d/2-149");
+}

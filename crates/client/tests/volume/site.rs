@@ -1,0 +1,117 @@
+//! A formatted volume in a temporary directory, its server and clients.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_client::{ClientConfig, FileSystem, Handle, Node, OpenFlags, now};
+use varve_meta::server::{Server, ServerConfig};
+use varve_types::{Credentials, InodeId, Mode, Name, ShardCount, VolumeId, VolumeSettings};
+use varve_world::random;
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+pub const STOP: Duration = Duration::from_secs(10);
+pub const INLINE_LIMIT: u32 = 4096;
+
+pub struct Site {
+    directory: tempfile::TempDir,
+    pub volume: VolumeDir,
+    pub workers: usize,
+}
+
+impl Site {
+    /// A volume whose directories split early.
+    pub fn new(shards: u16) -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = VolumeDir::new(directory.path().join("store"));
+        let settings = VolumeSettings {
+            id: VolumeId(random::bytes()),
+            name: "test".into(),
+            shards: ShardCount::new(shards).unwrap(),
+            split_threshold: 32,
+            inline_limit: INLINE_LIMIT,
+            sync_interval: Duration::from_secs(5),
+            owner_uid: rustix::process::geteuid().as_raw(),
+        };
+        varve_meta::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
+        Site { directory, volume, workers: 2 }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn serve(&self) -> Server {
+        let config = ServerConfig {
+            workers: self.workers,
+            unix_directory: Some(self.path("sockets")),
+            cache_bytes: 32 * 1024 * 1024,
+            ..ServerConfig::new(self.volume.clone())
+        };
+        Server::start(config).unwrap()
+    }
+
+    pub fn config(&self) -> ClientConfig {
+        ClientConfig { deadline: Duration::from_secs(20), ..ClientConfig::new(self.volume.clone()) }
+    }
+
+    pub fn connect(&self) -> Arc<FileSystem> {
+        FileSystem::connect(self.config()).unwrap()
+    }
+}
+
+pub const ROOT: InodeId = InodeId::ROOT;
+
+pub fn root() -> Credentials {
+    Credentials::root()
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+pub fn make_file(fs: &FileSystem, parent: InodeId, text: &str) -> Node {
+    now(fs.make_node(&root(), parent, &name(text), Mode::new(0o644), varve_client::NewNode::Regular)).unwrap()
+}
+
+pub fn make_directory(fs: &FileSystem, parent: InodeId, text: &str) -> Node {
+    now(fs.make_directory(&root(), parent, &name(text), Mode::new(0o755))).unwrap()
+}
+
+pub fn create(fs: &FileSystem, text: &str) -> (InodeId, Handle) {
+    let made = now(fs.create(&root(), ROOT, &name(text), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap();
+    (made.0.inode, made.1)
+}
+
+pub fn open(fs: &FileSystem, inode: InodeId) -> Handle {
+    now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle
+}
+
+pub fn write(fs: &FileSystem, handle: Handle, offset: u64, data: &[u8]) {
+    assert_eq!(now(fs.write(handle, offset, data)).unwrap(), data.len());
+}
+
+pub fn read(fs: &FileSystem, handle: Handle, offset: u64, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0xaa; len];
+    let count = now(fs.read(handle, offset, &mut buffer)).unwrap();
+    buffer.truncate(count);
+    buffer
+}
+
+pub fn size(fs: &FileSystem, inode: InodeId) -> u64 {
+    now(fs.attributes(&root(), inode)).unwrap().attributes.size
+}
+
+pub fn close(fs: &FileSystem, handle: Handle) {
+    now(fs.flush(handle)).unwrap();
+    now(fs.release(handle));
+}
+
+/// The file's content as another open sees it.
+pub fn content(fs: &FileSystem, text: &str) -> Vec<u8> {
+    let node = now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+    let handle = now(fs.open(&root(), node.inode, OpenFlags::READ)).unwrap().handle;
+    let content = read(fs, handle, 0, 1024 * 1024);
+    now(fs.release(handle));
+    fs.forget(node.inode, 1);
+    content
+}

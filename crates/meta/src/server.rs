@@ -26,7 +26,7 @@ pub use sessions::SESSION_GRACE;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
 use crate::shards::{OpenFiles, TableConfig};
 use board::{Board, Stage, Unreached};
-use inbox::{INBOX_MAX, Message};
+use inbox::{Command, INBOX_MAX, Message};
 use leases::Leases;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
@@ -36,9 +36,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
@@ -135,7 +135,7 @@ pub enum ServerError {
 pub struct Server {
     shared: Arc<Shared>,
     board: Arc<Board>,
-    inboxes: Vec<mpsc::Sender<Message>>,
+    command: watch::Sender<Command>,
     running: Mutex<Option<Running>>,
 }
 
@@ -188,16 +188,17 @@ impl Server {
             addresses: OnceLock::new(),
             settings,
         });
-        let board = Arc::new(Board::new(workers));
+        let board = Arc::new(Board::new(workers, Arc::clone(&shared.clock)));
+        let command = watch::Sender::new(Command::Open);
         let background = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(BACKGROUND_THREADS)
             .thread_name("varve-background")
             .enable_all()
             .build()
             .map_err(doing("cannot start the threads for tables"))?;
-        let (inboxes, threads) = spawn_workers(&config, &shared, &board, store, background.handle())?;
+        let threads = spawn_workers(&config, &shared, &board, &command, store, background.handle())?;
         let running = Mutex::new(Some(Running { threads, background, lock }));
-        let server = Server { shared, board, inboxes, running };
+        let server = Server { shared, board, command, running };
         match server.open_doors() {
             Ok(()) => Ok(server),
             Err(error) => {
@@ -215,7 +216,7 @@ impl Server {
         let workers = addresses.iter().map(record_of).collect();
         // Set once, here; workers read it only after they have been told to accept.
         self.shared.addresses.get_or_init(|| addresses);
-        self.tell(|| Message::Accept);
+        self.command.send_replace(Command::Accept);
         let record = ServerRecord::of_this_process(self.shared.embedded, workers)
             .map_err(doing("cannot tell this host and boot"))?;
         let running = self.running.lock();
@@ -239,47 +240,47 @@ impl Server {
 
     /// Waits until the server is stopped, or has failed.
     pub fn wait(&self) -> Result<(), ServerError> {
-        self.board.wait_for_end(None).unwrap_or(Ok(())).map_err(ServerError::Failed)
+        self.board.wait_for_stop(None).unwrap_or(Ok(())).map_err(ServerError::Failed)
     }
 
     /// [`Server::wait`] for at most `timeout`; `None`: it still runs.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<(), ServerError>> {
-        self.board.wait_for_end(Some(timeout)).map(|end| end.map_err(ServerError::Failed))
+        let deadline = self.shared.clock.monotonic().after(timeout);
+        self.board.wait_for_stop(Some(deadline)).map(|end| end.map_err(ServerError::Failed))
     }
 
     /// Stops: nothing more is accepted, what is under way is answered, the shards are synced and closed, the
     /// announcement withdrawn, the lock let go. After `deadline` what is not done is left as a crash would leave it. A
     /// second stop does nothing.
     pub fn stop(&self, deadline: Duration) -> Result<(), ServerError> {
-        let Some(Running { mut threads, background, lock }) = self.running.lock().take() else {
+        let Some(Running { threads, background, lock }) = self.running.lock().take() else {
             return Ok(());
         };
-        let begin = Instant::now();
-        let end = begin + deadline;
-        self.tell(|| Message::Drain);
+        let clock = &self.shared.clock;
+        let begin = clock.monotonic();
+        let end = begin.after(deadline);
+        self.command.send_replace(Command::Drain);
         // Half of the time is for requests under way: a client that does not take its answers must not keep the shards
         // from being closed.
-        let drained = self.board.wait_for(Stage::Drained, Some(begin + deadline / 2));
+        let drained = self.board.wait_for(Stage::Drained, Some(begin.after(deadline / 2)));
         if let Err(Unreached::Deadline { workers }) = drained {
             tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
         }
-        self.tell(|| Message::Close);
-        while !threads.is_empty() && Instant::now() < end {
-            match threads.iter().position(JoinHandle::is_finished) {
-                // A worker's panic is caught and posted by the worker itself.
-                Some(finished) => drop(threads.swap_remove(finished).join()),
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        }
-        if !threads.is_empty() {
+        self.command.send_replace(Command::Close);
+        let workers = self.board.wait_for_ends(end);
+        if workers > 0 {
             // A thread that still runs may still write: nobody else may have the volume while this process lives.
             std::mem::forget(lock);
             background.shutdown_background();
-            let error = ServerError::StopDeadline { workers: threads.len(), waited: deadline };
+            let error = ServerError::StopDeadline { workers, waited: deadline };
             self.board.fail(error.to_string());
             return Err(error);
         }
-        background.shutdown_timeout(end.saturating_duration_since(Instant::now()));
+        for thread in threads {
+            // A worker's panic was caught and posted by the worker itself; what is left of the thread is its return.
+            let _ = thread.join();
+        }
+        background.shutdown_timeout(end.since(clock.monotonic()));
         let withdrawn = self.shared.volume.remove_server_record(&lock);
         drop(lock);
         if let Some(reason) = self.board.failure() {
@@ -287,15 +288,6 @@ impl Server {
         }
         self.board.stop();
         withdrawn.map_err(doing("cannot withdraw the server's announcement"))
-    }
-
-    fn tell(&self, message: impl Fn() -> Message) {
-        for inbox in &self.inboxes {
-            // An inbox that is closed belongs to a worker that has ended; one that is full is being emptied.
-            while let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(message()) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
     }
 }
 
@@ -323,15 +315,14 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
-type Workers = (Vec<mpsc::Sender<Message>>, Vec<JoinHandle<()>>);
-
 fn spawn_workers(
     config: &ServerConfig,
     shared: &Arc<Shared>,
     board: &Arc<Board>,
+    command: &watch::Sender<Command>,
     store: PosixStore,
     background: &Handle,
-) -> Result<Workers, ServerError> {
+) -> Result<Vec<JoinHandle<()>>, ServerError> {
     let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
@@ -345,7 +336,8 @@ fn spawn_workers(
         background: background.clone(),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     };
-    let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
+    let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
+        (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {
         let tcp = config.listen.map(|mut address| {
@@ -358,6 +350,7 @@ fn spawn_workers(
             board: Arc::clone(board),
             inbox,
             inboxes: inboxes.clone(),
+            command: command.subscribe(),
             unix: sockets.as_ref().map(|sockets| (sockets.path(index), sockets.mode)),
             tcp,
             table: table.clone(),
@@ -369,7 +362,7 @@ fn spawn_workers(
         let thread = thread.spawn(move || worker::run(worker)).map_err(doing("cannot start a worker's thread"))?;
         threads.push(thread);
     }
-    Ok((inboxes, threads))
+    Ok(threads)
 }
 
 /// The names of the workers' sockets: `<volume>.<process>.<worker>.sock`, so that neither a copy of the volume nor a

@@ -1,8 +1,10 @@
 //! How far the workers are: they post, the server's own thread waits, with a deadline.
 
-use parking_lot::{Condvar, Mutex};
-use std::time::{Duration, Instant};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
 use varve_wire::handshake::WorkerAddress;
+use varve_world::clock::{Clock, Moment};
 
 /// The stages of a worker, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,8 +14,8 @@ pub enum Stage {
     Ready,
     /// Nothing is accepted any more, and what was under way has been answered.
     Drained,
-    /// Shards are closed.
-    Closed,
+    /// The worker's thread is ending: its shards are closed, or it has failed.
+    Ended,
 }
 
 struct Posts {
@@ -24,6 +26,7 @@ struct Posts {
 }
 
 pub struct Board {
+    clock: Arc<dyn Clock>,
     posts: Mutex<Posts>,
     changed: Condvar,
 }
@@ -36,14 +39,14 @@ pub enum Unreached {
 }
 
 impl Board {
-    pub fn new(workers: usize) -> Board {
+    pub fn new(workers: usize, clock: Arc<dyn Clock>) -> Board {
         let posts = Posts {
             stages: vec![Stage::Opening; workers],
             addresses: vec![WorkerAddress { unix: None, tcp: None }; workers],
             failure: None,
             stopped: false,
         };
-        Board { posts: Mutex::new(posts), changed: Condvar::new() }
+        Board { clock, posts: Mutex::new(posts), changed: Condvar::new() }
     }
 
     pub fn ready(&self, worker: usize, address: WorkerAddress) {
@@ -52,7 +55,9 @@ impl Board {
     }
 
     pub fn reach(&self, worker: usize, stage: Stage) {
-        self.posts.lock().stages[worker] = stage;
+        let mut posts = self.posts.lock();
+        posts.stages[worker] = posts.stages[worker].max(stage);
+        drop(posts);
         self.changed.notify_all();
     }
 
@@ -75,43 +80,54 @@ impl Board {
         self.posts.lock().addresses.clone()
     }
 
-    /// Waits until all workers have come to `stage`.
-    pub fn wait_for(&self, stage: Stage, deadline: Option<Instant>) -> Result<(), Unreached> {
+    /// Waits until all workers have come to `stage`, unless one has failed.
+    pub fn wait_for(&self, stage: Stage, deadline: Option<Moment>) -> Result<(), Unreached> {
+        self.wait(deadline, |posts| match &posts.failure {
+            Some(reason) => Some(Err(Unreached::Failed(reason.clone()))),
+            None => (posts.behind(stage) == 0).then_some(Ok(())),
+        })
+        .unwrap_or_else(|posts| Err(Unreached::Deadline { workers: posts.behind(stage) }))
+    }
+
+    /// Waits until all workers have ended, well or not. Returns how many have not by the deadline.
+    pub fn wait_for_ends(&self, deadline: Moment) -> usize {
+        self.wait(Some(deadline), |posts| (posts.behind(Stage::Ended) == 0).then_some(0))
+            .unwrap_or_else(|posts| posts.behind(Stage::Ended))
+    }
+
+    /// Waits until the server was stopped or has failed; `None`: neither by the deadline.
+    pub fn wait_for_stop(&self, deadline: Option<Moment>) -> Option<Result<(), String>> {
+        self.wait(deadline, |posts| match &posts.failure {
+            Some(reason) => Some(Err(reason.clone())),
+            None => posts.stopped.then_some(Ok(())),
+        })
+        .ok()
+    }
+
+    /// Waits for `look` to see something; past the deadline, what there is then.
+    fn wait<T>(
+        &self,
+        deadline: Option<Moment>,
+        look: impl Fn(&Posts) -> Option<T>,
+    ) -> Result<T, MutexGuard<'_, Posts>> {
         let mut posts = self.posts.lock();
         loop {
-            if let Some(reason) = &posts.failure {
-                return Err(Unreached::Failed(reason.clone()));
+            if let Some(seen) = look(&posts) {
+                return Ok(seen);
             }
-            let behind = posts.stages.iter().filter(|reached| **reached < stage).count();
-            if behind == 0 {
-                return Ok(());
-            }
-            match deadline {
+            match deadline.map(|deadline| deadline.since(self.clock.monotonic())) {
                 None => self.changed.wait(&mut posts),
-                Some(deadline) if self.changed.wait_until(&mut posts, deadline).timed_out() => {
-                    return Err(Unreached::Deadline { workers: behind });
+                Some(Duration::ZERO) => return Err(posts),
+                Some(left) => {
+                    self.changed.wait_for(&mut posts, left);
                 }
-                Some(_) => {}
             }
         }
     }
+}
 
-    /// Waits until the server was stopped or has failed; `timeout`: or for so long. `None`: neither yet.
-    pub fn wait_for_end(&self, timeout: Option<Duration>) -> Option<Result<(), String>> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut posts = self.posts.lock();
-        loop {
-            if let Some(reason) = &posts.failure {
-                return Some(Err(reason.clone()));
-            }
-            if posts.stopped {
-                return Some(Ok(()));
-            }
-            match deadline {
-                None => self.changed.wait(&mut posts),
-                Some(deadline) if self.changed.wait_until(&mut posts, deadline).timed_out() => return None,
-                Some(_) => {}
-            }
-        }
+impl Posts {
+    fn behind(&self, stage: Stage) -> usize {
+        self.stages.iter().filter(|reached| **reached < stage).count()
     }
 }

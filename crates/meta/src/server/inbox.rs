@@ -6,7 +6,7 @@ use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use varve_types::{InodeId, SessionId, ShardId};
 
 /// Messages that wait for a worker. Its loop only spawns what they ask for, so the queue is short even under load; a
@@ -21,7 +21,13 @@ pub enum Message {
     Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
     /// The session is gone, and what it alone had open is closed.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
-    /// All workers are ready: accept.
+}
+
+/// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Open the shards, listen, and wait for the other workers.
+    Open,
     Accept,
     /// Accept and read no more; finish what is under way.
     Drain,
@@ -71,9 +77,6 @@ impl Peers for WorkerPeers {
 pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
     while let Some(message) = inbox.recv().await {
         match message {
-            Message::Accept => worker.accept(),
-            Message::Drain => worker.drain(),
-            Message::Close => worker.close(),
             Message::EndSession { session, closed } => worker.end_session(session, &closed),
             Message::Peer { shard, call, reply } => {
                 let asked = Rc::clone(&worker);
@@ -82,6 +85,23 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
                     let _ = reply.send(answer(&asked, shard, call).await);
                 });
             }
+        }
+    }
+}
+
+/// Follows the server's commands for as long as the worker lives.
+pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
+    loop {
+        let told = *command.borrow_and_update();
+        match told {
+            Command::Open => {}
+            Command::Accept => worker.accept(),
+            Command::Drain => worker.drain(),
+            Command::Close => worker.close(),
+        }
+        // The server lives as long as its workers.
+        if command.changed().await.is_err() {
+            return worker.close();
         }
     }
 }

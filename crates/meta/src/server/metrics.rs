@@ -7,8 +7,9 @@
 //! | `varve_call_seconds` | worker, call | from the decoded request to the answer |
 //! | `varve_connections` | worker | open connections |
 
-use std::time::Instant;
+use std::sync::Arc;
 use varve_wire::{Call, Failure, Response};
+use varve_world::clock::{Clock, Moment};
 
 macro_rules! call_kinds {
     ($($kind:ident = $name:literal),* $(,)?) => {
@@ -51,11 +52,12 @@ pub struct Metrics {
     /// Indexed by call kind; empty where nothing is measured.
     calls: Vec<CallMetrics>,
     connections: metrics::Gauge,
+    clock: Arc<dyn Clock>,
 }
 
 impl Metrics {
     /// `measure`: a recorder is installed.
-    pub fn new(worker: usize, measure: bool) -> Metrics {
+    pub fn new(worker: usize, measure: bool, clock: Arc<dyn Clock>) -> Metrics {
         let worker = worker.to_string();
         let kinds = if measure { CallKind::ALL } else { &[] };
         let counter = |kind: CallKind, outcome: &'static str| metrics::counter!("varve_calls_total", "worker" => worker.clone(), "call" => kind.name(), "outcome" => outcome);
@@ -68,6 +70,7 @@ impl Metrics {
         Metrics {
             calls: kinds.iter().map(of).collect(),
             connections: metrics::gauge!("varve_connections", "worker" => worker.clone()),
+            clock,
         }
     }
 
@@ -76,12 +79,12 @@ impl Metrics {
     }
 
     /// Starts the clock of one call; `None` where nothing is measured.
-    pub fn begin(&self, call: &Call) -> Option<(CallKind, Instant)> {
-        (!self.calls.is_empty()).then(|| (CallKind::of(call), Instant::now()))
+    pub fn begin(&self, call: &Call) -> Option<(CallKind, Moment)> {
+        (!self.calls.is_empty()).then(|| (CallKind::of(call), self.clock.monotonic()))
     }
 
     /// Counts what [`Metrics::begin`] began.
-    pub fn end(&self, begun: Option<(CallKind, Instant)>, outcome: Outcome) {
+    pub fn end(&self, begun: Option<(CallKind, Moment)>, outcome: Outcome) {
         let Some((kind, begin)) = begun else { return };
         let call = &self.calls[kind as usize];
         match outcome {
@@ -89,7 +92,7 @@ impl Metrics {
             Outcome::Refused => call.refused.increment(1),
             Outcome::Failed => call.failed.increment(1),
         }
-        call.seconds.record(begin.elapsed().as_secs_f64());
+        call.seconds.record(self.clock.monotonic().since(begin).as_secs_f64());
     }
 }
 

@@ -137,7 +137,9 @@ impl Sessions {
         let mut table = self.table.lock();
         let over = |state: &Session| state.gone.is_some_and(|gone| now.since(gone) >= SESSION_GRACE);
         let ended: Vec<SessionId> = table.iter().filter(|(_, state)| over(state)).map(|(id, _)| *id).collect();
-        ended.iter().for_each(|id| drop(table.remove(id)));
+        for id in &ended {
+            table.remove(id);
+        }
         ended
     }
 

@@ -7,6 +7,7 @@ use super::*;
 use client::{Client, connect, hello};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 use varve_types::{ShardCount, VolumeId};
 use varve_wire::frame;
 use varve_wire::handshake::{Purpose, Side, Welcome};

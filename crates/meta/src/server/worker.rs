@@ -7,7 +7,7 @@
 
 use super::board::{Board, Stage};
 use super::dispatch::InFlight;
-use super::inbox::{self, Message, WorkerPeers};
+use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::shared::Shared;
@@ -39,6 +39,7 @@ pub struct WorkerConfig {
     pub board: Arc<Board>,
     pub inbox: mpsc::Receiver<Message>,
     pub inboxes: Vec<mpsc::Sender<Message>>,
+    pub command: watch::Receiver<Command>,
     pub unix: Option<(PathBuf, u32)>,
     pub tcp: Option<SocketAddr>,
     /// Of all its shards, but for their numbers.
@@ -113,7 +114,8 @@ impl Worker {
         });
     }
 
-    /// What the inbox asks of the worker itself.
+    // What the server tells it.
+
     pub fn accept(self: &Rc<Self>) {
         if let Some(listeners) = self.listeners.take() {
             self.spawn(listeners.accept(Rc::clone(self)));
@@ -247,13 +249,11 @@ pub fn run(config: WorkerConfig) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
         tokio::task::LocalSet::new().block_on(&runtime, live(config))
     }));
-    match lived.unwrap_or_else(|panic| Err(broken(index, panic))) {
-        Ok(()) => board.reach(index, Stage::Closed),
-        Err(reason) => {
-            tracing::error!("{reason}");
-            board.fail(reason);
-        }
+    if let Err(reason) = lived.unwrap_or_else(|panic| Err(broken(index, panic))) {
+        tracing::error!("{reason}");
+        board.fail(reason);
     }
+    board.reach(index, Stage::Ended);
 }
 
 async fn live(mut config: WorkerConfig) -> Result<(), String> {
@@ -261,7 +261,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     let worker = Rc::new(Worker {
         index: config.index,
         shared: Arc::clone(&config.shared),
-        metrics: Metrics::new(config.index, config.measure),
+        metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
@@ -277,6 +277,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     // Messages are taken from the start: what a shard finds in its log, it may have to ask of another worker's.
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
+    worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
 
     let opening = AssertUnwindSafe(open(&worker, peers, &config)).catch_unwind();
     let opened = tokio::select! {

@@ -53,8 +53,8 @@ impl FileSystem {
     /// The node of `reply`, just received, or newer if this client has the file open.
     pub(crate) async fn file_node(&self, reply: NodeReply) -> Result<Node> {
         match self.files.find(InodeId(reply.inode)) {
-            Some(open) => self.open_attributes(&Credentials::root(), &open).await,
-            None => Ok(self.node(&reply, Duration::ZERO)),
+            Some(open) if !open.quiet(&self.files) => self.open_attributes(&Credentials::root(), &open).await,
+            _ => Ok(self.node(&reply, Duration::ZERO)),
         }
     }
 

@@ -194,6 +194,10 @@ impl Files {
         total > bytes_max
     }
 
+    fn is_dirty(&self, inode: InodeId) -> bool {
+        self.dirty.lock().contains_key(&inode)
+    }
+
     fn mark_clean(&self, inode: InodeId) {
         let mut dirty = self.dirty.lock();
         if let Some((_, bytes)) = dirty.remove(&inode) {

@@ -92,6 +92,11 @@ impl FileSystem {
     pub async fn shutdown(&self) -> Result<()> {
         self.background.stop();
         let written = self.write_back_all().await;
+        if written.as_ref().is_err_and(|failure| failure.errno == Errno::ETIMEDOUT) {
+            // The server is gone: every further step would wait as long.
+            self.core.close();
+            return written;
+        }
         for handle in self.files.handles() {
             self.release(handle).await;
         }

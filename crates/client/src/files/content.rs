@@ -76,6 +76,13 @@ impl OpenInode {
         self.backing.read().file.clone()
     }
 
+    /// Nothing is done with it here that its row does not know of.
+    pub fn quiet(&self, files: &Files) -> bool {
+        let writers = self.counts.lock().writers;
+        let unsettled = self.backing.read().unsettled;
+        writers == 0 && !unsettled && !files.is_dirty(self.inode)
+    }
+
     /// The backing file and whether it may be written.
     pub fn file_to_write(&self) -> Option<(Arc<File>, bool)> {
         let backing = self.backing.read();
@@ -350,7 +357,12 @@ impl FileSystem {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(&open, &mut content).await {
                 tracing::warn!(%inode, "a file could not be written back: {failure}");
+                // With the server gone every further file would wait as long; the next tick tries again.
+                let gone = failure.errno == Errno::ETIMEDOUT;
                 *open.failed.lock() = Some(failure);
+                if gone {
+                    return;
+                }
             }
         }
     }

@@ -172,11 +172,12 @@ impl FileSystem {
                 break;
             };
             shards.insert(core.routing.shard_of(parent, name.hash()));
-            shards.insert(at.shard());
+            if core.inodes.is_directory(at) {
+                shards.insert(at.shard());
+            }
             above.push((at, (parent, name)));
             at = parent;
         }
-        shards.insert(InodeId::ROOT.shard());
         for shard in shards {
             self.sync_shard(shard).await?;
         }
@@ -200,7 +201,12 @@ impl FileSystem {
         for open in self.files.all() {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(&open, &mut content).await {
+                // With the server gone every further file would wait as long.
+                let gone = failure.errno == Errno::ETIMEDOUT;
                 first = first.and(Err(failure));
+                if gone {
+                    break;
+                }
             }
         }
         first

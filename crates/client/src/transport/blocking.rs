@@ -151,6 +151,7 @@ impl Transport for BlockingTransport {
         ready(self.call_now(server, worker, request, deadline)).boxed()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
     fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
         std::thread::sleep(wait);
         ready(()).boxed()

@@ -1,5 +1,7 @@
 //! One blocking connection to a worker: the handshake, then one request and its response at a time.
 
+#![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
+
 use super::FindError;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -53,7 +55,7 @@ impl Connection {
     /// Connects to `address`: by its Unix socket if that is on this host, else by TCP.
     pub fn open(address: &WorkerAddress, local: bool) -> io::Result<Connection> {
         let stream = match (&address.unix, &address.tcp) {
-            (Some(path), _) if local => Stream::Unix(UnixStream::connect(path)?),
+            (Some(path), _) if local => Stream::Unix(open_unix(path)?),
             (_, Some(tcp)) => Stream::Tcp(open_tcp(tcp)?),
             _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
         };
@@ -177,6 +179,15 @@ impl Connection {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Connects with a deadline: a server whose queue of connections is full would else hold the caller for ever.
+fn open_unix(path: &str) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 fn open_tcp(address: &str) -> io::Result<TcpStream> {

@@ -1,5 +1,6 @@
 //! The client against a real server in this process, over real sockets and a real directory.
 
+mod exercise;
 mod files;
 mod listings;
 mod names;

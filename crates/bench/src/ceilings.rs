@@ -11,7 +11,7 @@ pub use null_fuse::{Mounted, MountedNull, NullMount};
 
 use std::path::PathBuf;
 
-/// The best of all [`request_reply`] variants.
+/// The best of all [`request_reply`] variants, whose names begin with this and a slash.
 pub const REQUEST_REPLY: &str = "request-reply";
 /// A FUSE file system that answers from memory; has phases.
 pub const NULL_FUSE: &str = "null-fuse";

@@ -11,12 +11,11 @@ fn frames_are_as_large_as_a_creates() {
 }
 
 #[test]
-fn the_request_reply_ceiling_is_the_best_of_its_variants() {
+fn every_variant_of_request_and_reply_is_measured() {
     let rates = request_reply::measure(3, 2).unwrap();
-    assert_eq!(rates.len(), 5);
-    assert_eq!(rates[0].0, REQUEST_REPLY);
+    assert_eq!(rates.len(), 4);
+    assert!(rates.iter().all(|(name, _)| name.starts_with(REQUEST_REPLY)), "{rates:?}");
     assert!(rates.iter().all(|(_, rate)| *rate > 100.0), "{rates:?}");
-    assert!(rates.iter().all(|(_, rate)| *rate <= rates[0].1));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! From what was measured to the report: rates, ratios of neighbours, and what is doubtful about them.
 
 use super::{CeilingResult, PhaseResult, Ratio, Report, SCHEMA_VERSION, numbers};
+use crate::ceilings::REQUEST_REPLY;
 use crate::environment::Environment;
 use crate::measure::{PAIRS_FOR_INTERVAL, Spread, paired_ratios};
 use crate::target::Via;
@@ -28,7 +29,9 @@ pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: Meas
             }
         }
     }
-    ceilings.extend(measured.ceilings.iter().filter_map(plain_ceiling));
+    let plain: Vec<CeilingResult> = measured.ceilings.iter().filter_map(plain_ceiling).collect();
+    ceilings.extend(best_request_reply(&plain));
+    ceilings.extend(plain);
     let settings = [
         ("files", json!(config.files)),
         ("clients", json!(config.clients)),
@@ -140,6 +143,24 @@ fn phase_ceiling(name: &str, series: &Series) -> Option<CeilingResult> {
 
 fn plain_ceiling(series: &CeilingSeries) -> Option<CeilingResult> {
     ceiling(series.name, series.clients, &series.per_second)
+}
+
+/// For each number of clients the variant with the best median.
+fn best_request_reply(plain: &[CeilingResult]) -> Vec<CeilingResult> {
+    let mut best: Vec<CeilingResult> = Vec::new();
+    for variant in plain.iter().filter(|ceiling| is_variant(&ceiling.name)) {
+        let variant = CeilingResult { name: REQUEST_REPLY.to_owned(), ..variant.clone() };
+        match best.iter_mut().find(|known| known.clients == variant.clients) {
+            Some(known) if known.ops_per_s >= variant.ops_per_s => {}
+            Some(known) => *known = variant,
+            None => best.push(variant),
+        }
+    }
+    best
+}
+
+fn is_variant(name: &str) -> bool {
+    name.strip_prefix(REQUEST_REPLY).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn ceiling(name: &str, clients: usize, per_second: &[f64]) -> Option<CeilingResult> {

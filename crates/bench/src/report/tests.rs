@@ -2,7 +2,7 @@
 //! and regressions by name.
 
 use super::*;
-use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE_FSYNC};
+use crate::ceilings::{NULL_FUSE, STORE_FSYNC};
 use crate::measure::Latencies;
 use crate::target::Via;
 use crate::workloads::mdtest::{CeilingSeries, MdtestConfig, Measured, Phase, Role, Series};
@@ -36,7 +36,7 @@ fn sample(repeat: u32, factor: f64) -> Report {
     ];
     let plain = |name, clients, base| CeilingSeries { name, clients, per_second: scaled(base) };
     let ceilings = vec![
-        plain(REQUEST_REPLY, 8, 150_000.0),
+        plain("request-reply/workers-spinning", 8, 90_000.0),
         plain("request-reply/threads-blocking", 8, 150_000.0),
         plain(STORE_FSYNC, 1, 5_000.0),
     ];

@@ -68,10 +68,9 @@ fn summary(report: &Report, clients: usize, text: &mut String) {
     let references = report.references();
     let iterations = report.settings.get("repeat").and_then(serde_json::Value::as_u64).unwrap_or(1);
     line(text, "");
-    line(
-        text,
-        format!("SUMMARY rate in {}: (of {iterations} iterations), {}", report.unit(), numbers::clients(clients)),
-    );
+    let plural = if iterations == 1 { "" } else { "s" };
+    let (unit, clients_text) = (report.unit(), numbers::clients(clients));
+    line(text, format!("SUMMARY rate in {unit}: (of {iterations} iteration{plural}), {clients_text}"));
     let via_width = report.targets().iter().map(|(via, place)| report.label(via, place).chars().count()).max();
     let via_width = via_width.unwrap_or(0).max(7).max(report.ceilings.iter().map(|c| c.name.len()).max().unwrap_or(0));
     let mut header = format!("   {:<19} {:<via_width$}", "Operation", "Via");

@@ -5,6 +5,8 @@
 //! on the `background` runtime, which must be a multi-threaded one. Its worker must go on being driven while it writes
 //! or closes.
 
+mod collection;
+mod compaction;
 mod cursor;
 mod error;
 mod settings;
@@ -112,7 +114,7 @@ impl Table {
     /// Flushes and lets go; every later call answers `Closed`. A table that is dropped without it is opened again by
     /// way of its log.
     pub async fn close(&self) -> Result<(), TableError> {
-        self.upkeep.stop();
+        self.upkeep.stop().await;
         let flushed = match self.log.is_replayable() {
             true => self.flush().await,
             false => Ok(()),
@@ -141,8 +143,6 @@ async fn build(config: &TableConfig, writer: Handle) -> Result<(Db, Arc<Log>, Ep
         .with_wal_writer(Box::new(log_init))
         .with_write_runtime(writer)
         .with_db_cache(config.cache.shared(), u64::from(config.shard.0))
-        .with_compactor_builder(config.compactor())
-        .with_gc_builder(config.collector())
         .build()
         .await;
     let db = built.map_err(failed)?;

@@ -13,7 +13,6 @@ use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, W
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -96,8 +95,8 @@ impl Log {
     }
 
     /// Since when there have been batches to replay.
-    pub fn replayable_age(&self) -> Option<Duration> {
-        self.state.lock().replayable_since().map(|since| since.elapsed())
+    pub fn replayable_since(&self) -> Option<Instant> {
+        self.state.lock().replayable_since()
     }
 
     /// Everything below the position `covered` is in tables.

@@ -1,5 +1,6 @@
 //! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
+use super::compaction::TABLES_MIN;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings,
@@ -28,16 +29,15 @@ pub const MEMTABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub const MEMTABLES_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Unflushed memtables of a shard that may pile up behind a slow store before writes wait.
 const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
-/// How often a table looks for what compaction has put in place of its files. It may read the old ones until then, and
-/// the collector leaves them alone for longer than that.
-const MANIFEST_POLL: Duration = Duration::from_secs(5);
-/// How often compaction looks for work, and for the end of it. A shard that takes all writes of a worker makes a table
-/// of 32 MiB a second or so; three polls pass from the need for a compaction to its result.
+/// How often an idle table looks whether another owner has taken it over. What its own compaction changes it takes over
+/// by itself, and one that writes learns of a new owner at its next fsync.
+const MANIFEST_POLL: Duration = Duration::from_secs(30);
+/// How often a running compactor looks for work, and for the end of it. A shard that takes all writes of a worker makes
+/// a table of 32 MiB a second or so; three polls pass from the need for a compaction to its result.
 const COMPACTION_POLL: Duration = Duration::from_secs(1);
-const COLLECTION_INTERVAL: Duration = Duration::from_secs(300);
-/// Longer than any cursor is kept and any upload takes, for a file that is not referenced yet looks like garbage.
-const COLLECTION_AGE_MIN: Duration = Duration::from_secs(900);
-const LOG_COLLECTION_INTERVAL: Duration = Duration::from_secs(30);
+/// How long files that compaction has replaced are kept for cursors that still read them, and how old a file must be to
+/// be collected at all. Twice that much of what is written at full speed lies about as garbage.
+pub(super) const COLLECTION_AGE_MIN: Duration = Duration::from_secs(300);
 /// Tries of an object store operation after the first, over about 2.5 s; then whoever waits is told. Without a limit a
 /// failing disk would hang every call instead of failing it.
 const STORE_RETRIES_MAX: u32 = 5;
@@ -137,6 +137,7 @@ impl TableConfig {
 
     pub(super) fn compactor(&self) -> CompactorBuilder<String> {
         let scheduler = SizeTieredCompactionSchedulerOptions {
+            min_compaction_sources: TABLES_MIN,
             // Reads look at every run: eight are the most a tree is left with when nothing else is to be done.
             sorted_run_consolidation_threshold: 8,
             ..SizeTieredCompactionSchedulerOptions::default()
@@ -156,6 +157,7 @@ impl TableConfig {
                 min_filter_keys: FILTER_ROWS_MIN,
                 ..CompactionWorkerOptions::default()
             }),
+            checkpoint_lifetime: COLLECTION_AGE_MIN,
             object_store_max_retries: Some(STORE_RETRIES_MAX),
             ..CompactorOptions::default()
         };
@@ -164,41 +166,39 @@ impl TableConfig {
             .with_runtime(self.background.clone())
     }
 
-    /// Removes the log files whose content is in tables, now rather than at the collector's next turn.
-    #[cfg(test)]
-    pub(super) async fn collect_log(&self) {
-        let options = GarbageCollectorOptions { manifest_options: None, compacted_options: None, ..collection() };
-        let collector = GarbageCollectorBuilder::new(self.path(), self.object_store())
+    /// Collects log files.
+    pub(super) fn log_collector(&self) -> GarbageCollectorBuilder<String> {
+        let options =
+            GarbageCollectorOptions { wal_options: Some(collection_of(Duration::ZERO)), ..collecting_nothing() };
+        GarbageCollectorBuilder::new(self.path(), self.object_store())
             .with_options(options)
             .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
-            .build();
-        collector.run_gc_once().await;
     }
 
-    pub(super) fn collector(&self) -> GarbageCollectorBuilder<String> {
-        GarbageCollectorBuilder::new(self.path(), self.object_store())
-            .with_options(collection())
-            .with_wal_gc(Arc::new(LogReclaimer::new(self.log())))
+    /// Collects tables, manifests and the compactor's notes.
+    pub(super) fn file_collector(&self) -> GarbageCollectorBuilder<String> {
+        let old = Some(collection_of(COLLECTION_AGE_MIN));
+        let options = GarbageCollectorOptions {
+            manifest_options: old,
+            compacted_options: old,
+            compactions_options: old,
+            ..collecting_nothing()
+        };
+        GarbageCollectorBuilder::new(self.path(), self.object_store()).with_options(options)
     }
 }
 
-fn collection() -> GarbageCollectorOptions {
-    let old_files = Some(GarbageCollectorDirectoryOptions {
-        interval: Some(COLLECTION_INTERVAL),
-        min_age: COLLECTION_AGE_MIN,
-        dry_run: false,
-    });
-    let log = Some(GarbageCollectorDirectoryOptions {
-        interval: Some(LOG_COLLECTION_INTERVAL),
-        min_age: Duration::ZERO,
-        dry_run: false,
-    });
+fn collection_of(min_age: Duration) -> GarbageCollectorDirectoryOptions {
+    GarbageCollectorDirectoryOptions { interval: None, min_age, dry_run: false }
+}
+
+fn collecting_nothing() -> GarbageCollectorOptions {
     GarbageCollectorOptions {
-        manifest_options: old_files,
-        compacted_options: old_files,
-        compactions_options: old_files,
-        wal_options: log,
+        manifest_options: None,
+        wal_options: None,
         wal_fence_options: None,
+        compacted_options: None,
+        compactions_options: None,
         detach_options: None,
         metric_level: None,
         boundary_files_enabled: true,

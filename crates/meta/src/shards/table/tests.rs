@@ -189,7 +189,7 @@ fn the_log_is_reclaimed_when_tables_are_flushed() {
         }
         assert!(log_bytes() > 20 << 20);
         table.flush().await.unwrap();
-        world.config(LONG).collect_log().await;
+        world.config(LONG).log_collector().build().run_gc_once().await;
         assert!(log_bytes() < 1024, "{} bytes", log_bytes());
         put(&table, 100..101).await;
     });
@@ -254,5 +254,29 @@ fn the_reason_of_the_store_arrives() {
         let mut batch = TableBatch::default();
         batch.put(key(1), vec![1]);
         assert!(table.write(batch).await.is_err());
+    });
+}
+
+/// Many tables are merged without anybody asking, the replaced log goes, and rows stay what they were.
+#[test]
+fn tables_are_merged_in_the_background() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        for round in 0..6u32 {
+            put(&table, round * 100..(round + 2) * 100).await;
+            table.flush().await.unwrap();
+        }
+        assert!(table.db.manifest().l0().len() >= 4);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while table.db.manifest().compacted().is_empty() {
+            assert!(std::time::Instant::now() < deadline, "nothing was merged");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(numbers(&table).await, (0..700).collect::<Vec<_>>());
+        put(&table, 700..701).await;
+        table.close().await.unwrap();
+        let again = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(numbers(&again).await, (0..701).collect::<Vec<_>>());
     });
 }

@@ -1,55 +1,120 @@
-//! What a table does when nobody writes: its memtable becomes a table after a while, so that its log can be reclaimed.
+//! What a table does beside reading and writing: it makes tables of what has been in the log alone for long, has them
+//! merged, and has garbage removed. One task a table, which sleeps while nothing changes.
 
 use super::TableConfig;
+use super::collection::Collection;
+use super::compaction::Compaction;
 use crate::shards::log::Log;
+use parking_lot::Mutex;
 use slatedb::Db;
 use slatedb::config::{FlushOptions, FlushType};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::AbortHandle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How long rows may be in the log alone. A shard that is written to now and then makes a table this often, each of
 /// which costs a few fsyncs; a shorter time would make more, a longer one would replay more at the next opening.
 const LOG_AGE_MAX: Duration = Duration::from_secs(300);
-const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// A log file is left for a new one after a flush if it is at least this long, so that an idle shard holds no more.
 const LOG_FILE_BYTES_IDLE: u64 = 256 * 1024;
+/// A busy shard changes all the time; it is looked after this often.
+const PAUSE: Duration = Duration::from_secs(1);
+/// After something failed.
+const RETRY: Duration = Duration::from_secs(30);
 
-/// The task that flushes; ends with this.
+/// The task; it ends when this is dropped.
 pub(super) struct Upkeep {
-    task: AbortHandle,
+    running: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Upkeep {
     pub(super) fn start(config: &TableConfig, db: Db, log: Arc<Log>) -> Upkeep {
-        let shard = config.shard;
-        let task = config.background.spawn(async move {
-            let mut ticks = tokio::time::interval(CHECK_INTERVAL);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                if log.failure().is_some() {
-                    return;
-                }
-                if log.replayable_age().is_some_and(|age| age >= LOG_AGE_MAX)
-                    && let Err(error) = flush(&db, &log).await
-                {
-                    // The next tick tries again; a log that failed ends this task.
-                    tracing::warn!(shard = shard.0, %error, "cannot flush an idle shard's memtable");
-                }
-            }
-        });
-        Upkeep { task: task.abort_handle() }
+        let (stop, stopped) = oneshot::channel();
+        let chores = Chores {
+            shard: config.shard.0,
+            compaction: Compaction::new(config.clone()),
+            collection: Collection::new(config),
+            db,
+            log,
+        };
+        let task = config.background.spawn(chores.run(stopped));
+        Upkeep { running: Mutex::new(Some((stop, task))) }
     }
 
-    pub(super) fn stop(&self) {
-        self.task.abort();
+    /// Returns when the task has ended, and with it what it had started.
+    pub(super) async fn stop(&self) {
+        let running = self.running.lock().take();
+        if let Some((stop, task)) = running {
+            drop(stop);
+            if let Err(error) = task.await {
+                tracing::warn!(%error, "a table's upkeep did not end well");
+            }
+        }
     }
 }
 
-impl Drop for Upkeep {
-    fn drop(&mut self) {
-        self.stop();
+struct Chores {
+    shard: u16,
+    db: Db,
+    log: Arc<Log>,
+    compaction: Compaction,
+    collection: Collection,
+}
+
+impl Chores {
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+        tokio::select! {
+            // Whether it was said or the table was dropped.
+            _ = &mut stopped => {}
+            () = self.look_after() => {}
+        }
+        self.compaction.stop().await;
+    }
+
+    /// Returns when the database has ended.
+    async fn look_after(&mut self) {
+        let mut changes = self.db.subscribe();
+        loop {
+            // Seen now, so that what changes during the round is seen after it.
+            if changes.borrow_and_update().close_reason.is_some() || self.log.failure().is_some() {
+                return;
+            }
+            let next = match self.round(Instant::now()).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(shard = self.shard, %error, "cannot look after a shard's tables");
+                    Some(Instant::now() + RETRY)
+                }
+            };
+            tokio::time::sleep(PAUSE).await;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Returns when the next round is due, if nothing changes before.
+    async fn round(&mut self, now: Instant) -> Result<Option<Instant>, slatedb::Error> {
+        let flush_due = match self.log.replayable_since() {
+            Some(since) if now.duration_since(since) >= LOG_AGE_MAX => {
+                flush(&self.db, &self.log).await?;
+                None
+            }
+            since => since.map(|since| since + LOG_AGE_MAX),
+        };
+        let compaction_due = self.compaction.round(&self.db, now).await?;
+        let collection_due = self.collection.round(self.db.manifest().id(), now).await;
+        Ok([flush_due, compaction_due, collection_due].into_iter().flatten().min())
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

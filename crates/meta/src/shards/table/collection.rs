@@ -1,0 +1,43 @@
+//! Removing what nobody needs any more: log files soon after their content is in tables, replaced tables and manifests
+//! when no cursor can be reading them. Only after something has changed; an idle shard makes no garbage.
+
+use super::TableConfig;
+use super::settings::COLLECTION_AGE_MIN;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The log of a busy shard is looked at this often.
+const LOG_WAIT: Duration = Duration::from_secs(10);
+/// What became garbage just after a collection was planned waits for the next one.
+const FILES_WAIT: Duration = COLLECTION_AGE_MIN.saturating_add(Duration::from_secs(10));
+
+pub(super) struct Collection {
+    config: TableConfig,
+    /// The newest manifest that was seen.
+    manifest: u64,
+    log_due: Option<Instant>,
+    files_due: Option<Instant>,
+}
+
+impl Collection {
+    pub(super) fn new(config: &TableConfig) -> Collection {
+        Collection { config: config.clone(), manifest: 0, log_due: None, files_due: None }
+    }
+
+    /// Collects what is due. Returns when to be called again, if not only after a change. Failures are SlateDB's to
+    /// log: what is not collected now is at the next turn.
+    pub(super) async fn round(&mut self, manifest: u64, now: Instant) -> Option<Instant> {
+        if self.manifest != manifest {
+            self.manifest = manifest;
+            self.log_due.get_or_insert(now + LOG_WAIT);
+            self.files_due.get_or_insert(now + FILES_WAIT);
+        }
+        if self.log_due.take_if(|due| *due <= now).is_some() {
+            self.config.log_collector().build().run_gc_once().await;
+        }
+        if self.files_due.take_if(|due| *due <= now).is_some() {
+            self.config.file_collector().build().run_gc_once().await;
+        }
+        self.log_due.into_iter().chain(self.files_due).min()
+    }
+}

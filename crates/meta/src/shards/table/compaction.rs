@@ -1,0 +1,102 @@
+//! Merging a shard's tables, by a compactor that runs only while there is something to merge: an idle one would look
+//! for work for ever, in every shard.
+
+use super::TableConfig;
+use slatedb::Db;
+use slatedb::admin::Admin;
+use slatedb::compactor::Compactor;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Unmerged tables from which on the compactor runs: what its scheduler takes for one merge at least.
+pub(super) const TABLES_MIN: usize = 4;
+/// A compactor that has had nothing to do for this long is stopped. To start one costs two small files.
+const QUIET: Duration = Duration::from_secs(10);
+/// How often a running compactor's results are taken over.
+const LOOK: Duration = Duration::from_secs(1);
+/// After a compactor failed. What it needs, room on the disk for instance, does not come back at once.
+const RETRY: Duration = Duration::from_secs(30);
+
+pub(super) struct Compaction {
+    config: TableConfig,
+    admin: Admin,
+    running: Option<Running>,
+    not_before: Option<Instant>,
+}
+
+struct Running {
+    compactor: Arc<Compactor>,
+    task: JoinHandle<Result<(), slatedb::Error>>,
+    manifest: u64,
+    changed: Instant,
+}
+
+impl Compaction {
+    pub(super) fn new(config: TableConfig) -> Compaction {
+        let admin = Admin::builder(config.path(), config.object_store()).build();
+        Compaction { config, admin, running: None, not_before: None }
+    }
+
+    /// Starts, watches or stops the compactor. Returns when to be called again, if not only when tables were added.
+    pub(super) async fn round(&mut self, db: &Db, now: Instant) -> Result<Option<Instant>, slatedb::Error> {
+        self.notice_end(now).await;
+        if self.running.is_some() {
+            db.refresh_manifest().await?;
+        }
+        let manifest = db.manifest();
+        let wanted = manifest.l0().len() >= TABLES_MIN;
+        let Some(running) = &mut self.running else {
+            return Ok(match self.not_before.filter(|retry| *retry > now) {
+                Some(retry) if wanted => Some(retry),
+                _ if wanted => {
+                    self.start(manifest.id(), now);
+                    Some(now + LOOK)
+                }
+                _ => None,
+            });
+        };
+        if running.manifest != manifest.id() {
+            (running.manifest, running.changed) = (manifest.id(), now);
+        }
+        if !wanted && now.duration_since(running.changed) >= QUIET && !self.has_work().await? {
+            self.stop().await;
+            return Ok(None);
+        }
+        Ok(Some(now + LOOK))
+    }
+
+    /// Ends the compactor, if it runs. A merge that is under way is given up, and taken up again another time.
+    pub(super) async fn stop(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        if let Err(error) = running.compactor.stop().await {
+            tracing::warn!(shard = self.config.shard.0, %error, "the compactor did not end well");
+        }
+        running.task.abort();
+    }
+
+    fn start(&mut self, manifest: u64, now: Instant) {
+        let compactor = Arc::new(self.config.compactor().build());
+        let runs = compactor.clone();
+        let task = self.config.background.spawn(async move { runs.run().await });
+        self.running = Some(Running { compactor, task, manifest, changed: now });
+    }
+
+    /// A compactor ends by itself only if it failed, or if another owner has one.
+    async fn notice_end(&mut self, now: Instant) {
+        let Some(running) = self.running.take_if(|running| running.task.is_finished()) else { return };
+        self.not_before = Some(now + RETRY);
+        let reason = match running.task.await {
+            Ok(Ok(())) => "it was stopped".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(join) => join.to_string(),
+        };
+        tracing::warn!(shard = self.config.shard.0, reason, "the compactor has ended; it is started again later");
+    }
+
+    async fn has_work(&self) -> Result<bool, slatedb::Error> {
+        let view = self.admin.read_compactor_state_view().await?;
+        Ok(view.compactions().is_some_and(|merges| merges.recent_compactions().any(|merge| merge.active())))
+    }
+}

@@ -5,6 +5,8 @@
 //! must also be tried where `/dev/fuse` is closed to the user, and because at the end of its session `fuser` unmounts
 //! whatever is then at the path, which after an unmount by others may be somebody else's mount.
 
+#![allow(clippy::disallowed_types, reason = "fusermount3 hands the device over by a socket; nobody else is talked to")]
+
 use crate::error::{Error, Result};
 use crate::mounts::TYPE;
 use crate::options::MountOptions;

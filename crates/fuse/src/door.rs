@@ -31,9 +31,9 @@ use caller::{caller, identity};
 use convert::{bare_attr, file_attr, inode, shorter_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -132,7 +132,6 @@ impl Filesystem for Door {
         attributes(answer("getattr", || now(self.fs.attributes(&identity(request), inode(ino)))), reply);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the trait's signature")]
     fn setattr(
         &self,
         request: &Request,
@@ -225,7 +224,8 @@ impl Filesystem for Door {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = answer("open", || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file)));
+        let opened =
+            answer("open", || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file)));
         match opened {
             Ok(files::Reply { handle, flags, backing: Some(backing) }) => {
                 reply.opened_passthrough(handle, flags, &backing);

@@ -18,8 +18,10 @@ pub enum Error {
     NotADirectory(PathBuf),
     #[error("{} is a mount whose process has died; clear it with `varve umount {}` first", .0.display(), .0.display())]
     DeadMount(PathBuf),
-    #[error("cannot open /dev/fuse: {0}; is the kernel's module loaded (modprobe fuse), and may this user read and \
-             write the device?")]
+    #[error(
+        "cannot open /dev/fuse: {0}; is the kernel's module loaded (modprobe fuse), and may this user read and \
+             write the device?"
+    )]
     Device(io::Error),
     #[error("cannot mount at {}: mount(2): {source}", target.display())]
     Mount { target: PathBuf, source: io::Error },

@@ -178,7 +178,16 @@ impl Filesystem for NullFileSystem {
         }
     }
 
-    fn mknod(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _rdev: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
         let new = Inode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
         self.entry(self.make(parent, name, new), reply);
     }

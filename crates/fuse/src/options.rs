@@ -77,12 +77,35 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
 /// Options that fstab(5) and mount(8) pass on although they are meant for mount(8) alone, or that say what is always
 /// so (`default_permissions`: the kernel checks every access against the attributes it was given).
 const ACCEPTED: &[&str] = &[
-    "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup",
-    "_netdev", "nofail", "loud", "silent", "lazytime", "nolazytime", "default_permissions",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "_netdev",
+    "nofail",
+    "loud",
+    "silent",
+    "lazytime",
+    "nolazytime",
+    "default_permissions",
 ];
 
 const OWN: &[&str] = &[
-    "allow_other", "allow_root", "auto_unmount", "passthrough", "nopassthrough", "fsname=", "subtype=", "max_read=",
+    "allow_other",
+    "allow_root",
+    "auto_unmount",
+    "passthrough",
+    "nopassthrough",
+    "fsname=",
+    "subtype=",
+    "max_read=",
     "threads=",
 ];
 

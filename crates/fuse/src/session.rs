@@ -1,5 +1,7 @@
 //! A mount from its first request to its last: who carries the kernel's requests to the door, and how it ends.
 
+#![allow(clippy::disallowed_types, reason = "the socket on which fusermount3 waits for this process to end")]
+
 use crate::attach::{self, Attached};
 use crate::door::Door;
 use crate::error::{Error, Result};
@@ -139,10 +141,10 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
-        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            if let Err(error) = attach::detach(&self.target, true) {
-                tracing::warn!(target = %self.target.display(), %error, "cannot unmount");
-            }
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+            && let Err(error) = attach::detach(&self.target, true)
+        {
+            tracing::warn!(target = %self.target.display(), %error, "cannot unmount");
         }
     }
 }

@@ -26,7 +26,11 @@ const COMMAND_CHARACTERS_MAX: usize = 80;
 /// What keeps a mount busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    Process { pid: u32, command: String, how: How },
+    Process {
+        pid: u32,
+        command: String,
+        how: How,
+    },
     /// Another mount below.
     Mount(PathBuf),
 }
@@ -99,6 +103,7 @@ pub(crate) fn detach(target: &Path) -> Result<()> {
                 if !holders.is_empty() {
                     return Err(Error::Busy { target: target.to_owned(), holders });
                 }
+                #[allow(clippy::disallowed_methods, reason = "the kernel tells nobody when a mount is no longer busy")]
                 std::thread::sleep(BUSY_PAUSE);
             }
             Err(source) => return Err(Error::Unmount { target: target.to_owned(), source }),
@@ -143,9 +148,8 @@ fn resolve(target: &Path) -> io::Result<PathBuf> {
 /// what the kernel has not handed over yet (pages written through shared mappings), then what the volume has
 /// acknowledged. A user who may not read the root directory relies on the process, which does the same when it ends.
 fn sync(target: &Path) -> Result<()> {
-    let synced = File::open(target)
-        .and_then(|root| Ok(rustix::fs::syncfs(root)?))
-        .and_then(|()| virtual_xattrs::sync(target));
+    let synced =
+        File::open(target).and_then(|root| Ok(rustix::fs::syncfs(root)?)).and_then(|()| virtual_xattrs::sync(target));
     match synced {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(|source| Error::NotDurable { target: target.to_owned(), source }),
@@ -158,7 +162,8 @@ fn server_of(target: &Path) -> io::Result<Option<(u32, OwnedFd)>> {
     if stated.namespace != virtual_xattrs::own_namespace()? {
         return Err(io::Error::other("it runs in another namespace of processes"));
     }
-    let pid = i32::try_from(stated.pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("it has no number"))?;
+    let pid =
+        i32::try_from(stated.pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("it has no number"))?;
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => Ok(Some((stated.pid, process))),
         Err(Errno::SRCH) => Ok(None),

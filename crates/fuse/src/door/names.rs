@@ -40,7 +40,13 @@ impl Door {
         now(self.fs.make_node(caller, parent, &parse(name)?, Mode::new(mode), node))
     }
 
-    pub(super) fn make_directory(&self, caller: &Credentials, parent: InodeId, name: &OsStr, mode: u32) -> Result<Node> {
+    pub(super) fn make_directory(
+        &self,
+        caller: &Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        mode: u32,
+    ) -> Result<Node> {
         now(self.fs.make_directory(caller, parent, &parse(name)?, Mode::new(mode)))
     }
 

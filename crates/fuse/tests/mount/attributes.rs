@@ -49,7 +49,9 @@ fn times_are_kept_to_the_nanosecond() {
     fs::write(&path, "x").unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     assert!((fs::metadata(&path).unwrap().mtime() - now).abs() < 60);
-    for (seconds, nanoseconds) in [(1, 999_999_999), (-1, 500_000_001), (-86_400 * 365, 7), (1 << 33, 123_456_789), (0, 0)] {
+    for (seconds, nanoseconds) in
+        [(1, 999_999_999), (-1, 500_000_001), (-86_400 * 365, 7), (1 << 33, 123_456_789), (0, 0)]
+    {
         let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = Timestamps { last_access: time, last_modification: time };
         utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();

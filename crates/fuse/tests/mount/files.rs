@@ -234,7 +234,8 @@ fn files_are_synced() {
         file.sync_all().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
     }
-    let mut file = OpenOptions::new().write(true).create(true).custom_flags(libc::O_SYNC).open(volume.join("o")).unwrap();
+    let mut file =
+        OpenOptions::new().write(true).create(true).custom_flags(libc::O_SYNC).open(volume.join("o")).unwrap();
     file.write_all(b"synced as written").unwrap();
     drop(file);
     shell("sync -f \"$1\"", &[volume.path()]);

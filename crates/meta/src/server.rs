@@ -336,6 +336,11 @@ fn spawn_workers(
         background: background.clone(),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     };
+    let tables = worker::TableLimits {
+        table,
+        cache_bytes_max: (config.cache_bytes - blocks) / shards,
+        names_max: config.names_max / shards,
+    };
     let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
         (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
     let mut threads = Vec::new();
@@ -353,9 +358,7 @@ fn spawn_workers(
             command: command.subscribe(),
             unix: sockets.as_ref().map(|sockets| (sockets.path(index), sockets.mode)),
             tcp,
-            table: table.clone(),
-            cache_bytes_max: (config.cache_bytes - blocks) / shards,
-            names_max: config.names_max / shards,
+            tables: tables.clone(),
             measure: config.measure,
         };
         let thread = std::thread::Builder::new().name(format!("varve-worker-{index}"));

@@ -14,6 +14,7 @@ pub use retries::InFlight;
 use super::metrics::Outcome;
 use super::sessions::Admitted;
 use super::worker::Worker;
+use crate::shards::Shard;
 use case::{Answered, Case};
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, InodeId, ShardId};
@@ -64,8 +65,24 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
 }
 
 async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Result<Answered, Failure> {
-    let Request { id, shard, credentials, released, call } = request;
-    let shard = worker.shard(ShardId(shard)).ok_or(Failure::NotOwner)?;
+    let id = ShardId(request.shard);
+    let Some(shard) = worker.shard(id) else {
+        return Err(if worker.owns(id) { Failure::Busy } else { Failure::NotOwner });
+    };
+    let answered = respond_at(worker, &shard, caller, request).await;
+    if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
+        worker.reopen(&shard);
+    }
+    answered
+}
+
+async fn respond_at(
+    worker: &Rc<Worker>,
+    shard: &Rc<Shard>,
+    caller: &Admitted,
+    request: Request,
+) -> Result<Answered, Failure> {
+    let Request { id, shard: _, credentials, released, call } = request;
     for inode in released {
         shard.release(caller.session, InodeId(inode));
     }
@@ -77,7 +94,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
         return Err(errno(Errno::EINVAL));
     }
     let credentials = caller.forced.clone().unwrap_or_else(|| credentials.into());
-    let case = Case { worker, shard: &shard, caller, credentials, id };
+    let case = Case { worker, shard, caller, credentials, id };
     if !changes {
         return case.perform(call).await;
     }

@@ -2,7 +2,6 @@
 
 use super::worker::Worker;
 use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
-use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,17 +37,13 @@ pub enum Command {
 /// The other shards of the volume, from one worker.
 pub struct WorkerPeers {
     pub inboxes: Vec<mpsc::Sender<Message>>,
-    /// The worker itself, set when it is made; calls to its own shards go there directly.
-    pub worker: OnceCell<Weak<Worker>>,
+    /// The worker itself: calls to its own shards go there directly.
+    pub worker: Weak<Worker>,
 }
 
 impl WorkerPeers {
-    fn own(&self) -> Option<Rc<Worker>> {
-        self.worker.get().and_then(Weak::upgrade)
-    }
-
     async fn deliver(&self, shard: ShardId, call: PeerCall) -> PeerReply {
-        let Some(own) = self.own() else {
+        let Some(own) = self.worker.upgrade() else {
             return PeerReply::Failed("the worker has ended".into());
         };
         let owner = own.shared.owner(shard);

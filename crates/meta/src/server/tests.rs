@@ -1,6 +1,7 @@
 //! A real server on a temporary volume, talked to by a client that knows nothing but the protocol.
 
 mod client;
+mod failing;
 mod serving;
 
 use super::*;
@@ -26,7 +27,12 @@ struct Site {
 impl Site {
     fn new(shards: u16) -> Site {
         let directory = tempfile::tempdir().unwrap();
-        let volume = VolumeDir::new(directory.path().join("volume"));
+        let volume = directory.path().join("volume");
+        Site::in_directory(directory, volume, shards)
+    }
+
+    fn in_directory(directory: tempfile::TempDir, volume: PathBuf, shards: u16) -> Site {
+        let volume = VolumeDir::new(volume);
         let settings = VolumeSettings {
             id: VolumeId(varve_world::random::bytes()),
             name: "test".into(),

@@ -15,12 +15,12 @@ use crate::shards::{Peers, Shard, ShardConfig, TableConfig};
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::any::Any;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -28,6 +28,9 @@ use varve_types::{InodeId, SessionId, ShardId};
 
 /// Shards that one worker opens or closes at a time: mostly waiting for the store, and each holds a few descriptors.
 const OPENING_MAX: usize = 8;
+
+/// Between two attempts to open a shard whose store fails.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the first worker looks for sessions whose grace is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -42,12 +45,18 @@ pub struct WorkerConfig {
     pub command: watch::Receiver<Command>,
     pub unix: Option<(PathBuf, u32)>,
     pub tcp: Option<SocketAddr>,
-    /// Of all its shards, but for their numbers.
+    pub tables: TableLimits,
+    pub measure: bool,
+}
+
+/// What the shards of a worker are opened with.
+#[derive(Clone)]
+pub struct TableLimits {
+    /// That of every shard, but for its number.
     pub table: TableConfig,
     /// Of each shard.
     pub cache_bytes_max: usize,
     pub names_max: usize,
-    pub measure: bool,
 }
 
 pub struct Worker {
@@ -57,6 +66,8 @@ pub struct Worker {
     pub in_flight: InFlight,
     board: Arc<Board>,
     inboxes: Vec<mpsc::Sender<Message>>,
+    peers: Rc<dyn Peers>,
+    tables: TableLimits,
     shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
@@ -70,6 +81,11 @@ impl Worker {
     /// The shard, if this worker owns it and it is open.
     pub fn shard(&self, shard: ShardId) -> Option<Rc<Shard>> {
         self.shards.borrow().get(&shard).cloned()
+    }
+
+    /// Whether the shard is this worker's, open or not.
+    pub fn owns(&self, shard: ShardId) -> bool {
+        shard.0 < self.shared.settings.shards.get() && self.shared.owner(shard) == self.index
     }
 
     /// Waits until the shard is open; for ever if it is another worker's.
@@ -174,19 +190,41 @@ impl Worker {
         }
     }
 
-    async fn open_shards(self: &Rc<Self>, peers: Rc<dyn Peers>, config: &WorkerConfig) -> Result<(), String> {
-        let own = self.shared.settings.shards.all().filter(|shard| self.shared.owner(*shard) == self.index);
-        stream::iter(own.map(Ok))
-            .try_for_each_concurrent(OPENING_MAX, |id| {
-                let opening = Shard::open(self.shard_config(id, Rc::clone(&peers), config));
-                async move {
-                    let shard = opening.await.map_err(|error| format!("shard {id} cannot be opened: {error}"))?;
-                    self.shards.borrow_mut().insert(id, shard);
-                    self.changed.notify_waiters();
-                    Ok(())
+    /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
+    /// that. Until then its calls are answered Busy. `failed` may be another call's discovery too.
+    pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
+        let id = failed.id();
+        let mut shards = self.shards.borrow_mut();
+        if !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
+            return;
+        }
+        shards.remove(&id);
+        let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
+        self.spawn(async move {
+            if let Err(error) = failed.close().await {
+                tracing::debug!("shard {id} was not closed well: {error}");
+            }
+            while !*worker.stop.borrow() {
+                match worker.open_shard(id).await {
+                    Ok(()) => return tracing::info!("shard {id} is open again"),
+                    Err(reason) => tracing::error!("{reason}"),
                 }
-            })
-            .await
+                tokio::time::sleep(REOPEN_PAUSE).await;
+            }
+        });
+    }
+
+    async fn open_shard(&self, id: ShardId) -> Result<(), String> {
+        let opening = Shard::open(self.shard_config(id));
+        let shard = opening.await.map_err(|error| format!("shard {id} cannot be opened: {error}"))?;
+        self.shards.borrow_mut().insert(id, shard);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn open_shards(&self) -> Result<(), String> {
+        let own = self.shared.settings.shards.all().filter(|shard| self.shared.owner(*shard) == self.index);
+        stream::iter(own.map(Ok)).try_for_each_concurrent(OPENING_MAX, |id| self.open_shard(id)).await
     }
 
     /// Closes what is open, all of it even where some fail; the first failure is told.
@@ -201,17 +239,17 @@ impl Worker {
         closed.into_iter().collect()
     }
 
-    fn shard_config(&self, id: ShardId, peers: Rc<dyn Peers>, config: &WorkerConfig) -> ShardConfig {
+    fn shard_config(&self, id: ShardId) -> ShardConfig {
         ShardConfig {
             id,
             settings: self.shared.settings.clone(),
             volume: self.shared.volume.clone(),
-            table: TableConfig { shard: id, ..config.table.clone() },
-            peers,
+            table: TableConfig { shard: id, ..self.tables.table.clone() },
+            peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
             open_files: self.shared.open_files.clone(),
-            cache_bytes_max: config.cache_bytes_max,
-            names_max: config.names_max,
+            cache_bytes_max: self.tables.cache_bytes_max,
+            names_max: self.tables.names_max,
         }
     }
 }
@@ -257,8 +295,9 @@ pub fn run(config: WorkerConfig) {
 }
 
 async fn live(mut config: WorkerConfig) -> Result<(), String> {
-    let peers = Rc::new(WorkerPeers { inboxes: config.inboxes.clone(), worker: OnceCell::new() });
-    let worker = Rc::new(Worker {
+    let worker = Rc::new_cyclic(|own: &Weak<Worker>| Worker {
+        peers: Rc::new(WorkerPeers { inboxes: config.inboxes.clone(), worker: own.clone() }),
+        tables: config.tables.clone(),
         index: config.index,
         shared: Arc::clone(&config.shared),
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
@@ -272,14 +311,12 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         stop: watch::Sender::new(false),
         end: RefCell::default(),
     });
-    let set = peers.worker.set(Rc::downgrade(&worker));
-    debug_assert!(set.is_ok(), "a worker is made once");
     // Messages are taken from the start: what a shard finds in its log, it may have to ask of another worker's.
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
 
-    let opening = AssertUnwindSafe(open(&worker, peers, &config)).catch_unwind();
+    let opening = AssertUnwindSafe(open(&worker, &config)).catch_unwind();
     let opened = tokio::select! {
         opened = opening => opened.unwrap_or_else(|panic| Err(broken(worker.index, panic))),
         ended = worker.ended() => return ended,
@@ -294,8 +331,8 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
 }
 
 /// Opens the shards and listens.
-async fn open(worker: &Rc<Worker>, peers: Rc<dyn Peers>, config: &WorkerConfig) -> Result<(), String> {
-    worker.open_shards(peers, config).await?;
+async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> {
+    worker.open_shards().await?;
     let cannot = |error: std::io::Error| format!("worker {} cannot listen: {error}", worker.index);
     let listeners = listener::listen(config.unix.as_ref(), config.tcp).map_err(cannot)?;
     let address = listeners.address().map_err(cannot)?;

@@ -1,0 +1,83 @@
+//! A store that fails for a while.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use varve_types::InodeId;
+use varve_wire::NewNode;
+
+/// A file system of a few MiB, mounted for as long as this lives.
+struct SmallStore<'a>(&'a Path);
+
+impl SmallStore<'_> {
+    /// `None` where this user may not mount.
+    fn mount(at: &Path) -> Option<SmallStore<'_>> {
+        std::fs::create_dir_all(at).unwrap();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m,mode=755", "varve-test"]).arg(at).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
+    }
+}
+
+impl Drop for SmallStore<'_> {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+/// A full store makes calls fail; once there is room the shard is opened again by itself, and what was acknowledged is
+/// there.
+#[test]
+fn a_shard_whose_store_was_full_serves_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small) else { return };
+    let site = Site::in_directory(directory, small.join("volume"), 1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let create = |number: u32| Call::Create {
+        parent: InodeId::ROOT.0,
+        name: number.to_string().into_bytes(),
+        node: NewNode::Symlink { target: vec![b'x'; 4000] },
+        mode: 0o777,
+        open: false,
+    };
+    let filler = small.join("filler");
+    let mut written = std::fs::File::create(&filler).unwrap();
+    while written.write_all(&[0; 4096]).is_ok() {}
+    drop(written);
+    let mut acknowledged = BTreeSet::new();
+    let mut numbers = 0..;
+    let failure = loop {
+        let number = numbers.next().unwrap();
+        match client.call(0, create(number)) {
+            Ok(_) => {
+                acknowledged.insert(number);
+            }
+            Err(failure) => break failure,
+        }
+    };
+    assert!(matches!(failure, Failure::Server { .. } | Failure::Errno(_) | Failure::Busy), "{failure:?}");
+    std::fs::remove_file(&filler).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let number = numbers.next().unwrap();
+        match client.call(0, create(number)) {
+            Ok(_) => {
+                acknowledged.insert(number);
+                break;
+            }
+            Err(failure) => assert!(Instant::now() < deadline, "{failure:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for number in acknowledged {
+        let found = client.call(0, Call::Lookup { parent: InodeId::ROOT.0, name: number.to_string().into_bytes() });
+        assert!(found.is_ok(), "{number}: {found:?}");
+    }
+    server.stop(STOP).unwrap();
+    let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
+    assert!(report.is_sound(), "{:#?}", report.findings);
+}

@@ -48,6 +48,7 @@ pub enum Command {
     Status(commands::status::Arguments),
     Info(commands::info::Arguments),
     Stats(commands::stats::Arguments),
+    Fsck(commands::fsck::Arguments),
     Bench(commands::bench::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),

@@ -62,6 +62,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Status(arguments) => commands::status::run(arguments, &output),
         Command::Info(arguments) => commands::info::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),
+        Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments, &output),

@@ -76,6 +76,10 @@ impl Problem {
         Problem { next: Some(next.into()), ..self }
     }
 
+    pub fn exits(self, exit: Exit) -> Problem {
+        Problem { exit, ..self }
+    }
+
     pub fn exit(&self) -> Exit {
         self.exit
     }

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod format;
+pub mod fsck;
 pub mod info;
 pub mod man;
 pub mod mount;

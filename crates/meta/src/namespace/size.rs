@@ -86,7 +86,7 @@ impl Rule for UnsettleSize {
     }
 }
 
-/// The writer is done for now: the size and mtime that the backing file has.
+/// The writer is done until it unsettles again: the size and mtime that the backing file has.
 #[derive(Clone, Debug)]
 pub struct SettleSize {
     pub at: At,

@@ -111,9 +111,10 @@ impl Shard {
     /// Writes what is decided, fsyncs, and closes the table. Requests that come later fail.
     pub async fn close(self: Rc<Self>) -> Result<(), ShardError> {
         let batch = self.state.borrow().open.number;
-        self.work.notify_one();
-        self.appended(batch).await?;
-        self.sync().await?;
+        let written = match self.appended(batch).await {
+            Ok(()) => self.sync().await,
+            Err(refusal) => Err(refusal),
+        };
         {
             let mut state = self.state.borrow_mut();
             state.closing = true;
@@ -121,7 +122,10 @@ impl Shard {
         }
         self.work.notify_one();
         self.changed.notify_waiters();
-        Ok(self.table.close().await?)
+        // A table that failed is closed too, or its tasks would outlive it.
+        let closed = self.table.close().await;
+        written?;
+        Ok(closed?)
     }
 
     pub fn end_session(self: &Rc<Self>, session: SessionId) {

@@ -245,7 +245,7 @@ impl Shard {
                 .then(|| HashRange { first: NameHash(range.last.0 + 1), last: NameHash::LAST });
             for stale in [below, above].into_iter().flatten() {
                 if let Err(refusal) = shard.delete_entries(directory, stale).await {
-                    tracing::warn!("shard {}: moved rows of directory {directory} stay for now: {refusal}", shard.id);
+                    tracing::warn!("shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}", shard.id);
                 }
             }
         });
@@ -396,10 +396,14 @@ impl Shard {
         match depth {
             None => PeerReply::Absent,
             // Partition `index` was cut off at the depth of its highest bit.
-            Some(depth) if index.depth_of_cut() < depth => match self.sync().await {
-                Ok(()) => PeerReply::Split(SplitState::Committed),
-                Err(refusal) => super::fetch::peer_reply(refusal),
-            },
+            Some(depth) if index.depth_of_cut() < depth => {
+                // The commit may be decided and not yet in the log.
+                let batch = self.state.borrow().open.number;
+                match self.done_when_durable(batch).await {
+                    PeerReply::Done => PeerReply::Split(SplitState::Committed),
+                    failed => failed,
+                }
+            }
             Some(_) => {
                 tokio::task::spawn_local(self.clone().split(directory));
                 PeerReply::Split(SplitState::Pending)

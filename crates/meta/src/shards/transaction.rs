@@ -332,8 +332,16 @@ impl Shard {
             state.transactions.undecided.remove(&transaction);
             state.transactions.decided.contains_key(&transaction)
         };
-        if decided && let Err(refusal) = self.sync().await {
-            return PeerReply::Failed(refusal.to_string());
+        if decided {
+            // The decision may be made and not yet in the log.
+            let batch = self.state.borrow().open.number;
+            let durable = match self.appended(batch).await {
+                Ok(()) => self.sync().await,
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = durable {
+                return PeerReply::Failed(refusal.to_string());
+            }
         }
         PeerReply::Committed(decided)
     }

@@ -10,6 +10,7 @@
 #![allow(dead_code, reason = "each suite uses its part")]
 
 pub mod mounted;
+pub mod process;
 pub mod random;
 pub mod tree;
 

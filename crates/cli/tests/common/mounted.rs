@@ -1,8 +1,10 @@
 //! A volume, its server and its mount, as processes of the real program.
 
-use super::{SHORT, on_plain_directory, run, scratch, until, varve, wait};
+use super::process::{Launcher, Process};
+use super::{SHORT, on_plain_directory, run, scratch, until, varve};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A server or mount that has not answered by then never will.
@@ -12,19 +14,21 @@ const END: Duration = Duration::from_secs(60);
 
 /// A formatted store in a directory of its own.
 pub struct Volume {
+    launcher: Arc<Launcher>,
     directory: tempfile::TempDir,
 }
 
 impl Volume {
     /// Formats one with the flags given.
     pub fn format(flags: &[&str]) -> Volume {
+        let launcher = Arc::new(Launcher::start());
         let directory = scratch();
         let mut command = varve();
         command.arg("format").arg(directory.path().join("store")).args(flags);
         run(&mut command, SHORT).succeeded("varve format");
         std::fs::create_dir(directory.path().join("mnt")).expect("a directory to mount on");
         std::fs::create_dir(directory.path().join("sockets")).expect("a directory for sockets");
-        Volume { directory }
+        Volume { launcher, directory }
     }
 
     pub fn store(&self) -> PathBuf {
@@ -45,8 +49,8 @@ impl Volume {
     pub fn serve(&self, flags: &[&str]) -> Server {
         let mut command = varve();
         command.arg("serve").arg(self.store()).arg("--unix-dir").arg(self.beside("sockets")).args(flags);
-        let process = Process::start(command, &self.beside("server.log"));
-        let mut server = Server { process };
+        let process = Process::start(&self.launcher, &command, &self.beside("server.log"));
+        let server = Server { process };
         until("the server serves", START, || {
             server.process.expect_alive();
             self.server_pid() == Some(server.pid())
@@ -63,7 +67,17 @@ impl Volume {
 
     /// Mounts it, in the foreground of a child process, and waits until it answers.
     pub fn mount(&self, flags: &[&str]) -> Mount {
-        Mount::start(&self.store(), &self.mount_point(), flags, &self.beside("mount.log"))
+        let directory = self.mount_point();
+        let mut command = varve();
+        command.arg("mount").arg(self.store()).arg(&directory).arg("-f").args(flags);
+        let process = Process::start(&self.launcher, &command, &self.beside("mount.log"));
+        let mount = Mount { directory, process };
+        until("the mount answers", START, || {
+            mount.process.expect_alive();
+            is_mounted(&mount.directory)
+        });
+        std::fs::metadata(&mount.directory).expect("a mount that is there answers");
+        mount
     }
 
     /// Mounts it, or makes the plain directory that `VARVE_E2E_ON=plain` asks for.
@@ -97,7 +111,7 @@ pub struct Server {
 
 impl Server {
     pub fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.process.pid()
     }
 
     /// kill -9.
@@ -107,7 +121,8 @@ impl Server {
 
     /// SIGTERM; the server must end with 0.
     pub fn stop(mut self) {
-        self.process.terminate("the server");
+        self.process.signal(rustix::process::Signal::TERM);
+        self.process.expect_end("the server", END);
     }
 }
 
@@ -117,21 +132,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    pub fn start(store: &Path, directory: &Path, flags: &[&str], log: &Path) -> Mount {
-        let mut command = varve();
-        command.arg("mount").arg(store).arg(directory).arg("-f").args(flags);
-        let process = Process::start(command, log);
-        let mut mount = Mount { directory: directory.to_owned(), process };
-        until("the mount answers", START, || {
-            mount.process.expect_alive();
-            is_mounted(&mount.directory)
-        });
-        std::fs::metadata(directory).expect("a mount that is there answers");
-        mount
-    }
-
     pub fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.process.pid()
     }
 
     /// kill -9 of the mount's process, and the clean-up that an administrator would do.
@@ -146,13 +148,13 @@ impl Mount {
         command.arg("umount").arg(&self.directory);
         run(&mut command, END).succeeded("varve umount");
         assert!(!is_mounted(&self.directory), "{} is still mounted", self.directory.display());
-        let status = wait(&mut self.process.child, END).expect("the mount's process ends after the unmount");
-        assert!(status.success(), "the mount's process ended with {status}\n{}", self.process.log());
+        self.process.expect_end("the mount's process", END);
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        // Before its process is killed: what is open on it then fails at once.
         detach(&self.directory);
     }
 }
@@ -173,61 +175,6 @@ pub fn detach(directory: &Path) {
         if !umount.status().is_ok_and(|status| status.success()) {
             // The user's own way, for suites that do not run as root. Whether it worked shows in `is_mounted`.
             let _ = fusermount.status();
-        }
-    }
-}
-
-/// A child that does not outlive its guard.
-struct Process {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    fn start(mut command: Command, log: &Path) -> Process {
-        let file = std::fs::File::options().create(true).append(true).open(log).expect("a log beside the store");
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().expect("a descriptor more"))
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-        Process { child, log: log.to_owned() }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn expect_alive(&mut self) {
-        if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-            panic!("the process ended with {status} before it was ready\n{}", self.log());
-        }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("a child can be killed");
-        self.child.wait().expect("a killed child ends");
-    }
-
-    fn terminate(&mut self, what: &str) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a child can be signalled");
-        let status = wait(&mut self.child, END).unwrap_or_else(|| panic!("{what} has not stopped\n{}", self.log()));
-        assert!(status.success(), "{what} ended with {status}\n{}", self.log());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(40).collect();
-            eprintln!("--- {}", self.log.display());
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
-        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
-            self.kill();
         }
     }
 }

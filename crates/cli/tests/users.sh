@@ -1,0 +1,49 @@
+#!/bin/bash
+# Two users and one volume: who made it serves and mounts it without root, the other is refused.
+# usage (as root, in a mount namespace of its own): users.sh VARVE DIRECTORY
+set -euo pipefail
+varve=$1
+here=$2
+
+# A device of our own that everybody may open, in place of one that may be root's alone.
+mknod "$here/fuse" c 10 229
+chmod 666 "$here/fuse"
+mount --bind "$here/fuse" /dev/fuse
+
+owner() {
+  setpriv --reuid=65534 --regid=65534 --clear-groups \
+    env -i PATH=/usr/bin:/bin HOME=/nonexistent XDG_RUNTIME_DIR="$here/run" "$@"
+}
+stranger() {
+  setpriv --reuid=1 --regid=1 --clear-groups \
+    env -i PATH=/usr/bin:/bin HOME=/nonexistent XDG_RUNTIME_DIR="$here/other" "$@"
+}
+fails() {
+  if "$@"; then
+    echo "should have failed: $*" >&2
+    exit 1
+  fi
+}
+trap 'umount -l "$here/mnt" 2>/dev/null || true' EXIT
+
+install -d -o 65534 -g 65534 "$here/store" "$here/mnt" "$here/run"
+install -d -o 1 -g 1 "$here/other" "$here/other/mnt"
+cd /
+
+owner "$varve" format "$here/store" --shards 4
+owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log" || {
+  cat "$here/run/mount.log" >&2
+  exit 1
+}
+owner sh -c "echo mine > $here/mnt/file && chmod 600 $here/mnt/file && cat $here/mnt/file"
+[ "$(owner stat -c %u:%g "$here/mnt/file")" = 65534:65534 ]
+# What the owner has mounted is the owner's alone, and so is the key to the volume.
+fails stranger cat "$here/mnt/file"
+fails stranger "$varve" status "$here/store"
+fails stranger "$varve" mount "$here/store" "$here/other/mnt" --log-file "$here/other/mount.log"
+owner "$varve" umount "$here/mnt"
+fails stranger "$varve" serve "$here/store"
+owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log"
+[ "$(owner cat "$here/mnt/file")" = mine ]
+owner "$varve" umount "$here/mnt"
+echo "all is well"

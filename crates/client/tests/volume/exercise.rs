@@ -115,7 +115,7 @@ fn a_file_reads_as_it_was_written() {
     let site = Site::new(4);
     let _server = site.serve();
     let fs = site.connect();
-    let (seeds, steps) = if std::env::var_os("VARVE_SOAK").is_some() { (1000, 500) } else { (12, 60) };
+    let (seeds, steps) = if std::env::var_os("VARVE_SOAK").is_some() { (150, 300) } else { (12, 60) };
     for seed in 1..=seeds {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let text = format!("f{seed}");
@@ -145,7 +145,7 @@ fn threads_share_a_directory() {
     let site = Site::new(8);
     let _server = site.serve();
     let fs = site.connect();
-    let steps = if std::env::var_os("VARVE_SOAK").is_some() { 5000 } else { 120 };
+    let steps = if std::env::var_os("VARVE_SOAK").is_some() { 3000 } else { 120 };
     let threads: Vec<_> = (0..4u64)
         .map(|thread| {
             let fs = Arc::clone(&fs);

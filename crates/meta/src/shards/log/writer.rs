@@ -157,12 +157,13 @@ impl Log {
             state.fail(failure.clone());
             state.status()
         };
-        self.progress.send_modify(|progress| {
-            progress.failure.get_or_insert(failure);
-        });
+        // SlateDB first: who is told that a sync failed finds the database closed.
         if let Err(status) = status {
             self.notify(WalEvent::WalClosed(status));
         }
+        self.progress.send_modify(|progress| {
+            progress.failure.get_or_insert(failure);
+        });
     }
 
     pub(super) fn notify(&self, event: WalEvent) {

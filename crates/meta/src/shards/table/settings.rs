@@ -20,13 +20,14 @@ use varve_world::volume_dir::VolumeDir;
 
 /// Bytes of log that a shard may always hold in its memtable. Together with [`MEMTABLES_BYTES_MAX`] it says that 64
 /// shards under load at once have memtables of this size.
-pub const MEMTABLE_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
+pub const MEMTABLE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
 
 /// A memtable becomes a table at this size even when others need little: larger ones would make fewer tables to merge,
 /// but are slower to write to, and more is replayed at an opening.
 pub const MEMTABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes in the memtables of a process from which on those above their share become tables.
-pub const MEMTABLES_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Bytes in the memtables of a process from which on those above their share become tables. As much log is replayed
+/// after a crash, at some 40 MiB/s a processor.
+pub const MEMTABLES_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Unflushed memtables of a shard that may pile up behind a slow store before writes wait.
 const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
 /// How often an idle table looks whether another owner has taken it over. What its own compaction changes it takes over

@@ -5,6 +5,7 @@ use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 mod killed;
+mod measured;
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -15,11 +16,15 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with_shards(2)
+    }
+
+    fn with_shards(shards: u16) -> World {
         let directory = tempfile::tempdir().unwrap();
         let settings = VolumeSettings {
             id: VolumeId([1; 16]),
             name: "test".into(),
-            shards: ShardCount::new(2).unwrap(),
+            shards: ShardCount::new(shards).unwrap(),
             split_threshold: 8_000,
             inline_limit: 65_536,
             sync_interval: LONG,

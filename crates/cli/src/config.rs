@@ -46,10 +46,7 @@ fn name_variables(command: Command, prefix: &str) -> Command {
 
 /// `--help` and `--version` are questions, not settings.
 fn is_ours_alone(arg: &Arg) -> bool {
-    matches!(
-        arg.get_action(),
-        ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
-    )
+    matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
 }
 
 /// A switch reads `1`, `yes` or `on` from the environment as well as `true`.
@@ -121,9 +118,8 @@ fn merge(mut command: Command, table: Table, prefix: &str, path: &Path) -> Resul
         else {
             return Err(unknown(place(), &key, &known_keys(&command)));
         };
-        let values = texts(&value).ok_or_else(|| {
-            Problem::usage(place()).because("a date or an array of arrays is no value of a flag")
-        })?;
+        let values = texts(&value)
+            .ok_or_else(|| Problem::usage(place()).because("a date or an array of arrays is no value of a flag"))?;
         command = command.mut_arg(id, |arg| arg.default_values(values));
     }
     Ok(command)

@@ -71,7 +71,9 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
 
 fn listen_to_logs(global: &Global) -> Result<()> {
     let filter = EnvFilter::builder().parse(&global.log).map_err(|error| {
-        Problem::usage(format!("--log {}", global.log)).caused_by(&error).next("Say a level, such as info, or crate=level.")
+        Problem::usage(format!("--log {}", global.log))
+            .caused_by(&error)
+            .next("Say a level, such as info, or crate=level.")
     })?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     Ok(())

@@ -51,7 +51,8 @@ impl fmt::Display for Bytes {
     /// The largest binary unit that leaves a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-        let (unit, scale) = units.into_iter().find(|(_, scale)| self.0 >= *scale && self.0 % scale == 0).unwrap_or(("B", 1));
+        let (unit, scale) =
+            units.into_iter().find(|(_, scale)| self.0 >= *scale && self.0.is_multiple_of(*scale)).unwrap_or(("B", 1));
         write!(f, "{}{unit}", self.0 / scale)
     }
 }

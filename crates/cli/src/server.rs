@@ -41,9 +41,8 @@ impl ServerFlags {
         }
         config.workers = config.workers.min(WORKERS_MAX);
         if let Some(directory) = &self.unix_dir {
-            let failed = |error: std::io::Error| {
-                Problem::usage(format!("--unix-dir {}", directory.display())).caused_by(&error)
-            };
+            let failed =
+                |error: std::io::Error| Problem::usage(format!("--unix-dir {}", directory.display())).caused_by(&error);
             config.unix_directory = Some(std::path::absolute(directory).map_err(failed)?);
         }
         config.cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);

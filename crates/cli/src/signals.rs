@@ -14,13 +14,14 @@ pub fn on_stop(asked: impl Fn() + Send + 'static) -> Result<()> {
     };
     // `asked` runs outside the runtime: what it stops may have one of its own.
     let listen = move || {
-        while runtime.block_on(async {
-            tokio::select! {
-                more = terminate.recv() => more,
-                more = interrupt.recv() => more,
-            }
-        })
-        .is_some()
+        while runtime
+            .block_on(async {
+                tokio::select! {
+                    more = terminate.recv() => more,
+                    more = interrupt.recv() => more,
+                }
+            })
+            .is_some()
         {
             asked();
         }

@@ -157,7 +157,8 @@ fn status_shows_the_server_and_notices_its_death() {
 #[test]
 fn metrics_are_served_when_asked_for() {
     let volume = Volume::format(&["--shards", "4"]);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     let server = volume.serve(&["--metrics", &format!("127.0.0.1:{port}")]);
     outcome(&["status", text(&volume.store())]).succeeded("status");
     let mut page = String::new();

@@ -53,11 +53,15 @@ fn pjdfstest_fails_only_what_is_known() {
         count("skipped")
     );
     let fine = ["ok", "failed as expected", "skipped"];
-    let wrong: Vec<String> =
-        results.iter().filter(|(_, result)| !fine.contains(*result)).map(|(name, result)| format!("{name}: {result}")).collect();
+    let wrong: Vec<String> = results
+        .iter()
+        .filter(|(_, result)| !fine.contains(*result))
+        .map(|(name, result)| format!("{name}: {result}"))
+        .collect();
     assert!(wrong.is_empty(), "{}\n\n{}", wrong.join("\n"), outcome.stdout);
     assert!(outcome.status.success() && count("ok") > 300, "{}\n{}", outcome.stdout, outcome.stderr);
     place.end();
+    volume.expect_sound();
 }
 
 /// What Varve has of what POSIX leaves open, two users of every Debian, and what is expected to fail.
@@ -83,7 +87,9 @@ fn fsx_finds_every_byte() {
     let operations = if soak() { 1_000_000 } else { 8_000 };
     let volume = Volume::format(&[]);
     let place = volume.place();
-    for (name, length, size_max) in [("inline", 20_000, 6_000), ("grows", 100_000, 30_000), ("large", 4_000_000, 200_000)] {
+    for (name, length, size_max) in
+        [("inline", 20_000, 6_000), ("grows", 100_000, 30_000), ("large", 4_000_000, 200_000)]
+    {
         let settings = volume.beside(&format!("fsx-{name}.toml"));
         let text = format!(
             "flen = {length}\n[opsize]\nmax = {size_max}\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\n\
@@ -99,4 +105,5 @@ fn fsx_finds_every_byte() {
         }
     }
     place.end();
+    volume.expect_sound();
 }

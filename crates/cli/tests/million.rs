@@ -34,7 +34,8 @@ fn name(file: usize) -> String {
 
 /// A client of the volume's server.
 fn connect(volume: &Volume) -> Library {
-    let file_system = FileSystem::connect(ClientConfig::new(VolumeDir::new(volume.store()))).expect("the server answers");
+    let file_system =
+        FileSystem::connect(ClientConfig::new(VolumeDir::new(volume.store()))).expect("the server answers");
     Library::new(file_system, caller())
 }
 
@@ -75,6 +76,7 @@ fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
     expect_all(&library);
     now(library.file_system().shutdown()).expect("a session ends");
     server.stop();
+    volume.expect_sound();
 }
 
 fn create_all(file_system: &Arc<FileSystem>) {

@@ -65,11 +65,13 @@ fn a_source_tree_survives_tar_cp_and_rsync() {
     must(Command::new("rm").arg("-rf").arg(&unpacked));
     assert!(!unpacked.exists(), "rm -rf leaves nothing");
     place.end();
+    volume.expect_sound();
 }
 
 /// rsync brings a damaged copy back, and finds nothing to do the second time.
 fn synchronise(sources: &Sources, copy: &Path) {
-    let names: Vec<&Vec<u8>> = sources.manifest.iter().filter(|(_, entry)| entry.size > 0).map(|(name, _)| name).collect();
+    let names: Vec<&Vec<u8>> =
+        sources.manifest.iter().filter(|(_, entry)| entry.size > 0).map(|(name, _)| name).collect();
     for name in names.iter().step_by(names.len() / 200 + 1) {
         let path = copy.join(String::from_utf8_lossy(name).as_ref());
         std::fs::remove_file(&path).unwrap_or_else(|error| panic!("cannot remove {}: {error}", path.display()));
@@ -127,6 +129,7 @@ fn git_works_on_the_volume() {
     };
     tree::assert_equal("git clone", &content(&sources.manifest), &content(&tree::manifest(&clone, false)));
     place.end();
+    volume.expect_sound();
 }
 
 /// cargo builds a crate whose sources and target directory lie on the volume; a second build finds nothing to do.
@@ -154,6 +157,7 @@ fn cargo_builds_on_the_volume() {
     cargo(&["test", "--quiet"]);
     cargo(&["clean"]);
     place.end();
+    volume.expect_sound();
 }
 
 /// Two processes write one SQLite database in WAL mode (shared memory, byte-range locks); no row is lost.
@@ -195,4 +199,5 @@ db.close()
     let bytes: u32 = (0..ROWS).map(|row| 2 * (row % 700)).sum();
     assert_eq!(found.trim(), format!("ok ({}, {}, {bytes})", 2 * ROWS, 2 * ROWS));
     place.end();
+    volume.expect_sound();
 }

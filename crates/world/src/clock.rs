@@ -63,9 +63,7 @@ pub fn timestamp(time: SystemTime) -> Timestamp {
             let before = error.duration();
             match before.subsec_nanos() {
                 0 => Timestamp { seconds: -(before.as_secs() as i64), nanoseconds: 0 },
-                nanos => {
-                    Timestamp { seconds: -(before.as_secs() as i64) - 1, nanoseconds: 1_000_000_000 - nanos }
-                }
+                nanos => Timestamp { seconds: -(before.as_secs() as i64) - 1, nanoseconds: 1_000_000_000 - nanos },
             }
         }
     }

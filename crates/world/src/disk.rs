@@ -63,18 +63,14 @@ impl Exclusive {
         for path in [&first, &second, &name] {
             remove_published(path).or_else(ignore_absent)?;
         }
-        Ok(published.is_ok()
-            && holds_first
-            && refused.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists))
+        Ok(published.is_ok() && holds_first && refused.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists))
     }
 
     /// Gives the complete and fsynced file `temporary` the name `name`, in the same directory, unless it is taken
     /// (`AlreadyExists`; the temporary file is still there then).
     fn publish(self, temporary: &Path, name: &Path) -> io::Result<()> {
         match self {
-            Exclusive::RenameNoReplace => {
-                rustix::fs::renameat_with(CWD, temporary, CWD, name, RenameFlags::NOREPLACE)?
-            }
+            Exclusive::RenameNoReplace => rustix::fs::renameat_with(CWD, temporary, CWD, name, RenameFlags::NOREPLACE)?,
             Exclusive::Link => {
                 rustix::fs::linkat(CWD, temporary, CWD, name, AtFlags::empty())?;
                 std::fs::remove_file(temporary)?;

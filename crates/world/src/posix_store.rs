@@ -105,7 +105,10 @@ impl PosixStore {
     }
 
     /// Runs `work`, which blocks, where it holds up nobody.
-    async fn off_thread<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let inner = self.inner.clone();
         off_thread(move || work(&inner)).await
     }
@@ -177,7 +180,10 @@ impl ObjectStore for PosixStore {
         self.read(location, options).await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<ObjectPath>>) -> BoxStream<'static, Result<ObjectPath>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<ObjectPath>>,
+    ) -> BoxStream<'static, Result<ObjectPath>> {
         let store = self.clone();
         locations
             .and_then(move |location| {

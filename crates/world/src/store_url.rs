@@ -22,11 +22,7 @@ impl StoreUrl {
         let known = LATER_SCHEMES.iter().any(|later| scheme.eq_ignore_ascii_case(later));
         if !scheme.eq_ignore_ascii_case("file") {
             let (scheme, text) = (scheme.to_owned(), text.to_owned());
-            return Err(if known {
-                StoreUrlError::Later { scheme }
-            } else {
-                StoreUrlError::Scheme { scheme, text }
-            });
+            return Err(if known { StoreUrlError::Later { scheme } } else { StoreUrlError::Scheme { scheme, text } });
         }
         let path = rest.strip_prefix("localhost").unwrap_or(rest);
         if !path.starts_with('/') {

@@ -83,5 +83,6 @@ fn read(path: &PathBuf) -> Result<Report> {
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| Problem::new(format!("cannot write {}", path.display())).caused_by(&error))
+    std::fs::write(path, text)
+        .map_err(|error| Problem::new(format!("cannot write {}", path.display())).caused_by(&error))
 }

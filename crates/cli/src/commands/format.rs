@@ -110,9 +110,7 @@ fn explain(directory: &Path, error: &FormatError) -> Problem {
     let problem = Problem::new(format!("cannot format {}", directory.display())).caused_by(error);
     match error {
         FormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
-        FormatError::VolumeExists { .. } => {
-            problem.next("To destroy that volume and all it holds, add --force twice.")
-        }
+        FormatError::VolumeExists { .. } => problem.next("To destroy that volume and all it holds, add --force twice."),
         FormatError::Locked(_) => problem.next("Unmount it or stop its server, then format again."),
         FormatError::Settings(_) | FormatError::Io { .. } => problem,
     }

@@ -61,9 +61,9 @@ struct Shown<'a> {
 pub fn run(arguments: &Arguments, log: &str, output: &Output) -> Result<Exit> {
     let options = Options::parse(arguments)?;
     let volume = VolumeDir::new(options.store.clone());
-    let settings = volume.read_settings().map_err(|error| {
-        Problem::new(format!("cannot mount {}", options.store.display())).caused_by(&error)
-    })?;
+    let settings = volume
+        .read_settings()
+        .map_err(|error| Problem::new(format!("cannot mount {}", options.store.display())).caused_by(&error))?;
     if arguments.in_background {
         let waiting = background::begin()?;
         let mount = match start(&options, arguments, volume) {

@@ -29,7 +29,8 @@ fn what_is_no_size_is_refused() {
 
 #[test]
 fn durations_are_read() {
-    let cases = [("0", 0), ("250us", 250), ("5ms", 5_000), ("5s", 5_000_000), ("1.5s", 1_500_000), ("2min", 120_000_000)];
+    let cases =
+        [("0", 0), ("250us", 250), ("5ms", 5_000), ("5s", 5_000_000), ("1.5s", 1_500_000), ("2min", 120_000_000)];
     for (text, micros) in cases {
         assert_eq!(text.parse(), Ok(Span(Duration::from_micros(micros))), "{text}");
     }

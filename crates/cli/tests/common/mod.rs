@@ -156,9 +156,11 @@ pub fn tool(name: &str) -> PathBuf {
     let built = [target, &of_workspace].map(|target| target.join("tools/bin").join(name));
     let on_path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&on_path).map(|directory| directory.join(name)).collect::<Vec<_>>();
-    built.into_iter().chain(on_path).find(|path| path.is_file()).unwrap_or_else(|| {
-        panic!("{name} is not there: `make setup` builds it into target/tools/bin")
-    })
+    built
+        .into_iter()
+        .chain(on_path)
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| panic!("{name} is not there: `make setup` builds it into target/tools/bin"))
 }
 
 /// What a process keeps in memory, in bytes.

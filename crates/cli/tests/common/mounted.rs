@@ -65,6 +65,13 @@ impl Volume {
         table.get("pid")?.as_integer()?.try_into().ok()
     }
 
+    /// `varve fsck` finds no damage. Nobody may be serving.
+    pub fn expect_sound(&self) {
+        let mut command = varve();
+        command.arg("fsck").arg(self.store());
+        run(&mut command, END).succeeded("varve fsck");
+    }
+
     /// Mounts it, in the foreground of a child process, and waits until it answers.
     pub fn mount(&self, flags: &[&str]) -> Mount {
         let directory = self.mount_point();

@@ -11,7 +11,8 @@ pub fn sources(files: usize) -> Vec<PathBuf> {
     let mut crates: Vec<(u64, usize, PathBuf)> = registry().into_iter().map(|path| weigh(&path)).collect();
     // By bytes a file: many small files are what metadata is tested with.
     crates.sort();
-    let mut fillers = ["/usr/include", "/usr/share/doc", "/usr/share/perl", "/usr/lib/python3"].map(PathBuf::from).into_iter();
+    let mut fillers =
+        ["/usr/include", "/usr/share/doc", "/usr/share/perl", "/usr/lib/python3"].map(PathBuf::from).into_iter();
     let mut found = 0;
     let mut chosen = Vec::new();
     let mut candidates = crates.into_iter();
@@ -29,7 +30,8 @@ pub fn sources(files: usize) -> Vec<PathBuf> {
 fn registry() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))).expect("a home");
-    let indexes = std::fs::read_dir(home.join("registry/src")).expect("cargo has unpacked this workspace's dependencies");
+    let indexes =
+        std::fs::read_dir(home.join("registry/src")).expect("cargo has unpacked this workspace's dependencies");
     let crates = indexes.flatten().filter_map(|index| std::fs::read_dir(index.path()).ok());
     crates.flat_map(|entries| entries.flatten().map(|entry| entry.path())).filter(|path| path.is_dir()).collect()
 }
@@ -107,10 +109,12 @@ pub fn assert_equal(what: &str, expected: &Manifest, found: &Manifest) {
 }
 
 fn walk(directory: &Path, visit: &mut dyn FnMut(&Path, &std::fs::Metadata)) {
-    let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
+    let entries =
+        std::fs::read_dir(directory).unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
     for entry in entries {
         let path = entry.unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display())).path();
-        let metadata = path.symlink_metadata().unwrap_or_else(|error| panic!("cannot stat {}: {error}", path.display()));
+        let metadata =
+            path.symlink_metadata().unwrap_or_else(|error| panic!("cannot stat {}: {error}", path.display()));
         visit(&path, &metadata);
         if metadata.is_dir() {
             walk(&path, visit);

@@ -144,7 +144,9 @@ impl Shard {
         match tokio::time::timeout(APPEND_MAX, receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Refusal::Failed(format!("shard {} was closed", self.id))),
-            Err(_) => Err(Refusal::Failed(format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id))),
+            Err(_) => {
+                Err(Refusal::Failed(format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id)))
+            }
         }
     }
 

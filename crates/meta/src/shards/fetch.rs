@@ -36,17 +36,22 @@ impl Shard {
         if !self.is_loaded(directory) {
             self.load_partition(directory).await?;
         }
-        let state = self.state.borrow();
-        match self.partition_here(&state, directory) {
-            Some(row) if row.index.range(row.depth).contains(hash) => Ok(()),
-            Some(row) => {
-                let mut map = row.map.clone();
-                state.maps.get(&directory).inspect(|known| map.merge(known));
-                Err(Refusal::Moved { directory, map })
+        let newer_map = {
+            let state = self.state.borrow();
+            match self.partition_here(&state, directory) {
+                Some(row) if row.index.range(row.depth).contains(hash) => return Ok(()),
+                Some(row) => {
+                    let mut map = row.map.clone();
+                    state.maps.get(&directory).inspect(|known| map.merge(known));
+                    Some(map)
+                }
+                None => None,
             }
+        };
+        match newer_map {
+            Some(map) => Err(Refusal::Moved { directory, map }),
             None if self.id == directory.shard() => Err(Errno::ENOENT.into()),
             None => {
-                drop(state);
                 let map = self.map_from_home(directory).await?;
                 match map.shard_of(directory.shard(), hash) {
                     shard if shard == self.id => Err(Refusal::Busy),
@@ -154,7 +159,7 @@ impl Shard {
     /// Loads the partition of `directory` that is here, with its names, if there is one.
     pub(super) async fn load_partition(self: &Rc<Self>, directory: InodeId) -> Result<(), Refusal> {
         let key = Key::Partition(directory, self.index_here(directory));
-        {
+        let mine = {
             let mut state = self.state.borrow_mut();
             let known = match state.resident.seen(&key).0 {
                 Seen::Unknown => false,
@@ -164,10 +169,10 @@ impl Shard {
             if known {
                 return Ok(());
             }
-            if !state.loading.insert(directory) {
-                drop(state);
-                return self.wait_until(|state| !state.loading.contains(&directory)).await;
-            }
+            state.loading.insert(directory)
+        };
+        if !mine {
+            return self.wait_until(|state| !state.loading.contains(&directory)).await;
         }
         let loaded = self.load_partition_alone(directory, &key).await;
         self.state.borrow_mut().loading.remove(&directory);
@@ -234,7 +239,11 @@ impl Shard {
     }
 
     /// A split's target found its partition not live: the source knows whether it is.
-    async fn settle_arrival(self: &Rc<Self>, directory: InodeId, mut row: PartitionRow) -> Result<(PartitionRow, BatchNumber), Refusal> {
+    async fn settle_arrival(
+        self: &Rc<Self>,
+        directory: InodeId,
+        mut row: PartitionRow,
+    ) -> Result<(PartitionRow, BatchNumber), Refusal> {
         self.ask_source(directory, row.index).await?;
         row.state = PartitionState::Live;
         let batch = {

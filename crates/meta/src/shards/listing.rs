@@ -23,12 +23,7 @@ pub struct Page {
 impl Shard {
     /// Entries of `directory` with hashes from `from` on that are in this shard's partition, about `bytes_max` bytes of
     /// names and attributes. Shows everything that was acknowledged before.
-    pub async fn list(
-        self: &Rc<Self>,
-        directory: InodeId,
-        from: NameHash,
-        bytes_max: usize,
-    ) -> Result<Page, Refusal> {
+    pub async fn list(self: &Rc<Self>, directory: InodeId, from: NameHash, bytes_max: usize) -> Result<Page, Refusal> {
         self.check_address(Address::Name(directory, from)).await?;
         let (range, map, changed_in) = {
             let state = self.state.borrow();

@@ -28,20 +28,42 @@ pub enum PeerCall {
     /// First phase of a several-shard change: check, write the intent, fsync, lock.
     Prepare(TransactionId, IntentRow),
     /// Second phase: apply the intent or drop it; fsynced before the answer. Done twice it does nothing.
-    Resolve { transaction: TransactionId, commit: bool },
+    Resolve {
+        transaction: TransactionId,
+        commit: bool,
+    },
     /// Whether the change is committed; one that is undecided is aborted by the question.
     Outcome(TransactionId),
     /// A split is about to make this partition: the home's map must know of it before it is live.
-    LearnMap { directory: InodeId, map: PartitionMap },
+    LearnMap {
+        directory: InodeId,
+        map: PartitionMap,
+    },
     /// Split, to the target: drop what an aborted adoption left, be ready for rows.
-    AdoptBegin { directory: InodeId, index: PartitionIndex },
-    AdoptRows { directory: InodeId, changes: Vec<Change>, replies: Vec<ReplyRecord> },
+    AdoptBegin {
+        directory: InodeId,
+        index: PartitionIndex,
+    },
+    AdoptRows {
+        directory: InodeId,
+        changes: Vec<Change>,
+        replies: Vec<ReplyRecord>,
+    },
     /// All rows are sent: count them, fsync, answer the partition as it will be.
-    AdoptEnd { directory: InodeId, partition: Row },
+    AdoptEnd {
+        directory: InodeId,
+        partition: Row,
+    },
     /// The source has committed: be live.
-    AdoptLive { directory: InodeId, index: PartitionIndex },
+    AdoptLive {
+        directory: InodeId,
+        index: PartitionIndex,
+    },
     /// To the source, from one who misses partition `index`: was it split off? If not, split it off now.
-    SplitOutcome { directory: InodeId, index: PartitionIndex },
+    SplitOutcome {
+        directory: InodeId,
+        index: PartitionIndex,
+    },
     /// Nobody has this inode open any more: if it has no name, it ends.
     Reap(InodeId),
     /// Serialises renames of directories across parents; held until `UnlockRenames`.
@@ -59,7 +81,10 @@ pub enum PeerReply {
     InodesFrom(u64),
     Vote(bool),
     Committed(bool),
-    Adopted { entries: u64, subdirectories: u64 },
+    Adopted {
+        entries: u64,
+        subdirectories: u64,
+    },
     Split(SplitState),
     /// Try again after a moment.
     Busy,

@@ -109,10 +109,8 @@ impl Resident {
             visits -= 1;
             let Some(key) = self.hand.pop_front() else { return };
             let Some(slot) = self.slots.get(&key) else { continue };
-            let stays = slot.used.replace(false)
-                || slot.changed_in > appended
-                || self.fetching.contains(&key)
-                || pinned(&key);
+            let stays =
+                slot.used.replace(false) || slot.changed_in > appended || self.fetching.contains(&key) || pinned(&key);
             if stays {
                 self.hand.push_back(key);
             } else {

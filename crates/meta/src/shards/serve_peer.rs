@@ -33,9 +33,7 @@ impl Shard {
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::SplitOutcome { directory, index } => self.split_outcome(directory, index).await,
-            PeerCall::Reap(inode) => {
-                self.reap_orphan(inode).await.map_or_else(peer_reply, |()| PeerReply::Done)
-            }
+            PeerCall::Reap(inode) => self.reap_orphan(inode).await.map_or_else(peer_reply, |()| PeerReply::Done),
             PeerCall::LockRenames(holder) => self.lock_renames(holder),
             PeerCall::UnlockRenames(holder) => self.unlock_renames(holder),
         }

@@ -106,7 +106,9 @@ pub enum Makes {
     /// A file: an id of this shard.
     File,
     /// A directory: an id of its home to be.
-    Directory { home: ShardId },
+    Directory {
+        home: ShardId,
+    },
 }
 
 /// What a request was routed by.
@@ -569,7 +571,11 @@ struct Way {
 enum Decided<O> {
     Refused(namespace::Refusal),
     Answered(O),
-    Done { outcome: O, effects: Vec<Effect>, batch: BatchNumber },
+    Done {
+        outcome: O,
+        effects: Vec<Effect>,
+        batch: BatchNumber,
+    },
     /// The rows of a fresh inode must stand at its home before its entry stands here.
     FreshElsewhere(Vec<Change>),
     /// A directory gets another parent, which one request in the volume may do at a time.

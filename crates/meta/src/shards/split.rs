@@ -72,7 +72,10 @@ impl Shard {
         let mut state = self.state.borrow_mut();
         let row = self.partition_here(&state, directory)?.clone();
         let partition = state.partitions.get_mut(directory)?;
-        if partition.split.is_some() || row.state != PartitionState::Live || row.depth >= self.settings.shards.depth_max() {
+        if partition.split.is_some()
+            || row.state != PartitionState::Live
+            || row.depth >= self.settings.shards.depth_max()
+        {
             return None;
         }
         let range = row.index.upper_half(row.depth).range(row.depth + 1);
@@ -165,7 +168,8 @@ impl Shard {
             None => return Err(Errno::ENOENT.into()),
         }
         let free = |state: &State| {
-            let in_half = |key: &Key| matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
+            let in_half =
+                |key: &Key| matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
             state.partitions.get(directory).is_none_or(|p| p.pending_tallies == 0) && !state.locks.keys().any(in_half)
         };
         self.wait_until(free).await?;
@@ -174,7 +178,12 @@ impl Shard {
     }
 
     /// The changes since the copy began, as the rows are now.
-    async fn copy_changed(self: &Rc<Self>, directory: InodeId, range: HashRange, target: ShardId) -> Result<(), Refusal> {
+    async fn copy_changed(
+        self: &Rc<Self>,
+        directory: InodeId,
+        range: HashRange,
+        target: ShardId,
+    ) -> Result<(), Refusal> {
         let (names, mut replies) = {
             let mut state = self.state.borrow_mut();
             let replies = state.replies.about(directory, range);
@@ -240,12 +249,16 @@ impl Shard {
         }
         let shard = self.clone();
         tokio::task::spawn_local(async move {
-            let below = (range.first.0 > 0).then(|| HashRange { first: NameHash(0), last: NameHash(range.first.0 - 1) });
+            let below =
+                (range.first.0 > 0).then(|| HashRange { first: NameHash(0), last: NameHash(range.first.0 - 1) });
             let above = (range.last < NameHash::LAST)
                 .then(|| HashRange { first: NameHash(range.last.0 + 1), last: NameHash::LAST });
             for stale in [below, above].into_iter().flatten() {
                 if let Err(refusal) = shard.delete_entries(directory, stale).await {
-                    tracing::warn!("shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}", shard.id);
+                    tracing::warn!(
+                        "shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}",
+                        shard.id
+                    );
                 }
             }
         });
@@ -253,9 +266,8 @@ impl Shard {
 
     /// Deletes entry rows that belong to no partition of this shard.
     async fn delete_entries(&self, directory: InodeId, range: HashRange) -> Result<(), Refusal> {
-        let outside = |key: &Key| {
-            !matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()))
-        };
+        let outside =
+            |key: &Key| !matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
         let bytes = codec::entries_of(directory, range);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
         loop {

@@ -74,8 +74,7 @@ impl Table {
             return Ok(Cursor::empty(self.shard));
         }
         let options = ScanOptions::default().with_read_ahead_bytes(SCAN_AHEAD_BYTES).with_cache_blocks(true);
-        let rows =
-            self.db.scan_with_options(from..end, &options).await.map_err(|error| self.failed("scan", error))?;
+        let rows = self.db.scan_with_options(from..end, &options).await.map_err(|error| self.failed("scan", error))?;
         Ok(Cursor::new(self.shard, rows))
     }
 

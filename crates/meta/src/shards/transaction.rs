@@ -19,9 +19,7 @@ use super::resident::BatchNumber;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
 use crate::tables::codec;
-use crate::tables::{
-    Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId,
-};
+use crate::tables::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -86,7 +84,7 @@ impl Shard {
         foreign: &Foreign,
         reply: Option<ReplyRecord>,
     ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
-        let (transaction, own, parts) = self.begin(changes, foreign)?;
+        let Begun { transaction, own, parts } = self.begin(changes, foreign)?;
         let participants: Vec<_> = parts.keys().copied().collect();
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)
@@ -119,11 +117,7 @@ impl Shard {
     }
 
     /// Sorts the decision by shards and locks this shard's part.
-    fn begin(
-        &self,
-        changes: Vec<Change>,
-        foreign: &Foreign,
-    ) -> Result<(TransactionId, Vec<Change>, BTreeMap<ShardId, IntentRow>), Refusal> {
+    fn begin(&self, changes: Vec<Change>, foreign: &Foreign) -> Result<Begun, Refusal> {
         let mut state = self.state.borrow_mut();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
         let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
@@ -143,7 +137,7 @@ impl Shard {
         }
         let transaction = state.transactions.next(self.id, self.table.epoch());
         lock(&mut state, transaction, &own);
-        Ok((transaction, own, parts))
+        Ok(Begun { transaction, own, parts })
     }
 
     /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.
@@ -390,6 +384,14 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// A several-shard change with its coordinator's part locked.
+struct Begun {
+    transaction: TransactionId,
+    own: Vec<Change>,
+    /// What each other shard is to check and change.
+    parts: BTreeMap<ShardId, IntentRow>,
 }
 
 /// An intent of this shard.

@@ -57,8 +57,7 @@ impl Inner {
 
     pub(super) fn list_level(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
         let prefix = prefix.cloned().unwrap_or_default();
-        let mut result =
-            ListResult { common_prefixes: Vec::new(), objects: Vec::new(), extensions: Extensions::new() };
+        let mut result = ListResult { common_prefixes: Vec::new(), objects: Vec::new(), extensions: Extensions::new() };
         for (location, child) in self.children(&prefix)? {
             match child {
                 Child::Object => result.objects.extend(self.meta(location)?),
@@ -86,7 +85,9 @@ impl Inner {
     fn children(&self, location: &ObjectPath) -> Result<Vec<(ObjectPath, Child)>> {
         let directory = self.file(location)?;
         match read_children(&directory, location) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(Vec::new())
+            }
             other => other.map_err(failed("list", location)),
         }
     }

@@ -16,9 +16,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{
-    Attributes, Error, Extensions, GetOptions, GetResult, GetResultPayload, ObjectMeta, Result,
-};
+use object_store::{Attributes, Error, Extensions, GetOptions, GetResult, GetResultPayload, ObjectMeta, Result};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};

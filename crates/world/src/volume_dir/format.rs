@@ -66,12 +66,7 @@ impl VolumeDir {
         disk::sync_directory(self.root())
     }
 
-    fn lay_out(
-        &self,
-        shards: ShardCount,
-        volume_file: &str,
-        fill: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
+    fn lay_out(&self, shards: ShardCount, volume_file: &str, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let exclusive = Exclusive::prove(self.root())?;
         let key: [u8; KEY_BYTES] = random::bytes();
         disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)?;

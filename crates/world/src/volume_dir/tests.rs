@@ -31,10 +31,7 @@ fn a_formatted_volume_has_its_parts() {
     assert_eq!(volume.key_file().metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert!(volume.root().join("shards/0003/log").is_dir());
     assert!(volume.root().join("data/ff").is_dir());
-    assert_eq!(
-        volume.backing_file(InodeId::new(ShardId(2), 0x1ab)),
-        volume.root().join("data/ab/00020000000001ab")
-    );
+    assert_eq!(volume.backing_file(InodeId::new(ShardId(2), 0x1ab)), volume.root().join("data/ab/00020000000001ab"));
 }
 
 /// `varve format` refuses a non-empty directory and a volume that exists, unless told.

@@ -36,8 +36,7 @@ pub fn launch(options: &Options, arguments: &Arguments, log: &str, log_file: &Pa
         command.arg("--metrics").arg(address.to_string());
     }
     command.arg("--").arg(&options.store).arg(&options.directory);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().map_err(failed)?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().map_err(failed)?;
     let mut word = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut word).map_err(failed)?;
     if word == READY {

@@ -66,8 +66,8 @@ impl StreamReader {
     pub fn open(shard: u16, epoch: u64, files: &EpochFiles, limit: u64) -> Result<StreamReader, LogError> {
         let mut parts: Vec<Part> = Vec::new();
         let mut broken_after = None;
-        let mut expected = files.files.keys().next().copied().unwrap_or(0);
-        for (number, path) in &files.files {
+        let first = files.files.keys().next().copied().unwrap_or(0);
+        for (expected, (number, path)) in (first..).zip(&files.files) {
             let header = match read_file_header(path)? {
                 Ok(header) if header_fits(&header, shard, epoch, *number, expected) => header,
                 Ok(_) => {
@@ -86,7 +86,6 @@ impl StreamReader {
             }
             let (base, last_group) = (header.base, header.last_group);
             parts.push(Part { path: path.clone(), base, end: limit, last_group });
-            expected += 1;
         }
         Ok(StreamReader {
             epoch,

@@ -140,15 +140,15 @@ impl State {
         if self.open_group.is_none() {
             GroupHeader { id: group, synced: self.synced }.encode(self.epoch, self.appended, &mut record);
         }
-        encode_batch(rows, self.epoch, self.appended + record.len() as u64, &mut record).map_err(|reason| {
-            match reason {
+        encode_batch(rows, self.epoch, self.appended + record.len() as u64, &mut record).map_err(
+            |reason| match reason {
                 FormatError::Length => {
                     let bytes = rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
                     LogError::TooLarge { bytes, max: BODY_BYTES_MAX }
                 }
                 reason => self.malformed(reason),
-            }
-        })?;
+            },
+        )?;
         let record = record.freeze();
         let offset = self.offset(self.appended);
         let current = self.current();

@@ -303,10 +303,15 @@ fn files_of_a_dead_epoch_count_for_nothing() {
 fn files_are_reclaimed_behind_the_tables() {
     let world = World::new();
     let mut owner = world.open(1, 0).unwrap();
-    let large = |sequence| vec![RowEntry { value: ValueDeletable::Value(vec![1; 1 << 20].into()), ..batch(sequence)[0].clone() }];
-    let files = || std::fs::read_dir(world.path()).unwrap().filter(|e| {
-        e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log")
-    }).count();
+    let large = |sequence| {
+        vec![RowEntry { value: ValueDeletable::Value(vec![1; 1 << 20].into()), ..batch(sequence)[0].clone() }]
+    };
+    let files = || {
+        std::fs::read_dir(world.path())
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".log"))
+            .count()
+    };
     for sequence in 1..41 {
         world.runtime.block_on(owner.writer.append(&large(sequence))).unwrap();
         world.sync(&owner);

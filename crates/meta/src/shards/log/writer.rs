@@ -43,12 +43,7 @@ pub(super) struct Demand {
 
 impl Log {
     /// `replayed`: batches of earlier epochs are in memory and not in tables.
-    pub(super) fn begin(
-        config: LogConfig,
-        header: FileHeader,
-        path: PathBuf,
-        replayed: bool,
-    ) -> Result<Log, LogError> {
+    pub(super) fn begin(config: LogConfig, header: FileHeader, path: PathBuf, replayed: bool) -> Result<Log, LogError> {
         let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
         let state = State::begin(header, file, path, replayed.then(Instant::now));
         let (progress, _) = watch::channel(Progress { synced: state.synced(), failure: None });

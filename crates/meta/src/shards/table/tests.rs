@@ -182,9 +182,8 @@ fn a_second_owner_fences_the_first() {
 fn the_log_is_reclaimed_when_tables_are_flushed() {
     let world = World::new();
     let log = world.config(LONG).volume.shard_log(ShardId(1));
-    let log_bytes = || -> u64 {
-        std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
-    };
+    let log_bytes =
+        || -> u64 { std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum() };
     world.worker(async || {
         let table = Table::open(world.config(LONG)).await.unwrap();
         for round in 0..40 {

@@ -2,7 +2,9 @@
 
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
-use crate::shards::{Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig};
+use crate::shards::{
+    Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
+};
 use crate::tables::{Change, DirectoryRow, Key, PartitionRow, PartitionState, Row};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -64,8 +66,7 @@ impl Cluster {
         let volume = VolumeDir::new(directory.path());
         volume.format(&settings, FormatOver::Nothing).unwrap();
         let store = PosixStore::open(volume.shards()).unwrap();
-        let background =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let cluster = Rc::new(Cluster {
             settings,
             volume,

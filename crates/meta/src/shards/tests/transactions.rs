@@ -62,8 +62,7 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
         let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
         let x = cluster.mkdir(a, "x", ShardId(3)).await;
         let y = cluster.mkdir(b, "y", ShardId(0)).await;
-        let (one, other) =
-            futures::join!(rename(&cluster, (a, "x"), (y, "x")), rename(&cluster, (b, "y"), (x, "y")));
+        let (one, other) = futures::join!(rename(&cluster, (a, "x"), (y, "x")), rename(&cluster, (b, "y"), (x, "y")));
         assert!(one.is_ok() ^ other.is_ok(), "one of two opposite moves is a cycle: {one:?}, {other:?}");
         let (moved, into) = if one.is_ok() { (x, y) } else { (y, x) };
         assert_eq!(cluster.parent_of(moved).await, into);
@@ -71,10 +70,12 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
         cluster.create(a, "f").await.unwrap();
         cluster.create(b, "g").await.unwrap();
         for _ in 0..20 {
-            let (one, other) = futures::join!(rename(&cluster, (a, "f"), (b, "f")), rename(&cluster, (b, "g"), (a, "g")));
+            let (one, other) =
+                futures::join!(rename(&cluster, (a, "f"), (b, "f")), rename(&cluster, (b, "g"), (a, "g")));
             one.unwrap();
             other.unwrap();
-            let (one, other) = futures::join!(rename(&cluster, (b, "f"), (a, "f")), rename(&cluster, (a, "g"), (b, "g")));
+            let (one, other) =
+                futures::join!(rename(&cluster, (b, "f"), (a, "f")), rename(&cluster, (a, "g"), (b, "g")));
             one.unwrap();
             other.unwrap();
         }

@@ -46,7 +46,10 @@ fn a_full_store_ends_the_log_and_loses_nothing() {
     let world = World::new();
     let Some(target) = std::env::var_os(CHILD) else {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("{}::a_full_store_ends_the_log_and_loses_nothing", module_path!().split_once("::").unwrap().1)])
+            .args([
+                "--exact",
+                &format!("{}::a_full_store_ends_the_log_and_loses_nothing", module_path!().split_once("::").unwrap().1),
+            ])
             .env(CHILD, world.path())
             .stdout(std::process::Stdio::null())
             .status()

@@ -218,10 +218,11 @@ fn a_stop_under_load_ends_in_time() {
     let server = site.start();
     let answered = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for session in 1..=4 {
-            let (site, server, answered) = (&site, &server, &answered);
+        // All are connected before the first call: one that came after the stop would find no socket.
+        let clients: Vec<_> = (1..=4).map(|session| Client::of(&server, &site, session, Purpose::Work)).collect();
+        for mut client in clients {
+            let answered = &answered;
             scope.spawn(move || {
-                let mut client = Client::of(server, site, session, Purpose::Work);
                 while client.try_call(0, Call::Sync).is_ok() {
                     answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }

@@ -16,12 +16,15 @@ fn posix() -> (tempfile::TempDir, PosixStore) {
     (directory, store)
 }
 
-/// Runs `test` in every world: in memory, and on a directory with each way to create exclusively.
+/// Runs `test` in every world: in memory, and on a directory with each way to create exclusively, with and without
+/// reads that do not wait.
 fn everywhere(test: impl Fn(&dyn ObjectStore)) {
     test(&InMemory::new());
     for exclusive in [Exclusive::RenameNoReplace, Exclusive::Link, Exclusive::Symlink] {
         let directory = tempfile::tempdir().unwrap();
-        test(&PosixStore::with_exclusive(directory.path().to_owned(), exclusive));
+        let store = PosixStore::with_exclusive(directory.path().to_owned(), exclusive);
+        store.inner.reads_without_waiting.store(exclusive != Exclusive::Link, std::sync::atomic::Ordering::Relaxed);
+        test(&store);
         assert_eq!(hidden(directory.path()), 0, "{exclusive:?} left temporary files");
     }
 }

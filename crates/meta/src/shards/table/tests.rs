@@ -1,6 +1,7 @@
 use super::*;
 use std::path::Path;
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_world::disk::Exclusive;
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
@@ -283,4 +284,33 @@ fn tables_are_merged_in_the_background() {
         let again = Table::open(world.config(LONG)).await.unwrap();
         assert_eq!(numbers(&again).await, (0..701).collect::<Vec<_>>());
     });
+}
+
+/// Tables and log rest on no particular way to create a file exclusively: hard links and symlinks do as well.
+#[test]
+fn stores_without_renames_that_refuse_do_as_well() {
+    for exclusive in [Exclusive::Link, Exclusive::Symlink] {
+        let world = World::new();
+        let config = || {
+            let root = world.config(LONG).volume.shards();
+            TableConfig { store: PosixStore::with_exclusive(root, exclusive), ..world.config(LONG) }
+        };
+        for round in 0..3u32 {
+            world.worker(async || {
+                let table = Table::open(config()).await.unwrap();
+                assert_eq!(numbers(&table).await, (0..round * 200).collect::<Vec<_>>());
+                put(&table, round * 200..round * 200 + 100).await;
+                table.flush().await.unwrap();
+                config().log_collector().build().run_gc_once().await;
+                put(&table, round * 200 + 100..(round + 1) * 200).await;
+            });
+        }
+        // Leftovers of crashes go, what is published stays.
+        config().store.remove_leftovers().unwrap();
+        world.worker(async || {
+            let table = Table::open(config()).await.unwrap();
+            assert_eq!(numbers(&table).await, (0..600).collect::<Vec<_>>());
+            table.close().await.unwrap();
+        });
+    }
 }

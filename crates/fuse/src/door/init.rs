@@ -18,7 +18,9 @@ const STACK_DEPTH_MAX: u32 = 1;
 /// to clear: the server does so when a size or owner changes, and before a write the kernel asks by a SETATTR that
 /// names no attribute (`setattr` in `door.rs`).
 ///
-/// Left out on purpose: FUSE_WRITEBACK_CACHE (the kernel would keep dirty pages and times of its own, and refuses
+/// Left out on purpose: FUSE_ATOMIC_O_TRUNC (the kernel would have the file cut by the OPEN, before it looks whether that is
+/// allowed: `open(program, O_RDONLY | O_TRUNC)` of a program that runs would empty it, and then fail with ETXTBSY);
+/// FUSE_WRITEBACK_CACHE (the kernel would keep dirty pages and times of its own, and refuses
 /// passthrough beside it), FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS (one mount: the kernel keeps locks itself),
 /// FUSE_DONT_MASK and FUSE_POSIX_ACL (no ACLs), FUSE_SPLICE_* (payloads are copied once either way),
 /// FUSE_EXPORT_SUPPORT (an inode that nobody looked up cannot be found by its number alone).
@@ -27,7 +29,6 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,

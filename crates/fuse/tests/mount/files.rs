@@ -128,6 +128,29 @@ fn large_files_are_passed_through() {
     volume.close();
 }
 
+/// A program that runs can neither be written nor emptied, and stays whole when it is tried.
+#[test]
+fn a_running_program_stays_whole() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("program");
+    let sleep = shell("command -v sleep", &[]);
+    fs::copy(sleep.trim(), &path).unwrap();
+    let wanted = fs::read(&path).unwrap();
+    let mut running = std::process::Command::new(&path).arg("60").spawn().unwrap();
+    for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a NUL-terminated string that lives through the call.
+        let descriptor = unsafe { libc::open(path.as_ptr(), flags) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((descriptor, error.raw_os_error()), (-1, Some(libc::ETXTBSY)), "flags {flags:#o}: {error}");
+    }
+    assert_eq!(running.try_wait().unwrap(), None, "it goes on running");
+    assert!(fs::read(&path).unwrap() == wanted);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    volume.close();
+}
+
 /// Two descriptors see each other's writes at once, also while the file outgrows its row.
 #[test]
 fn descriptors_of_one_file_agree() {

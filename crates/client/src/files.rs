@@ -22,11 +22,11 @@ pub(crate) use content::OpenInode;
 use crate::{Failure, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 use varve_world::clock::Moment;
+use varve_world::disk::File;
 
 /// An open file of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

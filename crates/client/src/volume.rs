@@ -2,9 +2,9 @@
 
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
-use std::fs::File;
 use varve_types::{Errno, Name, ShardId};
 use varve_wire::{Call, Reply, ShardStatus};
+use varve_world::disk;
 
 /// What statfs(2) shows: the store's space and files, for the volume lives in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +54,11 @@ impl FileSystem {
     /// Backing files, those closed without fsync included, by syncing the store's file system.
     fn sync_backing_files(&self) -> Result<()> {
         let data = self.core.config.store.data();
-        let directory = match File::open(&data) {
-            Ok(directory) => directory,
+        match disk::sync_file_system(&data) {
             // No file was ever large.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Failure::store(&format!("cannot open {}", data.display()), &error)),
-        };
-        rustix::fs::syncfs(&directory).map_err(|error| Failure::store("cannot sync the store", &error.into()))
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            synced => synced.map_err(|error| Failure::store("cannot sync the store", &error)),
+        }
     }
 
     pub async fn shard_status(&self, shard: ShardId) -> Result<ShardStatus> {

@@ -4,12 +4,19 @@
 //! rename. To *create if absent* needs a primitive that refuses an existing name, and stores differ in which of them
 //! they keep: [`Exclusive::prove`] tries them on the store itself. Temporary files begin with [`TEMPORARY_PREFIX`]; a
 //! crash may leave some behind, and [`remove_leftovers`] removes them.
+//!
+//! Every change of the store, here and through [`File`], can be recorded, to try what a loss of power would leave
+//! ([`crate::power_loss`]). So nothing that is to survive is changed past this module.
+
+mod file;
+pub(crate) mod journal;
+
+pub use file::{File, Options};
 
 use crate::random;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use journal::NodeKind;
+use rustix::fs::{AtFlags, CWD, RenameFlags};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// Names that begin so belong to this module; they are never listed and never given to others.
@@ -70,19 +77,32 @@ impl Exclusive {
     /// (`AlreadyExists`; the temporary file is still there then).
     fn publish(self, temporary: &Path, name: &Path) -> io::Result<()> {
         match self {
-            Exclusive::RenameNoReplace => rustix::fs::renameat_with(CWD, temporary, CWD, name, RenameFlags::NOREPLACE)?,
+            Exclusive::RenameNoReplace => journal::changing(
+                name,
+                || Ok(rustix::fs::renameat_with(CWD, temporary, CWD, name, RenameFlags::NOREPLACE)?),
+                |record| record.rename(temporary, name),
+            )?,
             Exclusive::Link => {
-                rustix::fs::linkat(CWD, temporary, CWD, name, AtFlags::empty())?;
-                std::fs::remove_file(temporary)?;
+                journal::changing(
+                    name,
+                    || Ok(rustix::fs::linkat(CWD, temporary, CWD, name, AtFlags::empty())?),
+                    |record| record.link(temporary, name),
+                )?;
+                remove_file(temporary)?;
             }
             Exclusive::Symlink => {
                 // The symlink's target must not look like a leftover, and must carry its name before it is pointed to.
                 let content = sibling(temporary, &format!("{CONTENT_PREFIX}{:016x}", random::number()));
-                std::fs::rename(temporary, &content)?;
+                rename(temporary, &content)?;
                 sync_directory(parent(name))?;
-                let target = content.file_name().expect("a sibling has a name");
-                if let Err(error) = std::os::unix::fs::symlink(target, name) {
-                    std::fs::rename(&content, temporary)?;
+                let target = Path::new(content.file_name().expect("a sibling has a name"));
+                let linked = journal::changing(
+                    name,
+                    || std::os::unix::fs::symlink(target, name),
+                    |record| record.create(name, NodeKind::Symlink { target: target.to_owned() }),
+                );
+                if let Err(error) = linked {
+                    rename(&content, temporary)?;
                     return Err(error);
                 }
             }
@@ -94,14 +114,77 @@ impl Exclusive {
 /// Mode of files that hold no secret, before the process's umask.
 pub const FILE_MODE: u32 = 0o644;
 
+/// Copied at a time.
+const COPY_BYTES: usize = 1024 * 1024;
+
 /// Makes the entries of `directory` durable.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    match journal::of(directory) {
+        None => File::open(directory)?.sync_all(),
+        Some(journal) => {
+            std::fs::File::open(directory)?;
+            let target = journal.change(|record| record.node_at(directory));
+            let target = target.ok_or_else(|| io::Error::other(format!("{} is not recorded", directory.display())))?;
+            journal.sync(journal::SyncTarget::Node(target));
+            Ok(())
+        }
+    }
+}
+
+/// Makes everything durable that was changed in the file system of `directory`: syncfs(2).
+pub fn sync_file_system(directory: &Path) -> io::Result<()> {
+    let opened = std::fs::File::open(directory)?;
+    match journal::of(directory) {
+        None => Ok(rustix::fs::syncfs(&opened)?),
+        Some(journal) => {
+            journal.sync(journal::SyncTarget::Everything);
+            Ok(())
+        }
+    }
+}
+
+/// Removes a file's name. Not durable by itself.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    journal::changing(path, || std::fs::remove_file(path), |record| record.remove(path))
+}
+
+/// Renames within one file system, replacing. Not durable by itself.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    journal::changing(to, || std::fs::rename(from, to), |record| record.rename(from, to))
+}
+
+/// Makes a directory. Not durable by itself.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    journal::changing(path, || std::fs::create_dir(path), |record| record.create(path, NodeKind::Directory))
+}
+
+/// Makes the file `to`, with the content of `from`, and fsyncs it; its name is not durable yet.
+pub(crate) fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = BufReader::with_capacity(COPY_BYTES, std::fs::File::open(from)?);
+    let target = File::options().write(true).create_new().open(to)?;
+    let copied = io::copy(&mut source, &mut file::Appending::to(&target)).and_then(|_| target.sync_all());
+    if copied.is_err() {
+        // As in `write_synced`.
+        let _ = remove_file(to);
+    }
+    copied
+}
+
+/// Removes a directory and all it holds. Not durable by itself.
+pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => remove_tree(&entry.path())?,
+            false => remove_file(&entry.path())?,
+        }
+    }
+    journal::changing(directory, || std::fs::remove_dir(directory), |record| record.remove(directory))
 }
 
 /// Makes `directory` and those above it that are missing, durably.
 pub fn create_directories(directory: &Path) -> io::Result<()> {
-    match std::fs::create_dir(directory) {
+    match create_directory(directory) {
         Ok(()) => sync_directory(parent(directory)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound && directory.parent().is_some() => {
@@ -124,13 +207,19 @@ pub fn write_synced(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn write_parts_synced(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all());
+    let file = File::options().write(true).create_new().mode(mode).open(path)?;
+    let written = write_parts(&file, parts.iter().copied()).and_then(|()| file.sync_all());
     if written.is_err() {
         // The error that matters is the one of the write; a leftover is removed at the next start.
-        let _ = std::fs::remove_file(path);
+        let _ = remove_file(path);
     }
     written
+}
+
+/// Writes parts into an empty file, one after the other.
+pub(crate) fn write_parts<'a>(file: &File, mut parts: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+    let mut output = file::Appending::to(file);
+    parts.try_for_each(|part| output.write_all(part))
 }
 
 /// Makes `path` with all of `content`, durably, unless it exists: then the error is `AlreadyExists`, and the file is
@@ -154,7 +243,7 @@ pub fn create_if_absent_with_mode(exclusive: Exclusive, path: &Path, parts: &[&[
 /// gone afterwards in either case.
 pub fn publish_if_absent(exclusive: Exclusive, temporary: &Path, path: &Path) -> io::Result<()> {
     if let Err(error) = exclusive.publish(temporary, path) {
-        let _ = std::fs::remove_file(temporary);
+        let _ = remove_file(temporary);
         return Err(error);
     }
     sync_directory(parent(path))
@@ -175,12 +264,12 @@ pub fn replace_with_mode(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<
 /// Gives the complete and fsynced file `temporary` the name `path`, durably, whatever had it.
 pub fn publish_replacing(temporary: &Path, path: &Path) -> io::Result<()> {
     let old_content = symlink_content(path);
-    if let Err(error) = std::fs::rename(temporary, path) {
-        let _ = std::fs::remove_file(temporary);
+    if let Err(error) = rename(temporary, path) {
+        let _ = remove_file(temporary);
         return Err(error);
     }
     if let Some(content) = old_content {
-        std::fs::remove_file(content).or_else(ignore_absent)?;
+        remove_file(&content).or_else(ignore_absent)?;
     }
     sync_directory(parent(path))
 }
@@ -188,9 +277,9 @@ pub fn publish_replacing(temporary: &Path, path: &Path) -> io::Result<()> {
 /// Removes `path`, and the content behind it where it was published as a symlink. Not durable by itself.
 pub fn remove_published(path: &Path) -> io::Result<()> {
     let content = symlink_content(path);
-    std::fs::remove_file(path)?;
+    remove_file(path)?;
     if let Some(content) = content {
-        std::fs::remove_file(content).or_else(ignore_absent)?;
+        remove_file(&content).or_else(ignore_absent)?;
     }
     Ok(())
 }
@@ -222,16 +311,15 @@ pub fn remove_leftovers(directory: &Path) -> io::Result<u64> {
         }
     }
     for content in contents.into_iter().filter(|content| !pointed_to.contains(content)) {
-        std::fs::remove_file(content).or_else(ignore_absent)?;
+        remove_file(&content).or_else(ignore_absent)?;
         removed += 1;
     }
     Ok(removed)
 }
 
 /// Opens `path` for locking, made if need be and never truncated, not inherited by children.
-pub fn open_lock_file(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    Ok(File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(FILE_MODE))?))
+pub fn open_lock_file(path: &Path) -> io::Result<std::fs::File> {
+    Ok(File::options().read(true).write(true).create().open(path)?.into_lock())
 }
 
 /// The directory that holds `path`.

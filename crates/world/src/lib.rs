@@ -10,6 +10,7 @@
 pub mod clock;
 pub mod disk;
 pub mod posix_store;
+pub mod power_loss;
 pub mod random;
 pub mod store_url;
 pub mod volume_dir;

@@ -2,11 +2,11 @@
 
 use crate::calls::Core;
 use crate::{Failure, Result};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use varve_types::{Attributes, Credentials, InodeId, Timestamp};
-use varve_world::disk;
+use varve_world::disk::{self, File};
 
 /// Until it has its owner, a backing file is the volume owner's alone.
 const BACKING_MODE_FIRST: u32 = 0o600;
@@ -31,7 +31,7 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
-    let opened = OpenOptions::new().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
+    let opened = File::options().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
         if read_only { File::open(&path) } else { Err(error) }
     });
@@ -44,11 +44,10 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
     let made = || -> io::Result<File> {
         let directory = core.config.store.backing_directory(inode);
         disk::create_directories(&directory)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(BACKING_MODE_FIRST);
+        let options = File::options().read(true).write(true).create_empty().mode(BACKING_MODE_FIRST);
         let file = options.open(&path)?;
         if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {
-            fchown(&file, Some(attributes.uid), Some(attributes.gid))?;
+            file.set_owner(attributes.uid, attributes.gid)?;
             let mode = u32::from(attributes.mode.bits()) & BACKING_MODE_BITS;
             file.set_permissions(Permissions::from_mode(mode))?;
         }

@@ -7,11 +7,11 @@ use crate::calls::Refusal;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Node, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
-use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, InodeId, SetAttributes, Timestamp};
 use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, WireKind};
+use varve_world::disk::File;
 
 /// Times that a write is sent again because the content moved meanwhile. It moves once in a file's life.
 const STALE_MAX: usize = 4;

@@ -5,9 +5,9 @@ use super::io::{check_end, size_of};
 use super::{FILE_BYTES_MAX, Handle, OpenFlags, OpenHandle, OpenInode, Whence};
 use crate::{Failure, FileSystem, Node, OpenMode, Operation, Result};
 use rustix::fs::{FallocateFlags, SeekFrom};
-use std::fs::File;
 use std::sync::Arc;
 use varve_types::{Credentials, Errno, InodeId, SetAttributes, SetTime};
+use varve_world::disk::File;
 
 /// Bytes copied at a time where the store does not copy by itself; also bounds how long a copy keeps others waiting.
 const COPY_BYTES: usize = 128 * 1024;
@@ -127,7 +127,7 @@ impl FileSystem {
             self.unsettle(open, &mut content).await?;
             let file = open.file().ok_or(Errno::EBADF)?;
             let flags = FallocateFlags::from_bits_retain(mode as u32);
-            rustix::fs::fallocate(&file, flags, offset, length).map_err(|error| store_error("fallocate", error))
+            file.allocate(flags, offset, length).map_err(|error| store_error("fallocate", error))
         })
         .await
     }
@@ -163,7 +163,7 @@ impl FileSystem {
                     Whence::Data => SeekFrom::Data(offset),
                     Whence::Hole => SeekFrom::Hole(offset),
                 };
-                return rustix::fs::seek(&file, from).map_err(|error| store_error("lseek", error));
+                return file.seek(from).map_err(|error| store_error("lseek", error));
             }
             let size = size_of(&handle.inode, &content)?;
             match whence {
@@ -286,20 +286,25 @@ fn copy_between(from: &File, from_offset: u64, to: &File, to_offset: u64, length
     let (mut from_offset, mut to_offset, mut left) = (from_offset, to_offset, length);
     while left > 0 {
         let portion = usize::try_from(left).unwrap_or(usize::MAX);
-        match rustix::fs::copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), portion) {
+        match to.copy_range(from, from_offset, to_offset, portion) {
             Ok(0) => break,
-            Ok(count) => left -= count as u64,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) if left < length => break,
-            Err(rustix::io::Errno::XDEV | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => return Ok(None),
-            Err(error) => return Err(store_error("copy_file_range", error)),
+            Ok(count) => {
+                from_offset += count as u64;
+                to_offset += count as u64;
+                left -= count as u64;
+            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                _ if left < length => break,
+                Some(libc::EXDEV | libc::EOPNOTSUPP | libc::EINVAL) => return Ok(None),
+                _ => return Err(store_error("copy_file_range", error)),
+            },
         }
     }
     Ok(Some(length - left))
 }
 
-fn store_error(what: &str, error: rustix::io::Errno) -> Failure {
-    let error = std::io::Error::from(error);
+fn store_error(what: &str, error: std::io::Error) -> Failure {
     match error.raw_os_error() {
         // These are answers, not trouble.
         Some(libc::ENXIO) => Errno::ENXIO.into(),

@@ -293,7 +293,7 @@ fn passthrough_excludes_other_ways() {
     let Io::Passthrough(file) = &opened.io else { panic!("{:?}", opened.io) };
     let again = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
     assert!(matches!(&again.io, Io::Passthrough(same) if std::sync::Arc::ptr_eq(same, file)));
-    std::os::unix::fs::FileExt::write_all_at(&**file, b"tail", 2 * LIMIT).unwrap();
+    file.write_all_at(b"tail", 2 * LIMIT).unwrap();
     assert_eq!(size(&fs, inode), 2 * LIMIT + 4);
     close(&fs, again.handle);
     close(&fs, opened.handle);

@@ -4,11 +4,11 @@ use super::Door;
 use super::init::REQUEST_BYTES_MAX;
 use fuser::{BackingId, FileHandle, FopenFlags};
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use varve_client::{Handle, Io, OpenFlags, Opened, Result, Whence, now};
 use varve_types::{Credentials, Errno, InodeId};
+use varve_world::disk::File;
 
 /// One copy_file_range(2) copies at most so much: the answer's size has 32 bits, and a call should end before its
 /// caller wonders. Callers ask again for the rest.

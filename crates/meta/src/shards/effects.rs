@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
+use varve_world::disk::{self, File};
 
 /// How long after a start an orphan waits for a session that may have it open: clients find a restarted server within
 /// seconds and register their files again.
@@ -40,7 +41,7 @@ impl Shard {
                 }
                 Effect::Touch { inode, mtime } => {
                     self.on_backing_file(inode, move |path| {
-                        fs::File::options().write(true).open(path)?.set_modified(system_time(mtime))
+                        File::open_to_write(&path)?.set_modified(system_time(mtime))
                     })
                     .await?;
                 }
@@ -68,7 +69,7 @@ impl Shard {
 
     async fn truncate_in_turn(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
         self.sync().await?;
-        let cut = move |path: PathBuf| fs::File::options().write(true).open(path)?.set_len(size);
+        let cut = move |path: PathBuf| File::open_to_write(&path)?.set_len(size);
         let cut = self.on_backing_file(at.inode(), cut).await;
         let finished = match &cut {
             Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), size }, &at).await,
@@ -210,7 +211,7 @@ impl Shard {
 }
 
 fn remove_if_there(path: &PathBuf) -> io::Result<()> {
-    match fs::remove_file(path) {
+    match disk::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
         }

@@ -3,13 +3,12 @@
 use super::error::failed;
 use super::write::{Written, e_tag_of_file};
 use super::{PosixStore, off_thread};
+use crate::disk::{self, File};
 use async_trait::async_trait;
 use futures::FutureExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{Error, MultipartUpload, PutPayload, PutResult, Result, UploadPart};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,11 +57,11 @@ impl MultipartUpload for Upload {
         let Some((output, path)) = self.temporary.take() else { return Err(self.ended()) };
         let (store, location) = (self.store.clone(), self.location.clone());
         off_thread(move || {
-            let sealed = output.sync_all().and_then(|()| e_tag_of_file(&output, &output.metadata()?));
+            let sealed = output.sync_all().and_then(|()| e_tag_of_file(&*output, &output.metadata()?));
             match sealed {
                 Ok(e_tag) => store.inner.publish_over(&location, Written { path, e_tag }),
                 Err(error) => {
-                    let _ = std::fs::remove_file(&path);
+                    let _ = disk::remove_file(&path);
                     Err(failed("write", &location)(error))
                 }
             }
@@ -73,7 +72,7 @@ impl MultipartUpload for Upload {
     async fn abort(&mut self) -> Result<()> {
         let Some((_, path)) = self.temporary.take() else { return Ok(()) };
         let location = self.location.clone();
-        off_thread(move || std::fs::remove_file(&path).map_err(failed("abort the upload of", &location))).await
+        off_thread(move || disk::remove_file(&path).map_err(failed("abort the upload of", &location))).await
     }
 }
 
@@ -81,7 +80,7 @@ impl Drop for Upload {
     fn drop(&mut self) {
         if let Some((_, path)) = self.temporary.take() {
             // Nobody is left to be told; a leftover is removed at the next start.
-            let _ = std::fs::remove_file(path);
+            let _ = disk::remove_file(&path);
         }
     }
 }

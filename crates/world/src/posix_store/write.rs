@@ -6,9 +6,10 @@ use crate::disk;
 use object_store::path::Path as ObjectPath;
 use object_store::{CopyMode, Extensions, PutPayload, PutResult, Result, UpdateVersion};
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -58,7 +59,7 @@ impl Inner {
         };
         if let Some(refusal) = refusal {
             // What matters is the refusal; a leftover is removed at the next start.
-            let _ = std::fs::remove_file(&written.path);
+            let _ = disk::remove_file(&written.path);
             return Err(refusal);
         }
         disk::publish_replacing(&written.path, &file).map_err(failed("replace", location))?;
@@ -114,9 +115,7 @@ impl Inner {
                     return Err(failed("rename to", to)(io::ErrorKind::AlreadyExists.into()));
                 }
                 // By way of a temporary copy, so that a refusal leaves the source in its place.
-                std::fs::copy(&source, &temporary)
-                    .and_then(|_| File::open(&temporary)?.sync_all())
-                    .map_err(failed("rename", from))?;
+                disk::copy_synced(&source, &temporary).map_err(failed("rename", from))?;
                 disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(failed("rename to", to))?;
                 disk::remove_published(&source).map_err(failed("rename", from))?;
             }
@@ -127,19 +126,16 @@ impl Inner {
     fn copy_aside(&self, source: &Path, target: &Path) -> io::Result<PathBuf> {
         disk::create_directories(disk::parent(target))?;
         let temporary = disk::temporary(disk::parent(target));
-        let copied = std::fs::copy(source, &temporary).and_then(|_| File::open(&temporary)?.sync_all());
-        if let Err(error) = copied {
-            let _ = std::fs::remove_file(&temporary);
-            return Err(error);
-        }
+        disk::copy_synced(source, &temporary)?;
         Ok(temporary)
     }
 
     fn write(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
-        let (mut output, path) = self.create_temporary(file)?;
-        let written = payload.iter().try_for_each(|part| output.write_all(part)).and_then(|()| output.sync_all());
+        let (output, path) = self.create_temporary(file)?;
+        let written =
+            disk::write_parts(&output, payload.iter().map(|part| part.as_ref())).and_then(|()| output.sync_all());
         if let Err(error) = written {
-            let _ = std::fs::remove_file(&path);
+            let _ = disk::remove_file(&path);
             return Err(error);
         }
         let e_tag = if payload.content_length() as u64 <= HASHED_BYTES_MAX {
@@ -151,10 +147,10 @@ impl Inner {
     }
 
     /// An empty file beside `file`, whose directory is made if need be.
-    pub(super) fn create_temporary(&self, file: &Path) -> io::Result<(File, PathBuf)> {
+    pub(super) fn create_temporary(&self, file: &Path) -> io::Result<(disk::File, PathBuf)> {
         let directory = disk::parent(file);
         let path = disk::temporary(directory);
-        let create = || OpenOptions::new().read(true).write(true).create_new(true).mode(disk::FILE_MODE).open(&path);
+        let create = || disk::File::options().read(true).write(true).create_new().open(&path);
         let output = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 disk::create_directories(directory)?;
@@ -221,13 +217,20 @@ pub(super) fn e_tag_of_path(path: &Path) -> io::Result<String> {
     e_tag_of_file(&file, &file.metadata()?)
 }
 
-pub(super) fn e_tag_of_file(mut file: &File, metadata: &Metadata) -> io::Result<String> {
-    use std::io::{Read, Seek};
+pub(super) fn e_tag_of_file(file: impl AsFd, metadata: &Metadata) -> io::Result<String> {
     if metadata.len() > HASHED_BYTES_MAX {
         return Ok(e_tag_of_metadata(metadata));
     }
-    let mut content = Vec::with_capacity(metadata.len() as usize);
-    file.rewind()?;
-    file.read_to_end(&mut content)?;
-    Ok(e_tag_of_content(std::iter::once(content.as_slice())))
+    let mut content = vec![0; metadata.len() as usize];
+    let mut held = 0;
+    while held < content.len() {
+        match rustix::io::pread(&file, &mut content[held..], held as u64) {
+            // Cut since it was looked at: the tag is of what there is.
+            Ok(0) => break,
+            Ok(count) => held += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(e_tag_of_content(std::iter::once(&content[..held])))
 }

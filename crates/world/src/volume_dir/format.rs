@@ -60,7 +60,7 @@ impl VolumeDir {
         disk::remove_published(&self.volume_file())?;
         disk::sync_directory(self.root())?;
         for directory in [self.shards(), self.servers(), self.data()] {
-            absent_is_fine(std::fs::remove_dir_all(directory))?;
+            absent_is_fine(disk::remove_tree(&directory))?;
         }
         absent_is_fine(disk::remove_published(&self.key_file()))?;
         disk::sync_directory(self.root())
@@ -85,7 +85,7 @@ impl VolumeDir {
 fn make_all(directory: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
     disk::create_directories(directory)?;
     for name in names {
-        match std::fs::create_dir(directory.join(name)) {
+        match disk::create_directory(&directory.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }

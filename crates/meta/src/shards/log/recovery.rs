@@ -10,7 +10,6 @@ use super::writer::{Log, LogWriter};
 use async_trait::async_trait;
 use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use varve_world::disk;
@@ -96,7 +95,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> R
     *files = directory::list(directory)?.remove(&epoch).unwrap_or_default();
     let seal = measure(config.shard.0, epoch, files)?;
     for path in files.files.values() {
-        File::open(path).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", path))?;
+        disk::File::open(path).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", path))?;
     }
     disk::sync_directory(directory).map_err(LogError::io("fsync", directory))?;
     publish(config, &directory::seal_path(directory, epoch), &seal.encode())?;

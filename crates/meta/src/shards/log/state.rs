@@ -8,13 +8,11 @@ use bytes::{Bytes, BytesMut};
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalStatus};
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::time::Instant;
-use varve_world::disk;
+use varve_world::disk::{self, File};
 
 /// A file with bytes that are not fsynced, or whose name is not.
 #[derive(Clone, Debug)]
@@ -323,7 +321,7 @@ impl State {
             .chain(std::iter::once(more))
             .collect();
         disk::create_if_absent_with_mode(config.exclusive, path, &parts, disk::FILE_MODE)?;
-        OpenOptions::new().write(true).open(path)
+        File::open_to_write(path)
     }
 
     /// Puts a pipe in the place of the file, which takes bytes at no position and knows no fsync: both fail, as on a
@@ -331,7 +329,7 @@ impl State {
     #[cfg(test)]
     pub fn break_file(&mut self) {
         let (_, broken) = std::io::pipe().expect("a pipe");
-        let broken = Arc::new(File::from(std::os::fd::OwnedFd::from(broken)));
+        let broken = Arc::new(File::unrecorded(std::os::fd::OwnedFd::from(broken).into()));
         self.open.iter_mut().for_each(|open| open.file = broken.clone());
     }
 
@@ -352,10 +350,10 @@ impl State {
 }
 
 fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let file = File::options().write(true).create_new().open(path)?;
     if let Err(error) = file.write_all_at(&header.encode(), 0) {
         // A file without a header would end the log at the next opening; this one holds nothing yet.
-        std::fs::remove_file(path)?;
+        disk::remove_file(path)?;
         return Err(error);
     }
     Ok(file)

@@ -10,11 +10,11 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, WalStatusListener, WalWriter};
-use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use varve_world::disk::File;
 
 /// One epoch's log, open for appending.
 pub struct Log {
@@ -44,7 +44,7 @@ pub(super) struct Demand {
 impl Log {
     /// `replayed`: batches of earlier epochs are in memory and not in tables.
     pub(super) fn begin(config: LogConfig, header: FileHeader, path: PathBuf, replayed: bool) -> Result<Log, LogError> {
-        let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
+        let file = File::open_to_write(&path).map_err(LogError::io("open", &path))?;
         let state = State::begin(header, file, path, replayed.then(Instant::now));
         let (progress, _) = watch::channel(Progress { synced: state.synced(), failure: None });
         Ok(Log {
@@ -234,14 +234,16 @@ impl WalWriter for LogWriter {
     }
 
     async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
-        let (wal_id, target) = {
+        let (wal_id, target, synced) = {
             let mut state = self.log.state.lock();
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
-            (state.close_group(), state.appended())
+            (state.close_group(), state.appended(), state.synced())
         };
-        self.log.demand_sync();
+        if synced < target {
+            self.log.demand_sync();
+        }
         let log = self.log.clone();
         Ok(WalFlushResult { wal_id, completion: async move { log.wait_until_synced(target).await }.boxed() })
     }

@@ -1,0 +1,276 @@
+//! An open file whose changes are recorded where its directory is (see [`crate::power_loss`]).
+
+use super::journal::{self, Change, Journal, NodeId, SyncTarget};
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use std::fs::{Metadata, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A file of the store. Whoever changes bytes that are to survive changes them through here.
+#[derive(Debug)]
+pub struct File {
+    file: std::fs::File,
+    recorded: Option<(Arc<Journal>, NodeId)>,
+}
+
+/// How a file is opened; see [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    options: std::fs::OpenOptions,
+    create: bool,
+    truncate: bool,
+    mode: u32,
+}
+
+impl Options {
+    pub fn read(mut self, read: bool) -> Options {
+        self.options.read(read);
+        self
+    }
+
+    pub fn write(mut self, write: bool) -> Options {
+        self.options.write(write);
+        self
+    }
+
+    /// Makes the file if there is none, empties it if there is.
+    pub fn create_empty(mut self) -> Options {
+        self.options.create(true).truncate(true);
+        (self.create, self.truncate) = (true, true);
+        self
+    }
+
+    /// Makes the file if there is none.
+    pub fn create(mut self) -> Options {
+        self.options.create(true).truncate(false);
+        self.create = true;
+        self
+    }
+
+    /// Makes the file; one that is there is an error.
+    pub fn create_new(mut self) -> Options {
+        self.options.create_new(true);
+        self.create = true;
+        self
+    }
+
+    /// The permission bits of a file that is made, before the process's umask.
+    pub fn mode(mut self, mode: u32) -> Options {
+        self.options.mode(mode);
+        self.mode = mode;
+        self
+    }
+
+    pub fn open(self, path: &Path) -> io::Result<File> {
+        let Some(journal) = journal::of(path) else {
+            return Ok(File { file: self.options.open(path)?, recorded: None });
+        };
+        journal.change(|record| {
+            let file = self.options.open(path)?;
+            let node = match record.node_at(path) {
+                Some(node) => {
+                    if self.truncate {
+                        record.push(Change::Resize { node, length: 0 });
+                    }
+                    node
+                }
+                None if self.create => record.create_file(path, self.mode),
+                None => return Err(io::Error::other(format!("{} is not in the journal", path.display()))),
+            };
+            Ok(File { file, recorded: Some((journal.clone(), node)) })
+        })
+    }
+}
+
+impl File {
+    pub fn options() -> Options {
+        let options = std::fs::OpenOptions::new();
+        Options { options, create: false, truncate: false, mode: super::FILE_MODE }
+    }
+
+    /// Opens a file for reading, or a directory.
+    pub fn open(path: &Path) -> io::Result<File> {
+        File::options().read(true).open(path)
+    }
+
+    /// Opens a file for writing.
+    pub fn open_to_write(path: &Path) -> io::Result<File> {
+        File::options().write(true).open(path)
+    }
+
+    /// One write(2): how much of `data` was written.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        self.changing(
+            || self.file.write_at(data, offset),
+            |node, written| vec![Change::Write { node, offset, bytes: Bytes::copy_from_slice(&data[..*written]) }],
+        )
+    }
+
+    pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> io::Result<()> {
+        while !data.is_empty() {
+            match self.write_at(data, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    data = &data[written..];
+                    offset += written as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn set_len(&self, length: u64) -> io::Result<()> {
+        self.changing(|| self.file.set_len(length), |node, ()| vec![Change::Resize { node, length }])
+    }
+
+    /// fallocate(2).
+    pub fn allocate(&self, flags: FallocateFlags, offset: u64, length: u64) -> io::Result<()> {
+        let zeroes = flags.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE);
+        let allocated = self.changing(
+            || {
+                rustix::fs::fallocate(&self.file, flags, offset, length)?;
+                Ok(self.file.metadata()?.len())
+            },
+            |node, size| {
+                let mut changes = vec![Change::Extend { node, length: *size }];
+                if zeroes {
+                    changes.push(Change::Zero { node, offset, length });
+                }
+                changes
+            },
+        );
+        allocated.map(|_| ())
+    }
+
+    /// copy_file_range(2) from `source` into this file; how much was copied.
+    pub fn copy_range(&self, source: &File, from: u64, to: u64, length: usize) -> io::Result<usize> {
+        self.changing(
+            || {
+                let copied = rustix::fs::copy_file_range(
+                    &source.file,
+                    Some(&mut from.clone()),
+                    &self.file,
+                    Some(&mut to.clone()),
+                    length,
+                )?;
+                let mut bytes = Vec::new();
+                if self.recorded.is_some() {
+                    bytes.resize(copied, 0);
+                    source.file.read_exact_at(&mut bytes, from)?;
+                }
+                Ok((copied, Bytes::from(bytes)))
+            },
+            |node, (_, bytes)| vec![Change::Write { node, offset: to, bytes: bytes.clone() }],
+        )
+        .map(|(copied, _)| copied)
+    }
+
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.synced(|| self.file.sync_all())
+    }
+
+    /// As [`File::sync_all`], without times.
+    pub fn sync_data(&self) -> io::Result<()> {
+        self.synced(|| self.file.sync_data())
+    }
+
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    pub fn seek(&self, from: SeekFrom) -> io::Result<u64> {
+        Ok(rustix::fs::seek(&self.file, from)?)
+    }
+
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.file.metadata()
+    }
+
+    pub fn set_permissions(&self, permissions: Permissions) -> io::Result<()> {
+        self.file.set_permissions(permissions)
+    }
+
+    pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
+        std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid))
+    }
+
+    pub fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.file.set_modified(time)
+    }
+
+    /// A file that nothing records: a pipe, a socket.
+    pub fn unrecorded(file: std::fs::File) -> File {
+        File { file, recorded: None }
+    }
+
+    /// Only for locking: what is written to it is not recorded.
+    pub fn into_lock(self) -> std::fs::File {
+        self.file
+    }
+
+    fn changing<T>(
+        &self,
+        work: impl FnOnce() -> io::Result<T>,
+        changes: impl FnOnce(NodeId, &T) -> Vec<Change>,
+    ) -> io::Result<T> {
+        let Some((journal, node)) = &self.recorded else { return work() };
+        journal.change(|record| {
+            let done = work()?;
+            changes(*node, &done).into_iter().for_each(|change| record.push(change));
+            Ok(done)
+        })
+    }
+
+    fn synced(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match &self.recorded {
+            None => work(),
+            Some((journal, node)) => {
+                journal.sync(SyncTarget::Node(*node));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.file).read(buffer)
+    }
+}
+
+/// Writes parts one after the other, from the file's begin.
+pub(super) struct Appending<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl<'a> Appending<'a> {
+    pub(super) fn to(file: &'a File) -> Appending<'a> {
+        Appending { file, offset: 0 }
+    }
+}
+
+impl Write for Appending<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let written = self.file.write_at(data, self.offset)?;
+        self.offset += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -18,13 +18,26 @@ CARGO_DENY_VERSION := 0.20.2
 PACKAGES := fuse3 attr acl libacl1-dev rsync git pkg-config build-essential
 PROOFS := fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config cc:build-essential
 
+# `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
+# build itself runs: hence --target.
+FUZZ_TARGETS ?= rows log wire config volume names
+FUZZ_SECONDS ?= 300
+FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Cpasses=sancov-module \
+  -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
 # Time limits, in the form of timeout(1). The end-to-end suites get one each, so that one that hangs is named.
 UNIT_LIMIT ?= 15m
 SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
 SUITES := cli readme conformance realwork crash million
+# The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built
+# once, with one set of features, and then runs what it names.
+OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
+  $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup packages tools demo test check tidy bench soak
+.PHONY: help setup packages tools demo test check tidy bench soak fuzz
 
 help:
 	@echo "make setup   install what building and testing need"
@@ -32,7 +45,8 @@ help:
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, house rules, licences"
 	@echo "make bench   measure at length; the page goes to $(TARGET)/bench.html"
-	@echo "make soak    the end-to-end suites with their long counts"
+	@echo "make soak    the suites with their long counts"
+	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
 
 setup: packages tools
 
@@ -66,17 +80,28 @@ demo: packages
 test: setup
 	$(CARGO) fetch --locked
 	$(CARGO) test --workspace --locked --no-run
-	timeout --kill-after=30s $(UNIT_LIMIT) $(CARGO) test --workspace --exclude varve-cli --locked
-	timeout --kill-after=30s $(UNIT_LIMIT) $(CARGO) test --package varve-cli --lib --bins --locked
+	timeout --kill-after=30s $(UNIT_LIMIT) $(CARGO) test --workspace --lib --bins $(OTHER_TESTS:%=--test %) --locked
 	for suite in $(SUITES); do
-	  timeout --kill-after=30s $(SUITE_LIMIT) $(CARGO) test --package varve-cli --test $$suite --locked -- --nocapture
+	  timeout --kill-after=30s $(SUITE_LIMIT) $(CARGO) test --workspace --test $$suite --locked -- --nocapture
 	done
 
 soak: setup
 	$(CARGO) test --workspace --locked --no-run
+	VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) $(CARGO) test --workspace --lib --locked
 	for suite in conformance realwork crash million; do
 	  VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) \
-	    $(CARGO) test --package varve-cli --test $$suite --locked -- --nocapture
+	    $(CARGO) test --workspace --test $$suite --locked -- --nocapture
+	done
+
+# What is found is written to target/fuzz/TARGET/: copied to fuzz/corpus/TARGET/, `make test` keeps it.
+fuzz: packages
+	RUSTFLAGS="$(FUZZ_FLAGS)" $(CARGO) build --locked --profile fuzz --package varve-fuzz --features libfuzzer \
+	  --target $(HOST) --target-dir $(TARGET)/fuzz/build
+	for target in $(FUZZ_TARGETS); do
+	  mkdir -p $(TARGET)/fuzz/$$target/corpus
+	  VARVE_FUZZ_TARGET=$$target $(TARGET)/fuzz/build/$(HOST)/fuzz/varve-fuzz $(TARGET)/fuzz/$$target/corpus \
+	    fuzz/corpus/$$target -artifact_prefix=$(TARGET)/fuzz/$$target/ -max_total_time=$(FUZZ_SECONDS) \
+	    -max_len=4096 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1
 	done
 
 # Tests are outside the `world` seam (clippy.toml), all else about them is linted.

@@ -20,6 +20,7 @@ use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
+use varve_world::disk;
 
 /// Flags that a file may not set: those that find the file itself, and clap's own.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
@@ -59,7 +60,7 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
     let Some((path, asked_for)) = find(arguments) else {
         return Ok(command);
     };
-    let text = match std::fs::read_to_string(&path) {
+    let text = match disk::read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !asked_for => return Ok(command),
         Err(error) => {

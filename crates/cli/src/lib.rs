@@ -19,6 +19,7 @@ mod quantity;
 mod server;
 mod signals;
 
+pub use config::with_file;
 pub use definition::definition;
 pub use problem::Exit;
 

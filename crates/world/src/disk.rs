@@ -16,7 +16,7 @@ pub use file::{File, Options};
 use crate::random;
 use journal::NodeKind;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Names that begin so belong to this module; they are never listed and never given to others.
@@ -25,6 +25,21 @@ pub const RESERVED_PREFIX: &str = ".~";
 pub const TEMPORARY_PREFIX: &str = ".~tmp.";
 /// What a published symlink points to, on stores that have no better primitive.
 pub const CONTENT_PREFIX: &str = ".~content.";
+
+/// Longer than any file that people or servers write for Varve to read whole: the record of a server with the most
+/// workers has some 60 KiB. What is longer is something else, and is not taken into memory.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a short text, such as the volume file; refuses what is not one.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(invalid(format!("it has more than {TEXT_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| invalid(format!("it is not text: {error}")))
+}
 
 /// The primitive that publishes a file under a name only if the name is free, at most one winner among any number of
 /// processes.

@@ -21,7 +21,8 @@ pub use server_record::{ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use varve_types::{InodeId, ShardId};
 
@@ -99,11 +100,15 @@ impl VolumeDir {
     /// The volume's key.
     pub fn read_key(&self) -> io::Result<[u8; KEY_BYTES]> {
         let path = self.key_file();
-        let content = std::fs::read(&path).map_err(|error| {
+        let mut content = Vec::new();
+        // One byte more than there may be shows that there are too many.
+        let read = File::open(&path).and_then(|file| file.take(KEY_BYTES as u64 + 1).read_to_end(&mut content));
+        read.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}", path.display()))
         })?;
         content.as_slice().try_into().map_err(|_| {
-            let message = format!("the key {} has {} bytes, not {KEY_BYTES}", path.display(), content.len());
+            let found = if content.len() > KEY_BYTES { "more".into() } else { content.len().to_string() };
+            let message = format!("the key {} must have {KEY_BYTES} bytes and has {found}", path.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })
     }

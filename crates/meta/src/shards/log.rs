@@ -18,7 +18,7 @@
 mod budget;
 mod directory;
 mod failure;
-mod format;
+pub mod format;
 mod reclaim;
 mod recovery;
 mod replay;

@@ -56,10 +56,13 @@ impl VolumeDir {
     /// The record of the server, or of one that died without removing it; `None` if there is none.
     pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
         let path = self.server_file();
-        let text = match std::fs::read_to_string(&path) {
+        let text = match disk::read_text(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => {
+                let what = format!("cannot read the server record {}: {error}", path.display());
+                return Err(io::Error::new(error.kind(), what));
+            }
         };
         toml::from_str(&text).map(Some).map_err(|error| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a server record: {error}", path.display()))

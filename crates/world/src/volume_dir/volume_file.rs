@@ -12,6 +12,7 @@
 //! ```
 
 use super::VolumeDir;
+use crate::disk;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl VolumeDir {
     /// Reads the volume file.
     pub fn read_settings(&self) -> Result<VolumeSettings, VolumeFileError> {
         let path = self.volume_file();
-        let text = match std::fs::read_to_string(&path) {
+        let text = match disk::read_text(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(VolumeFileError::NoVolume { directory: self.root().to_owned() });

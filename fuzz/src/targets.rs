@@ -1,0 +1,92 @@
+//! What is fuzzed: a function a decoder, which takes any bytes.
+
+mod config;
+mod log;
+mod names;
+mod rows;
+mod volume;
+mod wire;
+
+use crate::allocation::peak_bytes;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+/// A decoder under test.
+pub struct Target {
+    pub name: &'static str,
+    /// Whether the bytes were understood. Panics where something does not hold that must.
+    pub reads: fn(&[u8]) -> bool,
+    /// Longer inputs than this say nothing new.
+    pub bytes_max: usize,
+    /// What the decoder may have allocated at once, beyond [`Target::memory_per_byte`] for each byte it was given.
+    pub memory_max: usize,
+    pub memory_per_byte: usize,
+    /// How much dearer a run is than one of the cheapest.
+    pub cost: usize,
+}
+
+/// Vectors of unknown length begin with at most this much, whatever length is claimed (serde's rule), and a growing
+/// vector is there twice while it moves.
+const CAUTIOUS_BYTES: usize = 4 << 20;
+
+pub const TARGETS: &[Target] = &[
+    Target { name: "rows", reads: rows::reads, cost: 1, ..Target::SMALL },
+    Target { name: "log", reads: log::reads, cost: 2, ..Target::SMALL },
+    Target { name: "wire", reads: wire::reads, cost: 2, ..Target::SMALL },
+    Target { name: "config", reads: config::reads, cost: 100, ..Target::SMALL },
+    Target { name: "volume", reads: volume::reads, cost: 40, ..Target::SMALL },
+    Target { name: "names", reads: names::reads, cost: 40, ..Target::SMALL },
+];
+
+impl Target {
+    const SMALL: Target = Target {
+        name: "",
+        reads: |_| false,
+        bytes_max: 4096,
+        memory_max: CAUTIOUS_BYTES,
+        memory_per_byte: 200,
+        cost: 1,
+    };
+
+    /// Runs the decoder.
+    ///
+    /// # Panics
+    /// If it panics, or takes more memory than it may.
+    pub fn run_bounded(&self, bytes: &[u8]) {
+        let peak = peak_bytes(|| {
+            (self.reads)(bytes);
+        });
+        let limit = self.memory_max + self.memory_per_byte * bytes.len();
+        assert!(peak <= limit, "{} bytes made {} allocate {peak} at once, more than {limit}", bytes.len(), self.name);
+    }
+}
+
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// The files of a target in `corpus/`.
+pub struct Corpus {
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Corpus {
+    pub fn directory(target: &Target) -> PathBuf {
+        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")).join(target.name)
+    }
+
+    pub fn read(target: &Target) -> io::Result<Corpus> {
+        let mut files = BTreeMap::new();
+        for entry in std::fs::read_dir(Corpus::directory(target))? {
+            let entry = entry?;
+            files.insert(entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path())?);
+        }
+        Ok(Corpus { files })
+    }
+}
+
+/// The first byte, which chooses among the decoders of a target, and the rest.
+fn choice(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    bytes.split_first().map(|(first, rest)| (*first, rest))
+}

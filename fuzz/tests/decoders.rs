@@ -1,0 +1,94 @@
+//! No decoder panics or takes more memory than its limit, on the corpus and on many mutations of it; what earlier
+//! versions have written is still read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use varve_fuzz::mutation::{Random, mutated};
+use varve_fuzz::targets::{Corpus, TARGETS, Target, find};
+
+/// Mutations a target, for those that take microseconds; the slow ones say less.
+const MUTATIONS: usize = 400_000;
+
+fn soak() -> bool {
+    std::env::var_os("VARVE_SOAK").is_some_and(|value| value == "1")
+}
+
+fn try_out(target: &Target, bytes: &[u8]) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| target.run_bounded(bytes))).map_err(|_| {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{} fails on {hex}\nkeep the bytes in fuzz/corpus/{}/ with the fix", target.name, target.name)
+    })
+}
+
+fn fuzz(name: &str) {
+    let target = find(name).unwrap_or_else(|| panic!("no target {name}"));
+    let corpus = Corpus::read(target).expect("the corpus is there");
+    for (file, bytes) in &corpus.files {
+        try_out(target, bytes).unwrap_or_else(|failure| panic!("{file}: {failure}"));
+    }
+    let seeds: Vec<Vec<u8>> = corpus.files.into_values().collect();
+    let mut random = Random(0x7661_7276_65);
+    let rounds = MUTATIONS / target.cost * if soak() { 50 } else { 1 };
+    for round in 0..rounds {
+        let bytes = mutated(&seeds, &mut random, target.bytes_max);
+        try_out(target, &bytes).unwrap_or_else(|failure| panic!("mutation {round}: {failure}"));
+    }
+}
+
+#[test]
+fn keys_and_rows() {
+    fuzz("rows");
+}
+
+#[test]
+fn log_files() {
+    fuzz("log");
+}
+
+#[test]
+fn messages() {
+    fuzz("wire");
+}
+
+#[test]
+fn the_configuration() {
+    fuzz("config");
+}
+
+#[test]
+fn the_volume_file_and_its_neighbours() {
+    fuzz("volume");
+}
+
+#[test]
+fn names_and_urls() {
+    fuzz("names");
+}
+
+/// A target that no test above runs would be forgotten.
+#[test]
+fn every_target_is_run() {
+    let source = include_str!("decoders.rs");
+    for target in TARGETS {
+        assert!(source.contains(&format!("fuzz(\"{}\")", target.name)), "{} is not run", target.name);
+    }
+}
+
+/// Bytes that were written once are read for as long as their version is.
+#[test]
+fn golden_bytes_are_read() {
+    for target in TARGETS {
+        let corpus = Corpus::read(target).expect("the corpus is there");
+        let golden: Vec<_> = corpus.files.iter().filter(|(file, _)| file.starts_with("golden-")).collect();
+        assert!(!golden.is_empty(), "{} has no golden bytes", target.name);
+        for (file, bytes) in golden {
+            assert!((target.reads)(bytes), "{}/{file} is not read any more", target.name);
+        }
+    }
+}
+
+/// The measurement itself sees what is allocated.
+#[test]
+fn memory_is_measured() {
+    let peak = varve_fuzz::allocation::peak_bytes(|| drop(std::hint::black_box(vec![1_u8; 3 << 20])));
+    assert!((3 << 20..4 << 20).contains(&peak), "{peak} bytes measured");
+}

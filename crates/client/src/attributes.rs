@@ -71,11 +71,12 @@ impl FileSystem {
     /// Asks a directory's home.
     pub(crate) async fn directory_reply(&self, caller: &Credentials, directory: InodeId) -> Result<DirectoryReply> {
         let call = |_| Call::GetDirectory { directory: directory.0 };
+        let asked = self.core.clock.monotonic();
         match self.core.ask_inode(caller, directory, call).await? {
             Reply::Directory { node, parent, map, subdirectories, lease_ms, .. } => {
                 self.core.routing.learn(directory, &map);
                 let map = self.core.routing.map(directory);
-                let lease = Duration::from_millis(lease_ms.into());
+                let lease = self.leased(asked, lease_ms);
                 Ok(DirectoryReply { node, parent: InodeId(parent), map, subdirectories, lease })
             }
             other => Err(unexpected("GetDirectory", &other)),
@@ -91,7 +92,7 @@ impl FileSystem {
         lease: Duration,
     ) -> Result<Node> {
         let reply = self.directory_reply(caller, directory).await?;
-        let mut node = self.node(&reply.node, lease);
+        let mut node = self.node(&reply.node, lease.min(reply.lease));
         node.attributes.nlink = nlink(reply.subdirectories);
         if reply.map.len() > 1 {
             node.attributes_ttl = Duration::ZERO;

@@ -10,11 +10,12 @@ use crate::transport::blocking::BlockingTransport;
 use crate::{ClientConfig, Counters, Failure, Operation, Result};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
 use varve_wire::handshake::{Purpose, VolumeKey};
 use varve_wire::{EntryReply, NodeReply};
-use varve_world::clock::{Clock, RealClock};
+use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::volume_dir::VolumeFileError;
 
@@ -35,12 +36,25 @@ pub struct Node {
     pub attributes_ttl: Duration,
 }
 
+/// For how long a door's kernel may believe what it was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Names and attributes of directories.
+    pub directories: Duration,
+    /// Names and attributes of everything else.
+    pub files: Duration,
+    /// That there is no such name.
+    pub absent: Duration,
+}
+
 /// A volume that this process works on. Used by many threads at once, through `Arc`.
 pub struct FileSystem {
     pub(crate) core: Core,
     pub(crate) files: Files,
     pub(crate) directories: Directories,
     pub(crate) background: Background,
+    /// Milliseconds of the last lease on a directory.
+    lease_ms: AtomicU64,
 }
 
 impl FileSystem {
@@ -69,6 +83,7 @@ impl FileSystem {
             files: Files::new(&core.settings),
             directories: Directories::default(),
             background: Background::default(),
+            lease_ms: AtomicU64::new(0),
             core,
         });
         Background::start(&file_system)?;
@@ -84,9 +99,22 @@ impl FileSystem {
         self.core.server().embedded && self.core.config.purpose == Purpose::Work
     }
 
-    /// How long the kernel may believe that a name does not exist.
-    pub fn negative_ttl(&self) -> Duration {
-        if self.embedded() { ALONE_TTL } else { Duration::ZERO }
+    /// What the kernel is told at present, at the longest.
+    pub fn timeouts(&self) -> Timeouts {
+        if self.embedded() {
+            return Timeouts { directories: ALONE_TTL, files: ALONE_TTL, absent: ALONE_TTL };
+        }
+        let directories = Duration::from_millis(self.lease_ms.load(Relaxed));
+        Timeouts { directories, files: Duration::ZERO, absent: Duration::ZERO }
+    }
+
+    /// A directory was leased at `now` for `lease_ms`, counted from `asked`: what is left of that.
+    pub(crate) fn leased(&self, asked: Moment, lease_ms: u32) -> Duration {
+        if lease_ms > 0 {
+            self.lease_ms.store(lease_ms.into(), Relaxed);
+        }
+        let passed = self.core.clock.monotonic().since(asked);
+        Duration::from_millis(lease_ms.into()).saturating_sub(passed)
     }
 
     pub fn counters(&self) -> &Counters {
@@ -113,7 +141,9 @@ impl FileSystem {
         let (entry_ttl, attributes_ttl) = if self.embedded() {
             (ALONE_TTL, ALONE_TTL)
         } else if attributes.kind == FileKind::Directory {
-            (lease, Duration::ZERO)
+            // Mode, owner and name are what the lease is about. Times and counts, which other clients may have changed
+            // since, are shown as they were when the lease began; what this mount changes the kernel knows.
+            (lease, lease)
         } else {
             (Duration::ZERO, Duration::ZERO)
         };

@@ -36,7 +36,7 @@ pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
 pub use describe::{Description, PartitionDescription, Place};
 pub use directories::{DirectoryEntry, DirectoryHandle};
 pub use failure::{Failure, Result};
-pub use file_system::{FileSystem, Node};
+pub use file_system::{FileSystem, Node, Timeouts};
 pub use files::{Handle, Io, OpenFlags, Opened, Whence};
 pub use library::Library;
 pub use now::now;

@@ -20,6 +20,7 @@ mod names;
 mod passthrough;
 mod xattrs;
 
+pub(crate) use convert::bare_attr;
 pub(crate) use files::with_buffer as with_read_buffer;
 pub(crate) use init::negotiate;
 pub(crate) use passthrough::PassthroughCount;
@@ -28,7 +29,7 @@ use crate::errno::answer;
 use crate::options::MountOptions;
 use crate::session::Closed;
 use caller::{caller, identity};
-use convert::{bare_attr, file_attr, inode, shorter_ttl};
+use convert::{file_attr, inode, shorter_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -109,7 +110,7 @@ impl Filesystem for Door {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match answer("lookup", || self.look_up(&caller(request), inode(parent), name)) {
             Err(Errno::ENOENT) => {
-                let ttl = self.fs.negative_ttl();
+                let ttl = self.fs.timeouts().absent;
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     // Inode 0: the kernel may believe for so long that there is no such name.

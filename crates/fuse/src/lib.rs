@@ -17,4 +17,4 @@ mod virtual_xattrs;
 pub use error::{Error, Result};
 pub use options::{Access, MountOptions, OptionError, THREADS_MAX};
 pub use session::{Mounted, Unmounter, mount};
-pub use virtual_xattrs::{info, stats};
+pub use virtual_xattrs::{info, stats, timeouts};

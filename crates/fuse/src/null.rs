@@ -6,7 +6,7 @@
 //! written, read (as zeroes), looked up, stat'ed and removed, directories made and removed; listings are empty, and a
 //! directory may be removed while names are in it. That is enough for mdtest, and no more.
 
-use crate::door::{negotiate, with_read_buffer};
+use crate::door::{bare_attr, negotiate, with_read_buffer};
 use crate::error::Result;
 use crate::options::MountOptions;
 use crate::session::{self, Closed, Mounted};
@@ -22,6 +22,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use varve_client::Timeouts;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// More than the threads that any machine of ours has, so that they seldom meet at one lock.
@@ -39,22 +40,22 @@ struct Inode {
 
 /// Mounts the null file system at a directory.
 ///
-/// `ttl`: how long the kernel may believe a name or attributes without asking; zero makes every operation a request.
+/// `timeouts`: how long the kernel may believe what it was told; zero makes every operation a request.
 ///
 /// # Errors
 /// As [`crate::mount`].
-pub fn mount(target: &Path, ttl: Duration, options: &MountOptions) -> Result<Mounted> {
-    session::start(NullFileSystem::new(ttl), target, options, Closed::default())
+pub fn mount(target: &Path, timeouts: Timeouts, options: &MountOptions) -> Result<Mounted> {
+    session::start(NullFileSystem::new(timeouts), target, options, Closed::default())
 }
 
 struct NullFileSystem {
-    ttl: Duration,
+    timeouts: Timeouts,
     stripes: [Mutex<HashMap<u64, Inode>>; STRIPES],
 }
 
 impl NullFileSystem {
-    fn new(ttl: Duration) -> NullFileSystem {
-        NullFileSystem { ttl, stripes: std::array::from_fn(|_| Mutex::default()) }
+    fn new(timeouts: Timeouts) -> NullFileSystem {
+        NullFileSystem { timeouts, stripes: std::array::from_fn(|_| Mutex::default()) }
     }
 
     fn stripe(&self, inode: u64) -> &Mutex<HashMap<u64, Inode>> {
@@ -94,9 +95,13 @@ impl NullFileSystem {
         }
     }
 
+    fn ttl(&self, kind: FileType) -> Duration {
+        if kind == FileType::Directory { self.timeouts.directories } else { self.timeouts.files }
+    }
+
     fn entry(&self, result: std::result::Result<FileAttr, Errno>, reply: ReplyEntry) {
         match result {
-            Ok(attr) => reply.entry(&self.ttl, &attr, Generation(0)),
+            Ok(attr) => reply.entry(&self.ttl(attr.kind), &attr, Generation(0)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -140,12 +145,17 @@ impl Filesystem for NullFileSystem {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.attributes(number(parent, name)), reply);
+        match self.attributes(number(parent, name)) {
+            Err(Errno::ENOENT) if !self.timeouts.absent.is_zero() => {
+                reply.entry(&self.timeouts.absent, &bare_attr(0, FileType::RegularFile), Generation(0));
+            }
+            found => self.entry(found, reply),
+        }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino.0) {
-            Ok(attr) => reply.attr(&self.ttl, &attr),
+            Ok(attr) => reply.attr(&self.ttl(attr.kind), &attr),
             Err(errno) => reply.error(errno),
         }
     }
@@ -173,7 +183,7 @@ impl Filesystem for NullFileSystem {
             found.size = size.unwrap_or(found.size);
         }
         match self.attributes(ino.0) {
-            Ok(attr) => reply.attr(&self.ttl, &attr),
+            Ok(attr) => reply.attr(&self.ttl(attr.kind), &attr),
             Err(errno) => reply.error(errno),
         }
     }
@@ -221,7 +231,7 @@ impl Filesystem for NullFileSystem {
     ) {
         let new = Inode { directory: false, mode: mode as u16 & 0o7777, size: 0 };
         match self.make(parent, name, new) {
-            Ok(attr) => reply.created(&self.ttl, &attr, Generation(0), FileHandle(0), FopenFlags::empty()),
+            Ok(attr) => reply.created(&self.timeouts.files, &attr, Generation(0), FileHandle(0), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
         }
     }

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use serde_json::json;
 use std::io;
 use std::path::Path;
-use varve_client::{Counters, Description, Place};
+use std::time::Duration;
+use varve_client::{Description, FileSystem, Place, Timeouts};
 use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
@@ -41,6 +42,21 @@ pub fn stats(directory: &Path) -> Result<String> {
     text(directory, STATS).map_err(|source| Error::Target { target: directory.to_owned(), source })
 }
 
+/// For how long the kernel may believe what the mount at `directory` tells it, at the longest.
+///
+/// # Errors
+/// If `directory` is not the root of a mounted volume.
+pub fn timeouts(directory: &Path) -> Result<Timeouts> {
+    let wrap = |source: io::Error| Error::Target { target: directory.to_owned(), source };
+    let stats: serde_json::Value = serde_json::from_str(&stats(directory)?).map_err(|error| wrap(error.into()))?;
+    let timeout = |of: &str| {
+        let told = stats["timeouts_ms"][of].as_u64();
+        told.map(Duration::from_millis)
+            .ok_or_else(|| wrap(io::Error::other(format!("the mount tells no timeout of {of}"))))
+    };
+    Ok(Timeouts { directories: timeout("directories")?, files: timeout("files")?, absent: timeout("absent")? })
+}
+
 /// What the mount knows of the file or directory at `path`, as JSON. A symlink is described itself.
 ///
 /// # Errors
@@ -64,7 +80,8 @@ pub(crate) fn sync(directory: &Path) -> io::Result<()> {
 
 /// What [`stats`] answers: counts since the client connected. Bucket `i` of `latency_log2_us` counts latencies below
 /// `2^i` microseconds that are in no earlier one.
-pub(crate) fn counters(counters: &Counters, passthrough: PassthroughCount) -> String {
+pub(crate) fn counters(fs: &FileSystem, passthrough: PassthroughCount) -> String {
+    let (counters, timeouts) = (fs.counters(), fs.timeouts());
     let operation = |count: varve_client::OperationCount| {
         json!({
             "operation": count.operation.name(),
@@ -80,6 +97,11 @@ pub(crate) fn counters(counters: &Counters, passthrough: PassthroughCount) -> St
         "retries": counters.retries(),
         "reconnects": counters.reconnects(),
         "passthrough": { "granted": passthrough.granted, "refused": passthrough.refused },
+        "timeouts_ms": {
+            "directories": timeouts.directories.as_millis() as u64,
+            "files": timeouts.files.as_millis() as u64,
+            "absent": timeouts.absent.as_millis() as u64,
+        },
         "operations": counters.all().into_iter().map(operation).collect::<Vec<_>>(),
     })
     .to_string()

@@ -4,7 +4,7 @@
 use crate::fixture::{MountPoint, can_mount, is_mounted};
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::time::Duration;
+use varve_client::Timeouts;
 use varve_fuse::unmount::{Holder, How};
 use varve_fuse::{Access, Error, MountOptions, null};
 
@@ -21,7 +21,7 @@ fn names_are_created_found_and_removed() {
         return;
     }
     let point = MountPoint::new();
-    let mounted = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    let mounted = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let directory = point.join(format!("d{thread}"));
@@ -52,7 +52,7 @@ fn a_busy_mount_is_not_unmounted_and_says_why() {
         return;
     }
     let point = MountPoint::new();
-    let mounted = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    let mounted = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
     let unmounter = mounted.unmounter();
     let file = fs::File::create(point.join("held")).unwrap();
     let Err(Error::Busy { holders, .. }) = unmounter.unmount() else { panic!("it is busy") };
@@ -76,9 +76,9 @@ fn an_unmount_by_others_ends_the_session_and_nothing_else() {
         return;
     }
     let point = MountPoint::new();
-    let first = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    let first = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
     rustix::mount::unmount(point.path(), rustix::mount::UnmountFlags::empty()).unwrap();
-    let second = null::mount(point.path(), Duration::ZERO, &options()).unwrap();
+    let second = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
     first.join().unwrap();
     assert!(is_mounted(point.path()), "the end of the first session took the second mount away");
     second.unmount().unwrap();
@@ -91,7 +91,7 @@ fn a_dropped_mount_is_gone() {
         return;
     }
     let point = MountPoint::new();
-    drop(null::mount(point.path(), Duration::ZERO, &options()).unwrap());
+    drop(null::mount(point.path(), Timeouts::default(), &options()).unwrap());
     assert!(!is_mounted(point.path()));
 }
 
@@ -104,7 +104,7 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
     let point = MountPoint::new();
     let mut options = options();
     options.parse(r"fsname=/some\,store,ro,nosuid,nodev,noexec,noatime,max_read=65536").unwrap();
-    let mounted = null::mount(point.path(), Duration::ZERO, &options).unwrap();
+    let mounted = null::mount(point.path(), Timeouts::default(), &options).unwrap();
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let path = point.path().canonicalize().unwrap();
     let line = table.lines().find(|line| line.contains(path.to_str().unwrap())).unwrap().to_owned();
@@ -125,7 +125,7 @@ fn an_automatically_unmounted_mount_ends_in_order() {
     let point = MountPoint::new();
     let mut options = options();
     options.parse("auto_unmount").unwrap();
-    let mounted = null::mount(point.path(), Duration::ZERO, &options).unwrap();
+    let mounted = null::mount(point.path(), Timeouts::default(), &options).unwrap();
     fs::write(point.join("f"), "x").unwrap();
     mounted.unmount().unwrap();
     assert!(!is_mounted(point.path()));

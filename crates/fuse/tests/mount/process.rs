@@ -5,6 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
+use varve_client::Timeouts;
 use varve_fuse::{Error, MountOptions, null};
 
 /// `varve stats` and `varve info` learn from the mount alone.
@@ -87,7 +88,7 @@ const INNER: &str = "VARVE_TEST_AS_USER";
 fn as_ordinary_user() {
     let point = MountPoint::new();
     let options = MountOptions::new("null");
-    let mounted = null::mount(point.path(), Duration::ZERO, &options).unwrap();
+    let mounted = null::mount(point.path(), Timeouts::default(), &options).unwrap();
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(point.path().to_str().unwrap())).unwrap();
     assert!(line.contains("nosuid,nodev") && line.contains("fuse.varve null"), "{line}");
@@ -106,7 +107,7 @@ fn as_ordinary_user() {
 
     let mut everyone = MountOptions::new("null");
     everyone.parse("allow_other").unwrap();
-    match null::mount(point.path(), Duration::ZERO, &everyone) {
+    match null::mount(point.path(), Timeouts::default(), &everyone) {
         // Unless /etc/fuse.conf allows it.
         Err(Error::Helper(text)) => assert!(text.contains("user_allow_other"), "{text}"),
         Ok(mounted) => mounted.unmount().unwrap(),

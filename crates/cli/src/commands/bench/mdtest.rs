@@ -3,7 +3,7 @@
 use super::{ReportFlags, command_line, deliver, explain, null};
 use crate::output::Output;
 use crate::problem::{Exit, Result};
-use crate::quantity::Bytes;
+use crate::quantity::{Bytes, Span};
 use clap::Args;
 use std::path::PathBuf;
 use varve_bench::ceilings::CeilingsConfig;
@@ -49,6 +49,9 @@ pub struct Arguments {
     /// With --ceilings: threads of the bare transport's server [default: one a processor]
     #[arg(long, value_name = "COUNT", requires = "ceilings")]
     workers: Option<usize>,
+    /// With --ceilings: how long the kernel may believe the null file system [default: as the first mount has it]
+    #[arg(long, value_name = "DURATION", requires = "ceilings")]
+    null_timeout: Option<Span>,
     /// With --ceilings: the directory for the store's own rates [default: the first library's store]
     #[arg(long, value_name = "DIR", requires = "ceilings")]
     store: Option<PathBuf>,
@@ -78,7 +81,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 fn ceilings(arguments: &Arguments) -> CeilingsConfig {
     let mut ceilings = CeilingsConfig { store: arguments.store.clone(), ..CeilingsConfig::default() };
-    ceilings.null_fuse = Some(Box::new(null::Null));
+    ceilings.null_fuse = Some(Box::new(null::Null::new(arguments.null_timeout.map(|span| span.0), &arguments.via)));
     if let Some(workers) = arguments.workers {
         ceilings.workers = workers;
     }

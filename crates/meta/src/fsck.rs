@@ -1,8 +1,8 @@
 //! Checks a volume that nobody serves: what its tables say against itself, and against the backing files.
 //!
-//! Every table is opened as a server would open it (so a log that was not replayed yet is), read from end to end, and
-//! closed; no row is changed. Rows are read in order and not kept: what is kept is some hundred bytes a directory, a
-//! partition and a file with an inode row, and some 8 to 40 bytes a file besides.
+//! Every table is read from end to end, with what its log holds beyond it, through the changes that are decided
+//! ([`crate::snapshot`]); nothing is written. Rows are read in order and not kept: what is kept is some hundred bytes a
+//! directory, a partition and a file with an inode row, and some 8 to 40 bytes a file besides.
 //!
 //! ```text
 //! 1. partitions, directories, inodes, orphans, intents of every shard   → rows
@@ -11,14 +11,23 @@
 //! 4. names against rows, rows against names                             → directories, files
 //! 5. rows against backing files                                         → data
 //! ```
+//!
+//! Each finding that can be repaired comes with its [`Fix`]; [`repair()`] carries them out, the lowest of what is wrong
+//! first, and checks again until nothing is left.
 
 mod census;
 mod data;
 mod directories;
 mod files;
+mod fix;
+mod repair;
 mod rows;
 
+pub use repair::{Repaired, repair};
+
+use crate::snapshot::Unreadable;
 use census::Census;
+use fix::{Fix, Stage};
 use std::collections::BTreeMap;
 use std::fmt;
 use varve_types::{ShardId, VolumeSettings};
@@ -60,6 +69,13 @@ macro_rules! kinds {
 }
 
 kinds! {
+    DamagedTable = Damage, "damaged-table",
+        "the store returned bytes that Varve did not write: check the disks beneath; restore the file from a copy, or let \
+         --repair save what else is in the table";
+    DamagedLog = Damage, "damaged-log",
+        "acknowledged changes cannot be read: restore the file from a copy, or let --repair save what else is in the log";
+    UnreadableShard = Damage, "unreadable-shard",
+        "the shard cannot be checked, nor what refers to it: see the reason";
     DamagedRow = Damage, "damaged-row",
         "the store returned bytes that Varve did not write: check the disks beneath and restore the file or directory from a copy";
     MisplacedRow = Damage, "misplaced-row",
@@ -72,16 +88,22 @@ kinds! {
         "a partition that no other one was cut into; please report this, it is a fault of Varve";
     AbortedSplit = Leftover, "aborted-split",
         "a split was cut short before it was committed; the next one clears this away";
+    ArrivedPartition = Leftover, "arrived-partition",
+        "a split was committed and its target was not asked for since; a server notes it when the directory is used";
     WrongPartition = Damage, "wrong-partition",
         "the partition row contradicts its key or its directory; please report this, it is a fault of Varve";
     WrongCount = Damage, "wrong-count",
         "the directory shows a wrong size or link count, and rmdir may fail or succeed wrongly; please report this";
+    WrongMap = Damage, "wrong-map",
+        "the directory's map does not know one of its partitions; please report this, it is a fault of Varve";
     SealedPartition = Leftover, "sealed-partition",
         "an rmdir was cut short; a server undoes it when the directory is next used";
     StrayEntries = Leftover, "stray-entries",
         "rows that a split moved away, or of a directory that was removed; a server clears them away when it loads the partition";
     DirectoryWithoutName = Leftover, "directory-without-name",
         "a mkdir or rmdir was cut short; the rows take space and nothing else";
+    LostDirectory = Leftover, "lost-directory",
+        "no name leads to this directory, and there are names in it: its own was lost with power, or with another row";
     DirectoryWithoutRow = Leftover, "directory-without-row",
         "a mkdir was cut short by a loss of power; the name is an empty directory";
     SeveralNames = Damage, "several-names",
@@ -100,6 +122,8 @@ kinds! {
         "the file has content and no name; please report this, it is a fault of Varve";
     Orphan = Leftover, "orphan",
         "the file was unlinked while open; the server removes it half a minute after its start";
+    OrphanWithName = Damage, "orphan-with-name",
+        "the file is to be removed by the next server and has a name; do not serve the volume before this is repaired";
     DuplicateInode = Damage, "duplicate-inode",
         "two files have one id and may share a backing file: copy both, then remove them; please report this";
     CounterTooLow = Damage, "counter-too-low",
@@ -166,12 +190,24 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many of each kind, those beyond the kept ones included.
     pub totals: BTreeMap<FindingKind, u64>,
+    /// A table or log could not be read to its end, so that nothing was compared.
+    pub incomplete: bool,
+    /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
+    fixes: BTreeMap<Stage, Vec<Fix>>,
 }
 
 impl Report {
     /// Nothing is wrong that a server would not clear away by itself.
     pub fn is_sound(&self) -> bool {
-        self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
+        !self.incomplete && self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
+    }
+
+    /// Notes what would repair the finding that was just added.
+    fn fix(&mut self, fix: Fix) {
+        let fixes = self.fixes.entry(fix.stage()).or_default();
+        if fixes.len() < fix::FIXES_MAX {
+            fixes.push(fix);
+        }
     }
 
     fn add(&mut self, kind: FindingKind, place: impl fmt::Display, what: impl fmt::Display) {
@@ -197,6 +233,9 @@ pub enum Progress {
     Data {
         directories: u16,
     },
+    Repairing {
+        fixes: usize,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -205,30 +244,38 @@ pub enum FsckError {
     Volume(#[from] VolumeFileError),
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// A table cannot be opened or read: what is in it cannot be checked, nor what refers to it.
-    #[error("shard {shard} cannot be read, so the volume cannot be checked: {reason}")]
-    Unreadable { shard: ShardId, reason: String },
+    /// A table cannot be opened or written while it is repaired.
+    #[error(transparent)]
+    Table(Unreadable),
     #[error("{doing}: {source}")]
     Io { doing: String, source: std::io::Error },
 }
 
-/// Checks `volume`, which no server may have. Must not be called on an asynchronous runtime's thread.
+/// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
     let settings: VolumeSettings = volume.read_settings()?;
-    let lock = volume.lock()?;
+    let _lock = volume.lock()?;
+    check_locked(volume, &settings, progress).map(|(report, _)| report)
+}
+
+/// Checks a volume whose lock the caller holds.
+fn check_locked(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Report, Census), FsckError> {
     let mut report = Report::default();
-    let mut census = Census::new(&settings);
-    rows::with_tables(volume, &settings, progress, async |tables, progress| {
-        tables.read_structure(&mut census, &mut report, progress).await?;
-        directories::find_partitions(&mut census, &mut report);
-        tables.read_names(&mut census, &mut report, progress).await
-    })?;
-    directories::compare(&census, &mut report);
+    let mut census = Census::new(settings);
+    report.counts.shards = u64::from(settings.shards.get());
+    let unreadable = rows::read(volume, settings, &mut census, &mut report, progress)?;
+    if !unreadable.is_empty() {
+        report.incomplete = true;
+        return Ok((report, census));
+    }
+    directories::compare(&mut census, &mut report);
     files::compare(&mut census, &mut report);
     data::compare(volume, &mut census, &mut report, progress)?;
-    report.counts.shards = u64::from(settings.shards.get());
-    drop(lock);
-    Ok(report)
+    Ok((report, census))
 }
 
 #[cfg(test)]

@@ -8,4 +8,5 @@ pub mod fsck;
 pub mod namespace;
 pub mod server;
 pub mod shards;
+pub mod snapshot;
 pub mod tables;

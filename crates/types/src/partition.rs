@@ -26,6 +26,14 @@ impl PartitionIndex {
         PartitionIndex(shard.0.wrapping_sub(home.0) & (shards.get() - 1))
     }
 
+    /// The partition that holds `hash` where the hash space was halved `depth` times throughout.
+    pub fn holding(hash: NameHash, depth: u8) -> PartitionIndex {
+        PartitionIndex(match depth {
+            0 => 0,
+            _ => ((hash.0 >> (NameHash::BITS - depth)) as u16).reverse_bits() >> (16 - depth),
+        })
+    }
+
     /// The partition that this one was cut from; the first was cut from nothing and answers itself.
     pub fn cut_from(self) -> PartitionIndex {
         if self == Self::FIRST { self } else { PartitionIndex(self.0 & !(1 << (15 - self.0.leading_zeros()))) }
@@ -141,10 +149,7 @@ impl PartitionMap {
 
     /// The partition that holds `hash`, as far as this map knows.
     pub fn partition_of(&self, hash: NameHash) -> PartitionIndex {
-        let depth = self.shards.depth_max();
-        let path =
-            if depth == 0 { 0 } else { ((hash.0 >> (NameHash::BITS - depth)) as u16).reverse_bits() >> (16 - depth) };
-        let mut index = PartitionIndex(path);
+        let mut index = PartitionIndex::holding(hash, self.shards.depth_max());
         while !self.has(index) {
             index = index.cut_from();
         }

@@ -8,6 +8,7 @@
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/data/<xx>/<inode>     backing files
+//! STORE/damaged/              what a repair took out of tables
 //! ```
 
 mod format;
@@ -86,6 +87,11 @@ impl VolumeDir {
 
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
+    }
+
+    /// Where `varve fsck --repair` keeps bytes that it takes out of tables; made when it is needed.
+    pub fn damaged(&self) -> PathBuf {
+        self.root.join("damaged")
     }
 
     /// The directory of a backing file: one of 256, by the last byte of the inode's number, which counts up.

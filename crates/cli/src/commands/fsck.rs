@@ -1,4 +1,4 @@
-//! `varve fsck STORE`: checks a volume that nobody serves.
+//! `varve fsck STORE`: checks a volume that nobody serves, and repairs it if asked to.
 
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -7,28 +7,40 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
-use varve_meta::fsck::{self, FsckError, Progress, Report, Severity};
+use varve_meta::fsck::{self, FsckError, Progress, Repaired, Report, Severity};
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::VolumeDir;
 
-/// fsck(8)'s exit codes: something is wrong and was left so; the check itself failed.
+/// fsck(8)'s exit codes: something was wrong and is repaired; something is wrong and was left so; the check itself
+/// failed.
+const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
 const OPERATIONAL_ERROR: u8 = 8;
 
-/// Check a volume that nobody serves; changes nothing, exits as fsck(8) does
+/// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
 ///
-/// Exit codes: 0 sound, 4 damage was found, 8 the check could not be made, 2 wrong usage. What a crash leaves and a
-/// server clears away by itself is listed as left over and is not damage.
+/// Exit codes: 0 sound, 1 repaired, 4 damage was found and is there, 8 the check could not be made, 2 wrong usage. What a
+/// crash leaves and a server clears away by itself is listed as left over and is not damage. Without --repair nothing is
+/// written.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
     store: StoreUrl,
+    /// Repair what can be; what no path leads to any more goes to lost+found in the root directory, under its inode id
+    #[arg(long)]
+    repair: bool,
 }
 
 #[derive(Serialize)]
 struct Checked {
     store: PathBuf,
+    /// With --repair: after it.
     sound: bool,
+    /// What was done.
+    repairs: Vec<String>,
+    repairs_total: u64,
+    /// What is left after a repair.
+    left: Vec<Finding>,
     counts: Counts,
     /// How often each kind was found.
     totals: Vec<Total>,
@@ -74,20 +86,61 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
-    let report = fsck::check(&VolumeDir::new(&store), &mut |progress| bar.set_message(shown(progress)));
+    let volume = VolumeDir::new(&store);
+    let mut progress = |progress| bar.set_message(shown(progress));
+    let result = match arguments.repair {
+        true => fsck::repair(&volume, &mut progress).map(Outcome::of_repair),
+        false => fsck::check(&volume, &mut progress).map(Outcome::of_check),
+    };
     bar.finish_and_clear();
-    let report = report.map_err(|error| {
-        let problem = Problem::new(format!("cannot check {}", store.display()))
+    let outcome = result.map_err(|error| {
+        let doing = if arguments.repair { "check and repair" } else { "check" };
+        let problem = Problem::new(format!("cannot {doing} {}", store.display()))
             .caused_by(&error)
             .exits(Exit::Fsck(OPERATIONAL_ERROR));
         match error {
             FsckError::Locked(_) => problem.next("Unmount the volume or stop its server, then check again."),
+            FsckError::Table(_) | FsckError::Io { .. } if arguments.repair => {
+                problem.next("What was repaired so far is whole; when the cause is gone, run it again.")
+            }
             _ => problem,
         }
     })?;
-    let sound = report.is_sound();
-    output.result("fsck", &checked(store, report), text)?;
-    Ok(Exit::Fsck(if sound { 0 } else { ERRORS_LEFT }))
+    let code = outcome.exit_code();
+    output.result("fsck", &checked(store, outcome), text)?;
+    Ok(Exit::Fsck(code))
+}
+
+/// What was found, and what was done about it.
+struct Outcome {
+    report: Report,
+    repairs: Vec<String>,
+    repairs_total: u64,
+    /// After a repair.
+    after: Option<Report>,
+}
+
+impl Outcome {
+    fn of_check(report: Report) -> Outcome {
+        Outcome { report, repairs: Vec::new(), repairs_total: 0, after: None }
+    }
+
+    fn of_repair(repaired: Repaired) -> Outcome {
+        let Repaired { before, repairs, repairs_total, after } = repaired;
+        Outcome { report: before, repairs, repairs_total, after: Some(after) }
+    }
+
+    fn is_sound(&self) -> bool {
+        self.after.as_ref().unwrap_or(&self.report).is_sound()
+    }
+
+    fn exit_code(&self) -> u8 {
+        match (self.is_sound(), self.repairs_total) {
+            (false, _) => ERRORS_LEFT,
+            (true, 0) => 0,
+            (true, _) => REPAIRED,
+        }
+    }
 }
 
 fn shown(progress: Progress) -> String {
@@ -97,15 +150,21 @@ fn shown(progress: Progress) -> String {
             format!("pass {pass} of 2: shard {shard} of {shards}, {rows} rows")
         }
         Progress::Data { directories } => format!("backing files: directory {directories} of 256"),
+        Progress::Repairing { fixes } => format!("repairing {fixes} findings"),
     }
 }
 
-fn checked(store: PathBuf, report: Report) -> Checked {
+fn checked(store: PathBuf, outcome: Outcome) -> Checked {
+    let sound = outcome.is_sound();
+    let Outcome { report, repairs, repairs_total, after } = outcome;
     let counts = report.counts;
     let damage = |kind: fsck::FindingKind| kind.severity() == Severity::Damage;
     Checked {
         store,
-        sound: report.is_sound(),
+        sound,
+        repairs,
+        repairs_total,
+        left: after.map(|report| findings(report.findings)).unwrap_or_default(),
         counts: Counts {
             shards: counts.shards,
             rows: counts.rows,
@@ -131,17 +190,20 @@ fn checked(store: PathBuf, report: Report) -> Checked {
                 advice: kind.advice(),
             })
             .collect(),
-        findings: report
-            .findings
-            .into_iter()
-            .map(|finding| Finding {
-                kind: finding.kind.name(),
-                damage: damage(finding.kind),
-                place: finding.place,
-                what: finding.what,
-            })
-            .collect(),
+        findings: findings(report.findings),
     }
+}
+
+fn findings(findings: Vec<fsck::Finding>) -> Vec<Finding> {
+    findings
+        .into_iter()
+        .map(|finding| Finding {
+            kind: finding.kind.name(),
+            damage: finding.kind.severity() == Severity::Damage,
+            place: finding.place,
+            what: finding.what,
+        })
+        .collect()
 }
 
 fn text(checked: &Checked) -> String {
@@ -154,13 +216,27 @@ fn text(checked: &Checked) -> String {
         ("small files", format!("{}, {}", counts.files_inline, Bytes(counts.bytes_inline))),
         ("large files", format!("{}, {}", counts.files_backing, Bytes(counts.bytes_backing))),
     ]);
-    for finding in &checked.findings {
+    let line = |finding: &Finding| {
         let grade = if finding.damage { "damage" } else { "left over" };
-        text += &format!("{grade}: {} {}: {}\n", finding.kind, finding.place, finding.what);
-    }
+        format!("{grade}: {} {}: {}\n", finding.kind, finding.place, finding.what)
+    };
+    checked.findings.iter().for_each(|finding| text += &line(finding));
     for total in &checked.totals {
         text += &format!("{} × {}: {}\n", total.found, total.kind, total.advice);
     }
-    text += if checked.sound { "The volume is sound.\n" } else { "The volume is damaged.\n" };
+    checked.repairs.iter().for_each(|repair| text += &format!("repaired: {repair}\n"));
+    let unsaid = checked.repairs_total - checked.repairs.len() as u64;
+    if unsaid > 0 {
+        text += &format!("repaired: {unsaid} more\n");
+    }
+    if !checked.left.is_empty() {
+        text += "Left:\n";
+        checked.left.iter().for_each(|finding| text += &line(finding));
+    }
+    text += match (checked.sound, checked.repairs_total) {
+        (true, 0) => "The volume is sound.\n",
+        (true, _) => "The volume was repaired and is sound.\n",
+        (false, _) => "The volume is damaged.\n",
+    };
     text
 }

@@ -2,33 +2,45 @@
 
 use crate::tables::{DirectoryRow, PartitionRow};
 use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
-use varve_types::{FileKind, InodeId, PartitionIndex, ShardCount, ShardId, VolumeSettings};
+use std::collections::{BTreeMap, BTreeSet};
+use varve_types::{FileKind, InodeId, Name, NameHash, PartitionIndex, ShardCount, ShardId, VolumeSettings};
 
+/// Ordered, so that two checks of one volume say the same.
 pub struct Census {
     pub shards: ShardCount,
     pub inline_limit: u64,
-    pub directories: HashMap<InodeId, Directory>,
-    pub partitions: HashMap<(InodeId, PartitionIndex), Partition>,
+    pub directories: BTreeMap<InodeId, Directory>,
+    pub partitions: BTreeMap<(InodeId, PartitionIndex), Partition>,
     /// Files with an inode row.
-    pub inodes: HashMap<InodeId, Inode>,
-    pub orphans: HashSet<InodeId>,
+    pub inodes: BTreeMap<InodeId, Inode>,
+    pub orphans: BTreeSet<InodeId>,
     /// Names of extended attributes that rows list and that have not been met yet.
-    pub xattrs_listed: HashMap<InodeId, HashSet<Bytes>>,
+    pub xattrs_listed: BTreeMap<InodeId, BTreeSet<Bytes>>,
+    /// Entries outside of the partition of their shard.
+    pub stray: Vec<Stray>,
     /// Of each shard: the counter from which on ids are free.
     pub inodes_end: Vec<u64>,
     /// Ids of files whose attributes are in their entries.
     pub single_named: Vec<InodeId>,
-    /// References and directory entries to what has no row (yet known).
     pub backing: Vec<Backing>,
+    /// All ids in use, sorted, once they have been compared.
+    pub ids: Vec<InodeId>,
 }
 
 pub struct Directory {
     /// `None`: an entry names it, and it has no row.
     pub row: Option<DirectoryRow>,
-    /// Entries that name it, and where the last of them is.
+    /// Entries that name it, and where: in its parent, if one of them is there.
     pub names: u32,
     pub named_in: Option<InodeId>,
+}
+
+/// An entry that no lookup finds.
+pub struct Stray {
+    pub shard: ShardId,
+    pub directory: InodeId,
+    pub name: Name,
+    pub inode: InodeId,
 }
 
 pub struct Partition {
@@ -68,20 +80,48 @@ impl Census {
         Census {
             shards: settings.shards,
             inline_limit: u64::from(settings.inline_limit),
-            directories: HashMap::new(),
-            partitions: HashMap::new(),
-            inodes: HashMap::new(),
-            orphans: HashSet::new(),
-            xattrs_listed: HashMap::new(),
+            directories: BTreeMap::new(),
+            partitions: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            xattrs_listed: BTreeMap::new(),
+            stray: Vec::new(),
             inodes_end: vec![FIRST_COUNTER; usize::from(settings.shards.get())],
             single_named: Vec::new(),
             backing: Vec::new(),
+            ids: Vec::new(),
         }
     }
 
     /// Where the partition `index` of `directory` has to be.
     pub fn shard_of(&self, directory: InodeId, index: PartitionIndex) -> ShardId {
         index.shard(directory.shard(), self.shards)
+    }
+
+    /// The live partition of `directory` that holds `hash`, and its shard.
+    pub fn place(&self, directory: InodeId, hash: NameHash) -> Option<(ShardId, PartitionIndex)> {
+        let mut index = PartitionIndex::holding(hash, self.shards.depth_max());
+        loop {
+            let live = self.partitions.get(&(directory, index)).is_some_and(|partition| partition.live);
+            if live {
+                return Some((self.shard_of(directory, index), index));
+            }
+            if index == PartitionIndex::FIRST {
+                return None;
+            }
+            index = index.cut_from();
+        }
+    }
+
+    pub fn has_live(&self, directory: InodeId) -> bool {
+        self.partitions.get(&(directory, PartitionIndex::FIRST)).is_some_and(|partition| partition.live)
+    }
+
+    /// Names in the live partitions of `directory`.
+    pub fn entries_of(&self, directory: InodeId) -> u64 {
+        let indexes = (0..self.shards.get()).map(PartitionIndex);
+        let partitions = indexes.filter_map(|index| self.partitions.get(&(directory, index)));
+        partitions.filter(|partition| partition.live).map(|partition| partition.entries).sum()
     }
 
     pub fn list_xattrs(&mut self, inode: InodeId, names: &[Bytes]) {

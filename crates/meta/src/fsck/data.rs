@@ -1,6 +1,7 @@
 //! Rows against backing files.
 
 use super::census::{Backing, Census};
+use super::fix::Fix;
 use super::{FindingKind, FsckError, Progress, Report};
 use std::collections::HashSet;
 use std::fs;
@@ -51,12 +52,13 @@ fn compare_directory(
         let path = entry?.path();
         match inode_of(volume, &path) {
             Some(inode) if inodes.contains(&inode) => {}
-            Some(inode) => {
+            Some(inode) if path.symlink_metadata().is_ok_and(|found| found.is_file()) => {
                 let bytes = path.symlink_metadata().map_or(0, |found| found.len());
                 let what = format_args!("{bytes} bytes, and no row says that inode {inode} has content here");
                 report.add(FindingKind::StrayBackingFile, path.display(), what);
+                report.fix(Fix::AttachData { inode });
             }
-            None => report.add(FindingKind::StrangeFile, path.display(), "its name is no inode's"),
+            _ => report.add(FindingKind::StrangeFile, path.display(), "it is no backing file"),
         }
     }
     Ok(())
@@ -68,15 +70,20 @@ fn compare_file(path: &Path, backing: &Backing, report: &mut Report) -> io::Resu
         Ok(found) if found.is_file() => found.len(),
         Ok(_) => {
             report.add(FindingKind::MissingBackingFile, place, format_args!("{} is no regular file", path.display()));
+            report.fix(Fix::Bereaved { inode: backing.inode });
             return Ok(());
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             report.add(FindingKind::MissingBackingFile, place, format_args!("{} does not exist", path.display()));
+            report.fix(Fix::Bereaved { inode: backing.inode });
             return Ok(());
         }
         Err(error) => return Err(error),
     };
     report.counts.bytes_backing += size;
+    if backing.size != Some(size) || backing.pending {
+        report.fix(Fix::Settle { inode: backing.inode });
+    }
     match backing.size {
         None => report.add(FindingKind::UnsettledSize, place, format_args!("{size} bytes at present")),
         Some(meant) if backing.pending => {

@@ -1,72 +1,143 @@
 //! Directories: which partitions make them up, and whether each has one name, in its parent, on a path from the root.
 
 use super::census::Census;
+use super::fix::Fix;
 use super::{FindingKind, Report};
 use crate::tables::PartitionState;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use varve_types::{InodeId, PartitionIndex};
 
 /// Marks the partitions that make up each directory, from partition 0 on: a partition of depth `d` that was cut off at
 /// depth `b` has been cut at depths `b` to `d - 1`, and each cut made a partition. So what is found tiles the hash space
 /// exactly once, unless one is missing.
 pub fn find_partitions(census: &mut Census, report: &mut Report) {
+    if !census.directories.contains_key(&InodeId::ROOT) {
+        report.add(FindingKind::NoRoot, "shard 0", "the root directory has no row");
+        report.fix(Fix::MakeRoot);
+    }
     let directories: Vec<InodeId> = census.directories.keys().copied().collect();
     for directory in directories {
         let mut open = vec![(PartitionIndex::FIRST, 0)];
         while let Some((index, born_at)) = open.pop() {
-            match census.partitions.get_mut(&(directory, index)) {
+            let depth = match census.partitions.get_mut(&(directory, index)) {
                 Some(partition) => {
                     partition.live = true;
-                    open.extend((born_at..partition.row.depth).map(|depth| (index.upper_half(depth), depth + 1)));
+                    partition.row.depth
                 }
                 None => {
                     let place = format_args!("directory {directory} partition {}", index.0);
                     let shard = census.shard_of(directory, index);
                     report.add(FindingKind::MissingPartition, place, format_args!("shard {shard} does not have it"));
+                    let depth = depth_of_missing(census, directory, index, born_at);
+                    report.fix(Fix::MakePartition { directory, index, depth });
+                    depth
                 }
-            }
+            };
+            open.extend((born_at..depth).map(|depth| (index.upper_half(depth), depth + 1)));
         }
     }
+    find_without_row(census);
+    note_others(census, report);
+}
+
+/// As deep as the partitions say that were cut from it.
+fn depth_of_missing(census: &Census, directory: InodeId, index: PartitionIndex, born_at: u8) -> u8 {
+    let cut = |depth: &u8| census.partitions.contains_key(&(directory, index.upper_half(*depth)));
+    (born_at..census.shards.depth_max()).filter(cut).max().map_or(born_at, |depth| depth + 1)
+}
+
+/// Partitions whose directory's row is lost, or which an rmdir has not removed yet: what is live in them is counted, so
+/// that a lost row does not make all names below it stray.
+fn find_without_row(census: &mut Census) {
+    let rowless: Vec<(InodeId, PartitionIndex)> = census
+        .partitions
+        .keys()
+        .filter(|(directory, _)| !census.directories.contains_key(directory))
+        .copied()
+        .collect();
+    let mut found = HashSet::new();
+    for (directory, index) in rowless {
+        let cut_here = |source: PartitionIndex| {
+            let source = census.partitions.get(&(directory, source));
+            source.is_some_and(|source| source.row.depth > index.depth_of_cut())
+        };
+        let adopted = index != PartitionIndex::FIRST && cut_here(index.cut_from());
+        if let Some(partition) = census.partitions.get_mut(&(directory, index))
+            && (partition.row.state != PartitionState::Arriving || adopted)
+        {
+            partition.live = true;
+            found.insert(directory);
+        }
+    }
+    for directory in found {
+        census.directory(directory);
+    }
+}
+
+fn note_others(census: &Census, report: &mut Report) {
     for ((directory, index), partition) in &census.partitions {
+        let (directory, index) = (*directory, *index);
+        let place = format_args!("directory {directory} partition {}", index.0);
         if partition.live {
+            if partition.row.state == PartitionState::Arriving {
+                // Its source has committed; the next server hears so when it asks.
+                report.add(FindingKind::ArrivedPartition, place, "its split is committed");
+                report.fix(Fix::Unseal { directory, index });
+            }
             continue;
         }
-        let place = format_args!("directory {directory} partition {}", index.0);
-        let has_directory = census.directories.contains_key(directory);
-        let kind = match partition.row.state {
-            PartitionState::Arriving => FindingKind::AbortedSplit,
-            _ if !has_directory => FindingKind::DirectoryWithoutName,
-            _ => FindingKind::StrayPartition,
-        };
-        report.add(kind, place, format_args!("{:?}, {} entries", partition.row.state, partition.row.entries));
+        if partition.row.state == PartitionState::Arriving {
+            report.add(FindingKind::AbortedSplit, place, format_args!("{} entries", partition.row.entries));
+            report.fix(Fix::DropPartition { directory, index });
+        } else {
+            let what = format_args!("it overlaps others, and says that it has {} entries", partition.row.entries);
+            report.add(FindingKind::StrayPartition, place, what);
+            report.fix(Fix::DissolvePartition { directory, index });
+        }
     }
 }
 
 /// Compares the rows of directories with each other and with their names.
-pub fn compare(census: &Census, report: &mut Report) {
-    if census.directories.get(&InodeId::ROOT).is_none_or(|root| root.row.is_none()) {
-        report.add(FindingKind::NoRoot, "shard 0", "there is no root directory");
-    }
+pub fn compare(census: &mut Census, report: &mut Report) {
     compare_partitions(census, report);
     for (inode, directory) in &census.directories {
-        let place = format_args!("directory {inode}");
-        let expected = u32::from(*inode != InodeId::ROOT);
+        let (inode, place) = (*inode, format_args!("directory {inode}"));
+        if inode == InodeId::ROOT {
+            if directory.names > 0 {
+                report.add(FindingKind::SeveralNames, place, "an entry names the root directory");
+                report.fix(Fix::OneName { directory: inode, keep: inode });
+            }
+            continue;
+        }
         match (&directory.row, directory.names) {
+            (row, 0) => match census.entries_of(inode) {
+                0 => {
+                    let what = format_args!("no entry names it, and it is empty{}", parent_in_words(row.as_ref()));
+                    report.add(FindingKind::DirectoryWithoutName, place, what);
+                    report.fix(Fix::DropDirectory { directory: inode });
+                }
+                entries => {
+                    let what = format_args!("it has {entries} entries{}", parent_in_words(row.as_ref()));
+                    report.add(FindingKind::LostDirectory, place, what);
+                    report.fix(Fix::AttachDirectory { directory: inode });
+                }
+            },
             (None, _) => {
                 let parent = directory.named_in.unwrap_or(InodeId::ROOT);
                 report.add(FindingKind::DirectoryWithoutRow, place, format_args!("named in directory {parent}"));
+                report.fix(Fix::MakeDirectoryRow { directory: inode, parent });
             }
-            (Some(row), 0) if expected == 1 => {
-                report.add(FindingKind::DirectoryWithoutName, place, format_args!("its parent was {}", row.parent));
-            }
-            (Some(_), names) if names > expected => {
+            (Some(row), names) if names > 1 => {
                 report.add(FindingKind::SeveralNames, place, format_args!("{names} entries name it"));
+                let keep = directory.named_in.unwrap_or(row.parent);
+                report.fix(Fix::OneName { directory: inode, keep });
             }
             (Some(row), _) => {
-                let named_in = directory.named_in.unwrap_or(InodeId::ROOT);
+                let named_in = directory.named_in.unwrap_or(row.parent);
                 if row.parent != named_in {
                     let what = format_args!("its parent is {}, and its name is in {named_in}", row.parent);
                     report.add(FindingKind::WrongParent, place, what);
+                    report.fix(Fix::SetParent { directory: inode, parent: named_in });
                 }
             }
         }
@@ -74,7 +145,12 @@ pub fn compare(census: &Census, report: &mut Report) {
     find_unreachable(census, report);
 }
 
+fn parent_in_words(row: Option<&crate::tables::DirectoryRow>) -> String {
+    row.map_or_else(|| "; it has no row".into(), |row| format!("; its parent was {}", row.parent))
+}
+
 fn compare_partitions(census: &Census, report: &mut Report) {
+    let mut lacking = HashSet::new();
     for ((inode, index), partition) in census.partitions.iter().filter(|(_, partition)| partition.live) {
         let place = format_args!("directory {inode} partition {}", index.0);
         let row = &partition.row;
@@ -85,10 +161,17 @@ fn compare_partitions(census: &Census, report: &mut Report) {
                 row.entries, row.subdirectories, partition.entries, partition.subdirectories
             );
             report.add(FindingKind::WrongCount, place, what);
+            let (entries, subdirectories) = (partition.entries, partition.subdirectories);
+            report.fix(Fix::SetCounts { directory: *inode, index: *index, entries, subdirectories });
         }
         let Some(directory) = census.directories.get(inode).and_then(|directory| directory.row.as_ref()) else {
             continue;
         };
+        if !directory.map.has(*index) && lacking.insert(*inode) {
+            let what = format_args!("its map does not know partition {}", index.0);
+            report.add(FindingKind::WrongMap, format_args!("directory {inode}"), what);
+            report.fix(Fix::SetMap { directory: *inode });
+        }
         if (row.mode, row.uid, row.gid) != (directory.mode, directory.uid, directory.gid) {
             let what = format_args!(
                 "its mode, owner and group are {:o} {} {}, and the directory's {:o} {} {}",
@@ -100,33 +183,28 @@ fn compare_partitions(census: &Census, report: &mut Report) {
                 directory.gid
             );
             report.add(FindingKind::WrongPartition, place, what);
+            report.fix(Fix::CopyMode { directory: *inode, index: *index });
         }
     }
 }
 
-/// Follows parents to the root. Each directory is walked over once.
+/// Follows names to the root. Each directory is walked over once; of each circle one directory is reported.
 fn find_unreachable(census: &Census, report: &mut Report) {
-    // `true`: leads to the root, or to something that is reported already.
-    let mut ends: HashMap<InodeId, bool> = HashMap::from([(InodeId::ROOT, true)]);
+    let mut walked: HashMap<InodeId, InodeId> = HashMap::from([(InodeId::ROOT, InodeId::ROOT)]);
     for start in census.directories.keys() {
-        let mut path = Vec::new();
         let mut here = *start;
-        let end = loop {
-            if let Some(end) = ends.get(&here) {
-                break *end;
+        // Marked with the walk they are met on: who comes back to one of its own has gone in a circle.
+        while !walked.contains_key(&here) {
+            walked.insert(here, *start);
+            match census.directories.get(&here).and_then(|directory| directory.named_in) {
+                Some(parent) => here = parent,
+                None => break,
             }
-            // Noted as a cycle until the walk has come to an end.
-            ends.insert(here, false);
-            path.push(here);
-            match census.directories.get(&here).and_then(|directory| directory.row.as_ref()) {
-                Some(row) => here = row.parent,
-                None => break true,
-            }
-        };
-        if !end {
-            let what = format_args!("its parents lead in a circle");
-            report.add(FindingKind::Unreachable, format_args!("directory {start}"), what);
         }
-        ends.extend(path.into_iter().map(|inode| (inode, end)));
+        let named = |inode: InodeId| census.directories.get(&inode).is_some_and(|found| found.named_in.is_some());
+        if walked.get(&here) == Some(start) && here != InodeId::ROOT && named(here) {
+            report.add(FindingKind::Unreachable, format_args!("directory {here}"), "its parents lead in a circle");
+            report.fix(Fix::AttachDirectory { directory: here });
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Files: entries, inode rows, their ids and extended attributes.
 
-use super::census::{Backing, Census};
+use super::census::{Backing, Census, Stray};
+use super::fix::{FIXES_MAX, Fix};
 use super::{FindingKind, Report};
-use crate::tables::{BackingSize, Content, EntryBody, EntryRow, NodeRow};
+use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow};
 use std::fmt;
 use varve_types::{FileKind, InodeId, Name, PartitionIndex, ShardId};
 
@@ -31,6 +32,9 @@ impl Reader {
         let Some(partition) =
             partition.filter(|partition| partition.live && index.range(partition.row.depth).contains(name.hash()))
         else {
+            if census.stray.len() < FIXES_MAX {
+                census.stray.push(Stray { shard: self.shard, directory, name: name.clone(), inode: entry.inode });
+            }
             return self.stray(directory, report);
         };
         partition.entries += 1;
@@ -45,10 +49,14 @@ impl Reader {
                         place,
                         format_args!("a directory of kind {:?}", attributes.kind),
                     );
+                    report.fix(Fix::CorrectNode { inode: entry.inode, at: Some((directory, name.clone())) });
                 }
                 let named = census.directory(entry.inode);
                 named.names += 1;
-                named.named_in = Some(directory);
+                let in_parent = named.row.as_ref().is_some_and(|row| row.parent == directory);
+                if in_parent || named.named_in.is_none() {
+                    named.named_in = Some(directory);
+                }
             }
             EntryBody::Reference(kind) => {
                 let inode = census.inode(entry.inode);
@@ -60,6 +68,7 @@ impl Reader {
                         place,
                         format_args!("it says {kind:?}, the inode row not"),
                     );
+                    report.fix(Fix::CorrectReference { directory, name: name.clone() });
                 }
             }
             EntryBody::Node(row) => {
@@ -68,8 +77,9 @@ impl Reader {
                     let what =
                         format_args!("{} links and {} xattrs in an entry", row.attributes.nlink, row.xattrs.len());
                     report.add(FindingKind::WrongAttributes, place, what);
+                    report.fix(Fix::CorrectNode { inode: entry.inode, at: Some((directory, name.clone())) });
                 }
-                check_node(entry.inode, row, &place, census, report);
+                check_node(entry.inode, row, &place, Some((directory, name)), census, report);
             }
         }
     }
@@ -93,32 +103,33 @@ impl Reader {
     }
 }
 
-/// Checks one file's row against itself and notes where its content is.
-pub fn check_node(inode: InodeId, row: &NodeRow, place: &dyn fmt::Display, census: &mut Census, report: &mut Report) {
+/// Checks one file's row against itself and notes where its content is. `at`: the row is in this entry.
+pub fn check_node(
+    inode: InodeId,
+    row: &NodeRow,
+    place: &dyn fmt::Display,
+    at: Option<(InodeId, &Name)>,
+    census: &mut Census,
+    report: &mut Report,
+) {
     let attributes = &row.attributes;
-    let fits = matches!(
-        (attributes.kind, &row.content),
-        (FileKind::Regular, Content::Inline(_) | Content::Backing(_))
-            | (FileKind::Symlink, Content::Symlink(_))
-            | (FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice, Content::None)
-    );
-    if !fits {
-        report.add(
-            FindingKind::WrongAttributes,
-            place,
-            format_args!("content does not fit kind {:?}", attributes.kind),
-        );
+    let mut wrong = |what: fmt::Arguments<'_>| {
+        report.add(FindingKind::WrongAttributes, place, what);
+        report.fix(Fix::CorrectNode { inode, at: at.map(|(directory, name)| (directory, name.clone())) });
+    };
+    if !fits(row) {
+        wrong(format_args!("content does not fit kind {:?}", attributes.kind));
+    }
+    if let Content::Inline(bytes) | Content::Symlink(bytes) = &row.content {
+        if bytes.len() as u64 != attributes.size {
+            wrong(format_args!("{} bytes of content and size {}", bytes.len(), attributes.size));
+        }
+        if attributes.kind == FileKind::Regular && bytes.len() as u64 > census.inline_limit {
+            wrong(format_args!("{} bytes inline, above the volume's limit", bytes.len()));
+        }
     }
     match &row.content {
         Content::Inline(bytes) | Content::Symlink(bytes) => {
-            if bytes.len() as u64 != attributes.size {
-                let what = format_args!("{} bytes of content and size {}", bytes.len(), attributes.size);
-                report.add(FindingKind::WrongAttributes, place, what);
-            }
-            if attributes.kind == FileKind::Regular && bytes.len() as u64 > census.inline_limit {
-                let what = format_args!("{} bytes inline, above the volume's limit", bytes.len());
-                report.add(FindingKind::WrongAttributes, place, what);
-            }
             report.counts.files_inline += 1;
             report.counts.bytes_inline += bytes.len() as u64;
         }
@@ -134,45 +145,72 @@ pub fn check_node(inode: InodeId, row: &NodeRow, place: &dyn fmt::Display, censu
     }
 }
 
+/// The content is one that a file of this kind can have.
+pub fn fits(row: &NodeRow) -> bool {
+    matches!(
+        (row.attributes.kind, &row.content),
+        (FileKind::Regular, Content::Inline(_) | Content::Backing(_))
+            | (FileKind::Symlink, Content::Symlink(_))
+            | (FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice, Content::None)
+    )
+}
+
 pub fn note_xattr(shard: ShardId, inode: InodeId, name: &bytes::Bytes, census: &mut Census, report: &mut Report) {
     report.counts.xattrs += 1;
     let place = format_args!("inode {inode} xattr {}", name.escape_ascii());
     if inode.shard() != shard {
         let what = format_args!("it is in shard {shard} and belongs to shard {}", inode.shard());
-        return report.add(FindingKind::MisplacedRow, place, what);
+        report.add(FindingKind::MisplacedRow, place, what);
+        let key = crate::tables::Key::Xattr(inode, name.clone());
+        return report.fix(Fix::MoveRow { from: shard, to: inode.shard(), key });
     }
     let listed = census.xattrs_listed.get_mut(&inode).is_some_and(|names| names.remove(name));
     if !listed {
         report.add(FindingKind::StrayXattr, place, "no row lists it");
+        report.fix(Fix::StrayXattr { inode, name: name.clone() });
     }
 }
 
 /// Compares inode rows with their names, and all ids with each other and with the counters.
 pub fn compare(census: &mut Census, report: &mut Report) {
     for (inode, found) in &census.inodes {
-        let place = format_args!("inode {inode}");
+        let (inode, place) = (*inode, format_args!("inode {inode}"));
         let Some(row) = found.row else {
             let (directory, name) = found.named.as_ref().map_or((InodeId::ROOT, ""), |(of, name)| (*of, name));
             let what = format_args!("{name} in directory {directory} names it, and it has no row");
             report.add(FindingKind::MissingInode, place, what);
+            report.fix(Fix::DropReferences { inode });
             continue;
         };
-        if census.orphans.contains(inode) && found.references == 0 {
-            report.add(FindingKind::Orphan, place, "it was unlinked while open");
-        } else if found.references == 0 {
-            report.add(FindingKind::InodeWithoutName, place, format_args!("it counts {} links", row.nlink));
-        } else if row.nlink != found.references {
+        if found.references == 0 {
+            if census.orphans.contains(&inode) {
+                report.add(FindingKind::Orphan, place, "it was unlinked while open");
+                report.fix(Fix::DropOrphan { inode });
+            } else {
+                report.add(FindingKind::InodeWithoutName, place, format_args!("it counts {} links", row.nlink));
+                report.fix(Fix::AttachFile { inode });
+            }
+            continue;
+        }
+        if census.orphans.contains(&inode) {
+            report.add(FindingKind::OrphanWithName, place, format_args!("it has {} names", found.references));
+            report.fix(Fix::DropRow { shard: inode.shard(), key: Key::Orphan(inode) });
+        }
+        if row.nlink != found.references {
             let what = format_args!("it counts {} links and has {} names", row.nlink, found.references);
             report.add(FindingKind::WrongLinkCount, place, what);
+            report.fix(Fix::SetLinks { inode, links: found.references });
         }
     }
     for inode in census.orphans.iter().filter(|inode| !census.inodes.contains_key(inode)) {
         report.add(FindingKind::Orphan, format_args!("inode {inode}"), "it has no inode row any more");
+        report.fix(Fix::DropRow { shard: inode.shard(), key: Key::Orphan(*inode) });
     }
     for (inode, names) in &census.xattrs_listed {
         for name in names {
             let place = format_args!("inode {inode} xattr {}", name.escape_ascii());
             report.add(FindingKind::MissingXattr, place, "it is listed and has no row");
+            report.fix(Fix::Unlist { inode: *inode, name: name.clone() });
         }
     }
     compare_ids(census, report);
@@ -183,19 +221,41 @@ fn compare_ids(census: &mut Census, report: &mut Report) {
     ids.extend(census.inodes.keys());
     ids.extend(census.directories.keys());
     ids.sort_unstable();
+    let mut before = None;
     for pair in ids.windows(2).filter(|pair| pair[0] == pair[1]) {
-        report.add(FindingKind::DuplicateInode, format_args!("inode {}", pair[0]), "several files have this id");
-    }
-    for inode in ids {
-        let counter = inode.0 & InodeId::COUNTER_MAX;
-        let place = format_args!("inode {inode}");
-        match census.inodes_end.get(usize::from(inode.shard().0)) {
-            None => report.add(FindingKind::WrongAttributes, place, "there is no such shard"),
-            Some(end) if counter >= *end => {
-                let what = format_args!("shard {} would give ids from counter {end} on", inode.shard());
-                report.add(FindingKind::CounterTooLow, place, what);
-            }
-            Some(_) => {}
+        if before.replace(pair[0]) != Some(pair[0]) {
+            report.add(FindingKind::DuplicateInode, format_args!("inode {}", pair[0]), "several files have this id");
+            report.fix(Fix::Duplicate { inode: pair[0] });
         }
+    }
+    // Sorted: the ids of a shard stand together, and its highest last.
+    for (place, inode) in ids.iter().enumerate() {
+        if ids.get(place + 1).is_none_or(|next| next.shard() != inode.shard()) {
+            compare_counter(*inode, census, report);
+        }
+    }
+    for stray in &census.stray {
+        let known = ids.binary_search(&stray.inode).is_ok();
+        let (shard, directory, name) = (stray.shard, stray.directory, stray.name.clone());
+        report.fix(Fix::Stray { shard, directory, name, known });
+    }
+    census.ids = ids;
+}
+
+/// `highest`: of the ids that its shard has made.
+fn compare_counter(highest: InodeId, census: &Census, report: &mut Report) {
+    let place = format_args!("inode {highest}");
+    let shard = highest.shard();
+    match census.inodes_end.get(usize::from(shard.0)) {
+        None => {
+            report.add(FindingKind::WrongAttributes, place, format_args!("its id is of shard {shard}, which is none"));
+            report.fix(Fix::Duplicate { inode: highest });
+        }
+        Some(end) if highest.0 & InodeId::COUNTER_MAX >= *end => {
+            let what = format_args!("shard {shard} would give ids from counter {end} on");
+            report.add(FindingKind::CounterTooLow, place, what);
+            report.fix(Fix::RaiseCounter { shard, above: highest.0 & InodeId::COUNTER_MAX });
+        }
+        Some(_) => {}
     }
 }

@@ -1,161 +1,148 @@
 //! Reading all tables of a volume.
 
 use super::census::{Census, InodeSummary, Partition};
-use super::{FindingKind, FsckError, Progress, Report, files};
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
-use crate::shards::{Table, TableConfig, TableError};
-use crate::tables::{Key, Kind, PartitionState, Row, codec};
-use futures::stream::{self, StreamExt, TryStreamExt};
+use super::fix::Fix;
+use super::{FindingKind, FsckError, Progress, Report, directories, files};
+use crate::snapshot::at_rest::{self, AtRest};
+use crate::snapshot::{Found, Snapshot, Unreadable, Unresolved, UnresolvedKind};
+use crate::tables::{Key, Kind, PartitionState, Row};
 use varve_types::{PartitionIndex, ShardId, VolumeSettings};
-use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::VolumeDir;
-
-/// Tables opened or closed at a time: mostly waiting for the store.
-const OPENING_MAX: usize = 8;
-
-/// Rows are read once and in order, so little is worth keeping.
-const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Rows between two signs of progress.
 const PROGRESS_ROWS: u64 = 10_000;
 
-/// Every table of the volume, open, by shard.
-pub struct Tables(Vec<Table>);
+const STRUCTURE: [Kind; 8] = [
+    Kind::Counter,
+    Kind::Partition,
+    Kind::Directory,
+    Kind::Inode,
+    Kind::Orphan,
+    Kind::Intent,
+    Kind::Decision,
+    Kind::Replies,
+];
 
-/// Opens all tables, does `work`, and closes them, whatever came of it.
-pub fn with_tables(
+/// Reads every row of the volume; writes nothing. Returns the shards that cannot be read, which are in the report too;
+/// if there are any, the census is of no use.
+pub fn read(
     volume: &VolumeDir,
     settings: &VolumeSettings,
-    progress: &mut dyn FnMut(Progress),
-    work: impl AsyncFnOnce(&Tables, &mut dyn FnMut(Progress)) -> Result<(), FsckError>,
-) -> Result<(), FsckError> {
-    progress(Progress::Opening);
-    let io = |doing: &str| {
-        let doing = doing.to_owned();
-        move |source| FsckError::Io { doing, source }
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("varve-fsck")
-        .enable_all()
-        .build()
-        .map_err(io("cannot start threads"))?;
-    let config = TableConfig {
-        shard: ShardId(0),
-        volume: volume.clone(),
-        store: PosixStore::open(volume.shards()).map_err(io("cannot use the directory of tables"))?,
-        sync_interval: settings.sync_interval,
-        cache: TableCache::new(CACHE_BYTES),
-        background: runtime.handle().clone(),
-        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
-    };
-    runtime.block_on(async {
-        let open = |shard| {
-            let config = TableConfig { shard, ..config.clone() };
-            async move { Table::open(config).await.map_err(|error| unreadable(shard, &error)) }
-        };
-        let tables = stream::iter(settings.shards.all()).map(open).buffered(OPENING_MAX).try_collect().await?;
-        let tables = Tables(tables);
-        let worked = work(&tables, progress).await;
-        let close = |(shard, table): (usize, Table)| async move {
-            table.close().await.map_err(|error| unreadable(ShardId(shard as u16), &error))
-        };
-        let closing = stream::iter(tables.0.into_iter().enumerate()).map(close).buffer_unordered(OPENING_MAX);
-        let closed: Vec<Result<(), FsckError>> = closing.collect().await;
-        worked?;
-        closed.into_iter().collect()
-    })
-}
-
-fn unreadable(shard: ShardId, error: &TableError) -> FsckError {
-    FsckError::Unreadable { shard, reason: error.to_string() }
-}
-
-impl Tables {
-    fn iter(&self) -> impl Iterator<Item = (ShardId, &Table)> {
-        self.0.iter().enumerate().map(|(shard, table)| (ShardId(shard as u16), table))
-    }
-
-    /// Everything but entries and extended attributes.
-    pub async fn read_structure(
-        &self,
-        census: &mut Census,
-        report: &mut Report,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), FsckError> {
-        let kinds = [
-            Kind::Counter,
-            Kind::Partition,
-            Kind::Directory,
-            Kind::Inode,
-            Kind::Orphan,
-            Kind::Intent,
-            Kind::Decision,
-            Kind::Replies,
-        ];
-        for (shard, table) in self.iter() {
-            progress(Progress::Reading { pass: 1, shard, shards: self.0.len() as u16, rows: report.counts.rows });
-            for kind in kinds {
-                each(shard, table, kind, report, &mut |key, row, report| note(shard, key, row, census, report)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Entries and extended attributes.
-    pub async fn read_names(
-        &self,
-        census: &mut Census,
-        report: &mut Report,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), FsckError> {
-        let shards = self.0.len() as u16;
-        for (shard, table) in self.iter() {
-            progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
-            let mut reader = files::Reader::new(shard);
-            each(shard, table, Kind::Entry, report, &mut |key, row, report| {
-                if let (Key::Entry(directory, name), Row::Entry(entry)) = (key, row) {
-                    reader.entry(directory, &name, &entry, census, report);
-                }
-                if report.counts.rows % PROGRESS_ROWS == 0 {
-                    progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
-                }
-            })
-            .await?;
-            reader.end(report);
-            each(shard, table, Kind::Xattr, report, &mut |key, _, report| {
-                if let Key::Xattr(inode, name) = key {
-                    files::note_xattr(shard, inode, &name, census, report);
-                }
-            })
-            .await?;
-        }
-        Ok(())
-    }
-}
-
-/// Calls `note` with every row of `kind` that can be decoded; the others are findings.
-async fn each(
-    shard: ShardId,
-    table: &Table,
-    kind: Kind,
+    census: &mut Census,
     report: &mut Report,
-    note: &mut dyn FnMut(Key, Row, &mut Report),
-) -> Result<(), FsckError> {
-    let range = codec::keys_of(kind);
-    let scan = table.scan(range.start.into(), range.end.into()).await;
-    let mut cursor = scan.map_err(|error| unreadable(shard, &error))?;
-    while let Some((key, row)) = cursor.next().await.map_err(|error| unreadable(shard, &error))? {
-        report.counts.rows += 1;
-        match codec::decode(&key, &row) {
-            Ok((key, row)) => note(key, row, report),
-            Err(error) => {
-                let hex: String = key.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
-                report.add(FindingKind::DamagedRow, format_args!("shard {shard} key {hex}"), error);
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Unreadable>, FsckError> {
+    progress(Progress::Opening);
+    let threads = |source| FsckError::Io { doing: "cannot start threads".into(), source };
+    let runtime = at_rest::runtime().map_err(threads)?;
+    let store = at_rest::store_for_reading(volume);
+    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let unreadable = runtime.block_on(async {
+        let mut tables = match AtRest::open(&config, settings.shards).await {
+            Ok(tables) => tables,
+            Err(unreadable) => return unreadable,
+        };
+        let read = read_all(&mut tables, census, report, progress).await;
+        let closed = tables.close().await;
+        read.and(closed).err().into_iter().collect::<Vec<_>>()
+    });
+    for error in &unreadable {
+        report.add(FindingKind::UnreadableShard, format_args!("shard {}", error.shard), &error.reason);
+    }
+    Ok(unreadable)
+}
+
+async fn read_all(
+    tables: &mut AtRest,
+    census: &mut Census,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Unreadable> {
+    let mut snapshot = Snapshot::begin(tables).await?;
+    note_unresolved(snapshot.unresolved(), report);
+    let shards = snapshot.shards();
+    for shard in shards.all() {
+        progress(Progress::Reading { pass: 1, shard, shards: shards.get(), rows: report.counts.rows });
+        for kind in STRUCTURE {
+            let mut rows = snapshot.rows(shard, kind).await?;
+            while let Some(found) = rows.next().await? {
+                if let Some((key, row)) = sound(shard, found, report) {
+                    note(shard, key, row, census, report);
+                }
             }
+        }
+    }
+    directories::find_partitions(census, report);
+    for shard in shards.all() {
+        read_names(&mut snapshot, shard, census, report, progress).await?;
+    }
+    Ok(())
+}
+
+/// Entries and extended attributes.
+async fn read_names(
+    snapshot: &mut Snapshot<'_>,
+    shard: ShardId,
+    census: &mut Census,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Unreadable> {
+    let shards = snapshot.shards().get();
+    progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
+    let mut reader = files::Reader::new(shard);
+    let mut rows = snapshot.rows(shard, Kind::Entry).await?;
+    while let Some(found) = rows.next().await? {
+        if let Some((Key::Entry(directory, name), Row::Entry(entry))) = sound(shard, found, report) {
+            reader.entry(directory, &name, &entry, census, report);
+        }
+        if report.counts.rows % PROGRESS_ROWS == 0 {
+            progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
+        }
+    }
+    reader.end(report);
+    let mut rows = snapshot.rows(shard, Kind::Xattr).await?;
+    while let Some(found) = rows.next().await? {
+        if let Some((Key::Xattr(inode, name), _)) = sound(shard, found, report) {
+            files::note_xattr(shard, inode, &name, census, report);
         }
     }
     Ok(())
+}
+
+/// A row that can be decoded; the others are findings.
+fn sound(shard: ShardId, found: Found, report: &mut Report) -> Option<(Key, Row)> {
+    report.counts.rows += 1;
+    match found {
+        Found::Row(key, row) => Some((key, row)),
+        Found::Damaged { key, row, error } => {
+            let hex: String = key.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
+            report.add(FindingKind::DamagedRow, format_args!("shard {shard} key {hex}"), error);
+            report.fix(Fix::SetAside { shard, key, row });
+            None
+        }
+    }
+}
+
+fn note_unresolved(unresolved: &[Unresolved], report: &mut Report) {
+    for Unresolved { shard, transaction, what } in unresolved {
+        report.counts.intents += 1;
+        let coordinator = transaction.coordinator;
+        let what = match what {
+            UnresolvedKind::Decision { participants } => {
+                format!("committed; up to {participants} shards have to apply it")
+            }
+            UnresolvedKind::Intent { committed: true, changes } => {
+                format!("{changes} changes are to be applied, as shard {coordinator} has decided")
+            }
+            UnresolvedKind::Intent { committed: false, changes } => {
+                format!("{changes} changes are to be dropped: shard {coordinator} has no decision")
+            }
+        };
+        report.add(FindingKind::Intent, format_args!("shard {shard} {transaction:?}"), what);
+    }
+    if !unresolved.is_empty() {
+        report.fix(Fix::Resolve);
+    }
 }
 
 fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Report) {
@@ -167,7 +154,8 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
     };
     if let Some(home) = home.filter(|home| *home != shard) {
         let what = format_args!("it belongs to shard {home}");
-        return report.add(FindingKind::MisplacedRow, format_args!("shard {shard} {key:?}"), what);
+        report.add(FindingKind::MisplacedRow, format_args!("shard {shard} {key:?}"), what);
+        return report.fix(Fix::MoveRow { from: shard, to: home, key });
     }
     match (key, row) {
         (Key::Counter, Row::Counter(counter)) => census.inodes_end[usize::from(shard.0)] = counter.inodes_end,
@@ -176,11 +164,14 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
             if row.index != index || row.depth > census.shards.depth_max() || cut_before(index) > row.depth {
                 let place = format_args!("shard {shard} directory {directory} partition {}", index.0);
                 let what = format_args!("the row says partition {} of depth {}", row.index.0, row.depth);
-                return report.add(FindingKind::WrongPartition, place, what);
+                report.add(FindingKind::WrongPartition, place, what);
+                // Made again from its directory's row.
+                return report.fix(Fix::DropRow { shard, key: Key::Partition(directory, index) });
             }
             if row.state == PartitionState::Sealed {
                 let place = format_args!("directory {directory} partition {}", index.0);
                 report.add(FindingKind::SealedPartition, place, "it takes no new names");
+                report.fix(Fix::Unseal { directory, index });
             }
             let partition = Partition { row, live: false, entries: 0, subdirectories: 0 };
             census.partitions.insert((directory, index), partition);
@@ -195,21 +186,11 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
             census.list_xattrs(inode, &row.xattrs);
             let (kind, nlink) = (row.attributes.kind, row.attributes.nlink);
             census.inode(inode).row = Some(InodeSummary { kind, nlink });
-            files::check_node(inode, &row, &format_args!("inode {inode}"), census, report);
+            files::check_node(inode, &row, &format_args!("inode {inode}"), None, census, report);
         }
         (Key::Orphan(inode), Row::Orphan(_)) => {
             report.counts.orphans += 1;
             census.orphans.insert(inode);
-        }
-        (Key::Intent(id), Row::Intent(intent)) => {
-            report.counts.intents += 1;
-            let what = format_args!("{} changes wait for shard {}'s decision", intent.changes.len(), id.coordinator);
-            report.add(FindingKind::Intent, format_args!("shard {shard} {id:?}"), what);
-        }
-        (Key::Decision(id), Row::Decision(decision)) => {
-            report.counts.intents += 1;
-            let what = format_args!("committed; up to {} shards have to apply it", decision.participants.len());
-            report.add(FindingKind::Intent, format_args!("shard {shard} {id:?}"), what);
         }
         _ => {}
     }

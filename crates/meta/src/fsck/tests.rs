@@ -13,6 +13,8 @@ use varve_types::{
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::FormatOver;
 
+mod repairs;
+
 const SHARDS: u16 = 2;
 const ROOT: InodeId = InodeId::ROOT;
 const SHARD_0: ShardId = ShardId(0);
@@ -246,6 +248,33 @@ fn only_a_volume_at_rest_is_checked() {
     assert!(matches!(check(&nothing, &mut |_| {}), Err(FsckError::Volume(_))));
 }
 
+/// Every file below the store, with what a write would change.
+fn files(site: &Site) -> Vec<(std::path::PathBuf, u64, std::time::SystemTime)> {
+    let (mut files, mut open) = (Vec::new(), vec![site.volume.root().to_owned()]);
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let found = entry.metadata().unwrap();
+            files.push((entry.path(), found.len(), found.modified().unwrap()));
+            if found.is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// A check looks at what a crash has left in the log too, and changes no file.
+#[test]
+fn a_check_writes_nothing() {
+    let site = Site::new();
+    site.volume.lock().unwrap();
+    let before = files(&site);
+    assert_eq!(site.check().findings, []);
+    assert_eq!(files(&site), before);
+}
+
 /// What crashes leave is told apart from damage.
 #[test]
 fn leftovers_are_no_damage() {
@@ -294,6 +323,9 @@ fn a_committed_split_is_whole() {
     let here = PartitionRow { depth: 1, ..partition(u64::from(!moves), 0) };
     let there =
         PartitionRow { index: upper, depth: 1, state: PartitionState::Arriving, ..partition(u64::from(moves), 0) };
+    let mut map = map();
+    map.add(upper);
+    site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(DirectoryRow { map, ..directory(ROOT) }));
     site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(here));
     assert_eq!(site.found()[0], (FindingKind::MissingPartition, 1));
     site.put(SHARD_0, Key::Partition(DIRECTORY, upper), Row::Partition(there));
@@ -328,10 +360,12 @@ fn damaged_directories_are_found() {
     wrong(&|site| site.put(SHARD_0, entry_key(ROOT, "again"), again.clone()), FindingKind::SeveralNames);
     let inner = Row::Directory(directory(InodeId(DIRECTORY.0 + 50)));
     wrong(&|site| site.put(SHARD_1, Key::Directory(DIRECTORY), inner.clone()), FindingKind::WrongParent);
-    wrong(
-        &|site| site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(directory(DIRECTORY))),
-        FindingKind::Unreachable,
-    );
+    let circle = |site: &Site| {
+        site.delete(SHARD_0, entry_key(ROOT, "dir"));
+        let own = entry(DIRECTORY, EntryBody::Directory(attributes(FileKind::Directory, 0)));
+        site.put(SHARD_1, entry_key(DIRECTORY, "own"), own);
+    };
+    wrong(&circle, FindingKind::Unreachable);
     wrong(&|site| site.delete(SHARD_0, Key::Directory(ROOT)), FindingKind::NoRoot);
 }
 

@@ -15,6 +15,7 @@
 //!   and before it reports it, and then reads how long the log is. Nobody replays past a seal, nor any unsealed epoch
 //!   except the highest one.
 
+mod at_rest;
 mod budget;
 mod directory;
 mod failure;
@@ -27,6 +28,7 @@ mod state;
 mod sync;
 mod writer;
 
+pub use at_rest::LogAtRest;
 pub use budget::MemtableBudget;
 pub use failure::LogError;
 pub use reclaim::LogReclaimer;

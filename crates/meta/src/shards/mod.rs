@@ -32,7 +32,7 @@ pub use open_files::OpenFiles;
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::Refusal;
 pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};
-pub use table::{Table, TableBatch, TableConfig, TableError};
+pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 
 #[cfg(test)]
 mod tests;

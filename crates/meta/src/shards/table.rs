@@ -9,11 +9,13 @@ mod collection;
 mod compaction;
 mod cursor;
 mod error;
+mod reader;
 mod settings;
 mod upkeep;
 
 pub use cursor::Cursor;
 pub use error::TableError;
+pub use reader::TableReader;
 pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
 use super::log::{Log, LogInit};

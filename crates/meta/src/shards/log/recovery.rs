@@ -65,16 +65,8 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
         return Err(LogError::Fenced);
     }
     seal_highest(config, &mut epochs)?;
-    let segments = segments(config, &epochs, claim)?;
-    let last_group = segments.last().map_or(claim.replay_after, |segment| segment.seal.last_group);
-    if last_group < claim.flushed {
-        return Err(LogError::Missing {
-            shard: config.shard,
-            directory: directory.clone(),
-            found: last_group,
-            needed: claim.replay_after,
-        });
-    }
+    let segments = segments(config, &epochs, claim, None)?;
+    let last_group = last_group(config, &segments, claim)?;
     let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
     let path = directory::file_path(directory, claim.epoch, 0);
     disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
@@ -112,7 +104,7 @@ fn publish(config: &LogConfig, path: &std::path::Path, content: &[u8]) -> Result
 }
 
 /// How far the stream of an unsealed epoch is intact, in whole batches.
-fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
+pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
     let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
     let mut order = Order::new(stream.last_group);
     // After the last whole batch, so that a group's header whose first batch is torn goes with it.
@@ -169,12 +161,36 @@ impl Order {
     }
 }
 
-/// The sealed epochs that hold groups which the tables lack, in order and without a gap.
-fn segments(config: &LogConfig, epochs: &BTreeMap<u64, EpochFiles>, claim: Claim) -> Result<Vec<Segment>, LogError> {
+/// The last group of all: in the segments, or in the tables. The log must reach as far as the manifest knows of it.
+pub(super) fn last_group(config: &LogConfig, segments: &[Segment], claim: Claim) -> Result<u64, LogError> {
+    let last_group = segments.last().map_or(claim.replay_after, |segment| segment.seal.last_group);
+    if last_group < claim.flushed {
+        return Err(LogError::Missing {
+            shard: config.shard,
+            directory: config.directory.clone(),
+            found: last_group,
+            needed: claim.replay_after,
+        });
+    }
+    Ok(last_group)
+}
+
+/// The ended epochs that hold groups which the tables lack, in order and without a gap: the sealed ones, and that of
+/// `unpublished`, a seal that stands in no file.
+pub(super) fn segments(
+    config: &LogConfig,
+    epochs: &BTreeMap<u64, EpochFiles>,
+    claim: Claim,
+    unpublished: Option<Seal>,
+) -> Result<Vec<Segment>, LogError> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut last_group = claim.replay_after;
-    for (epoch, files) in epochs.iter().filter(|(_, files)| files.sealed) {
-        let Some(seal) = directory::read_seal(&config.directory, *epoch)? else { continue };
+    for (epoch, files) in epochs {
+        let seal = match files.sealed {
+            true => directory::read_seal(&config.directory, *epoch)?,
+            false => unpublished.filter(|seal| seal.epoch == *epoch),
+        };
+        let Some(seal) = seal else { continue };
         if seal.last_group <= claim.replay_after {
             continue;
         }

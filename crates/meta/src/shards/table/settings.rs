@@ -41,7 +41,7 @@ const COMPACTION_POLL: Duration = Duration::from_secs(1);
 pub(super) const COLLECTION_AGE_MIN: Duration = Duration::from_secs(300);
 /// Tries of an object store operation after the first, over about 2.5 s; then whoever waits is told. Without a limit a
 /// failing disk would hang every call instead of failing it.
-const STORE_RETRIES_MAX: u32 = 5;
+pub(super) const STORE_RETRIES_MAX: u32 = 5;
 /// Tables of fewer rows have no filter: reading them is as cheap.
 const FILTER_ROWS_MIN: u32 = 100;
 const COMPACTED_BYTES_MAX: usize = 64 * 1024 * 1024;

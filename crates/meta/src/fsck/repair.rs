@@ -1,0 +1,146 @@
+//! Carries out what repairs a volume.
+//!
+//! Rounds of check and repair: each carries out the fixes of the earliest [`Stage`] that has any, on the facts of the
+//! check before it, and is checked again. Within a round, edits are made in three steps, each fsynced before the next:
+//! new rows, then new names, then removals. So a crash at any moment leaves everything that was reachable reachable, and
+//! at worst a row or name too many, which the next repair finds. Backing files are removed after all rows.
+
+mod bench;
+mod data;
+mod directories;
+mod files;
+mod partitions;
+mod rows;
+
+use super::census::Census;
+use super::fix::{Fix, Stage};
+use super::{FINDINGS_MAX, FsckError, Progress, Report, check_locked};
+use crate::snapshot::Unreadable;
+use bench::Bench;
+use varve_types::VolumeSettings;
+use varve_world::volume_dir::VolumeDir;
+
+/// Rounds after which what is left is left: each stage needs a few, and each [`super::fix::FIXES_MAX`] fixes one more.
+const ROUNDS_MAX: usize = 1000;
+
+/// What a repair came to.
+#[derive(Clone, Debug, Default)]
+pub struct Repaired {
+    /// What was found at first.
+    pub before: Report,
+    /// What was done, at most [`FINDINGS_MAX`] of it.
+    pub repairs: Vec<String>,
+    /// How much was done.
+    pub repairs_total: u64,
+    /// What is left.
+    pub after: Report,
+}
+
+impl Repaired {
+    pub(super) fn note(&mut self, what: String) {
+        self.repairs_total += 1;
+        if self.repairs.len() < FINDINGS_MAX {
+            self.repairs.push(what);
+        }
+    }
+}
+
+impl From<Unreadable> for FsckError {
+    fn from(error: Unreadable) -> FsckError {
+        FsckError::Table(error)
+    }
+}
+
+/// Checks `volume`, which no server may have, and repairs what it finds. May be stopped at any moment and begun again.
+/// Must not be called on an asynchronous runtime's thread.
+pub fn repair(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
+    let settings: VolumeSettings = volume.read_settings()?;
+    let _lock = volume.lock()?;
+    let (mut report, mut census) = check_locked(volume, &settings, progress)?;
+    let mut repaired = Repaired { before: report.clone(), ..Repaired::default() };
+    let mut last: Option<(Stage, Vec<Fix>)> = None;
+    for _ in 0..ROUNDS_MAX {
+        let Some(round) = report.fixes.pop_first() else { break };
+        if last.as_ref() == Some(&round) {
+            tracing::warn!(stage = ?round.0, fixes = round.1.len(), "what was repaired is found again: it is left");
+            break;
+        }
+        progress(Progress::Repairing { fixes: round.1.len() });
+        carry_out(volume, &settings, census, &round.1, &mut repaired)?;
+        last = Some(round);
+        (report, census) = check_locked(volume, &settings, progress)?;
+    }
+    repaired.after = report;
+    Ok(repaired)
+}
+
+fn carry_out(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    census: Census,
+    fixes: &[Fix],
+    repaired: &mut Repaired,
+) -> Result<(), FsckError> {
+    let threads = |source| FsckError::Io { doing: "cannot start threads".into(), source };
+    let runtime = crate::snapshot::at_rest::runtime().map_err(threads)?;
+    let handle = runtime.handle().clone();
+    runtime.block_on(async {
+        let mut bench = Bench::new(volume, settings, census, repaired, handle)?;
+        bench.find_names(fixes).await?;
+        let mut result = Ok(());
+        for fix in fixes {
+            result = bench.carry_out(fix).await;
+            if result.is_ok() {
+                result = bench.flush_if_full().await;
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            result = bench.flush().await;
+        }
+        let closed = bench.close().await;
+        result.and(closed)
+    })
+}
+
+impl Bench<'_> {
+    async fn carry_out(&mut self, fix: &Fix) -> Result<(), FsckError> {
+        match fix.clone() {
+            Fix::Resolve => self.resolve().await,
+            Fix::SetAside { shard, key, row } => self.set_aside(shard, &key, &row),
+            Fix::MoveRow { from, to, key } => self.move_row(from, to, key).await,
+            Fix::DropRow { shard, key } => self.drop_row(shard, key),
+            Fix::RaiseCounter { shard, above } => self.raise_counter(shard, above).await,
+            Fix::MakeRoot => self.make_root().await,
+            Fix::MakePartition { directory, index, depth } => self.make_partition(directory, index, depth).await,
+            Fix::DissolvePartition { directory, index } => self.dissolve_partition(directory, index).await,
+            Fix::DropPartition { directory, index } => self.drop_partition(directory, index).await,
+            Fix::Unseal { directory, index } => self.unseal(directory, index).await,
+            Fix::SetCounts { directory, index, entries, subdirectories } => {
+                self.set_counts(directory, index, entries, subdirectories).await
+            }
+            Fix::CopyMode { directory, index } => self.copy_mode(directory, index).await,
+            Fix::Stray { shard, directory, name, known } => self.stray(shard, directory, name, known).await,
+            Fix::MakeDirectoryRow { directory, parent } => self.make_directory_row(directory, parent).await,
+            Fix::DropDirectory { directory } => self.drop_directory(directory).await,
+            Fix::AttachDirectory { directory } => self.attach_directory(directory).await,
+            Fix::OneName { directory, keep } => self.one_name(directory, keep).await,
+            Fix::SetParent { directory, parent } => self.set_parent(directory, parent).await,
+            Fix::SetMap { directory } => self.set_map(directory).await,
+            Fix::Duplicate { inode } => self.part_duplicates(inode).await,
+            Fix::DropReferences { inode } => self.drop_references(inode).await,
+            Fix::SetLinks { inode, links } => self.set_links(inode, links).await,
+            Fix::AttachFile { inode } => self.attach_file(inode).await,
+            Fix::DropOrphan { inode } => self.drop_orphan(inode).await,
+            Fix::CorrectNode { inode, at } => self.correct_node(inode, at).await,
+            Fix::CorrectReference { directory, name } => self.correct_reference(directory, name).await,
+            Fix::Unlist { inode, name } => self.unlist(inode, &name).await,
+            Fix::StrayXattr { inode, name } => self.stray_xattr(inode, name).await,
+            Fix::Settle { inode } => self.settle(inode).await,
+            Fix::Bereaved { inode } => self.bereaved(inode).await,
+            Fix::AttachData { inode } => self.attach_data(inode).await,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Backing files.
+
+use super::super::FsckError;
+use super::bench::{Bench, Step, empty_node};
+use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, Timestamp};
+
+impl Bench<'_> {
+    pub async fn settle(&mut self, inode: InodeId) -> Result<(), FsckError> {
+        if let Some(row) = self.inode_row(inode).await?
+            && let Some(row) = self.settled(inode, row)?
+        {
+            self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
+        }
+        for named in self.names_of(inode) {
+            let Some((shard, _)) = self.census.place(named.directory, named.name.hash()) else { continue };
+            let EntryBody::Node(node) = named.row.body else { continue };
+            if let Some(node) = self.settled(inode, node)? {
+                let row = EntryRow { inode, body: EntryBody::Node(node) };
+                self.put(Step::Rows, shard, &Key::Entry(named.directory, named.name), Row::Entry(row));
+            }
+        }
+        Ok(())
+    }
+
+    /// The row as the backing file is, which is first cut if that was begun.
+    fn settled(&mut self, inode: InodeId, mut row: NodeRow) -> Result<Option<NodeRow>, FsckError> {
+        let Content::Backing(state) = row.content else { return Ok(None) };
+        let path = self.volume.backing_file(inode);
+        if let BackingSize::Truncating(size) = state {
+            let cut = OpenOptions::new().write(true).open(&path).and_then(|file: File| {
+                file.set_len(size)?;
+                file.sync_all()
+            });
+            cut.map_err(|source| self.io("truncate", &path, source))?;
+        }
+        let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
+        if state == BackingSize::Unsettled {
+            row.attributes.mtime = row.attributes.mtime.max(modified(&found));
+        }
+        row.attributes.size = found.len();
+        row.content = Content::Backing(BackingSize::Settled);
+        self.note(format!("inode {inode} now has the size of its backing file: {} bytes", found.len()));
+        Ok(Some(row))
+    }
+
+    pub async fn bereaved(&mut self, inode: InodeId) -> Result<(), FsckError> {
+        let names = self.names_of(inode);
+        let path = if let Some(row) = self.inode_row(inode).await? {
+            let entry = EntryRow { inode, body: EntryBody::Reference(FileKind::Regular) };
+            let (_, path) = self.find_place(entry).await?;
+            let row = NodeRow { xattrs: row.xattrs, ..empty_node(row.attributes) };
+            self.put_home(Step::Names, &Key::Inode(inode), Row::Inode(row));
+            path
+        } else {
+            let Some(EntryBody::Node(node)) = names.first().map(|named| named.row.body.clone()) else { return Ok(()) };
+            let entry = EntryRow { inode, body: EntryBody::Node(empty_node(node.attributes)) };
+            self.find_place(entry).await?.1
+        };
+        for named in names.iter().filter(|named| !matches!(named.row.body, EntryBody::Directory(_))) {
+            self.drop_name(named.directory, &named.name).await?;
+            let (name, directory) = (&named.name, named.directory);
+            self.note(format!("{name} of directory {directory}, whose content is gone, is now {path}, and empty"));
+        }
+        Ok(())
+    }
+
+    pub async fn attach_data(&mut self, inode: InodeId) -> Result<(), FsckError> {
+        let path = self.volume.backing_file(inode);
+        let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
+        if found.len() == 0 {
+            return self.remove_empty(inode);
+        }
+        let free = self.census.ids.binary_search(&inode).is_err();
+        let id = if free && self.is_shard(inode.shard()) && inode.0 & InodeId::COUNTER_MAX > 1 {
+            let shard = inode.shard();
+            let above = inode.0 & InodeId::COUNTER_MAX;
+            let end = match self.row_in(shard, &Key::Counter).await? {
+                Some(Row::Counter(counter)) => counter.inodes_end,
+                _ => 0,
+            };
+            if end <= above {
+                self.raise_counter(shard, above).await?;
+            }
+            inode
+        } else {
+            let new = self.new_inode(inode.shard()).await?;
+            self.link_backing(inode, new)?;
+            self.remove_file(path);
+            new
+        };
+        let at = modified(&found);
+        let attributes =
+            Attributes { size: found.len(), mtime: at, ctime: at, ..self.new_attributes(FileKind::Regular) };
+        let content = Content::Backing(BackingSize::Settled);
+        let node = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() };
+        let row = EntryRow { inode: id, body: EntryBody::Node(node) };
+        let (_, path) = self.find_place(row).await?;
+        self.note(format!("the content of inode {inode}, which had no row, is now {path}: {} bytes", found.len()));
+        Ok(())
+    }
+}
+
+fn modified(found: &Metadata) -> Timestamp {
+    Timestamp { seconds: found.mtime(), nanoseconds: found.mtime_nsec() as u32 }
+}

@@ -1,0 +1,94 @@
+//! Rows by themselves, counters, and changes that were under way.
+
+use super::super::FsckError;
+use super::bench::{Bench, Step};
+use crate::snapshot::Snapshot;
+use crate::snapshot::at_rest::AtRest;
+use crate::tables::{CounterRow, Key, Kind, Row, codec};
+use varve_types::ShardId;
+use varve_world::disk;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ids of files that are gone are known to nobody when a counter is lost, so the new one leaves them room. A shard has
+/// 2^48 of them.
+const COUNTER_MARGIN: u64 = 1 << 20;
+
+impl Bench<'_> {
+    /// In each shard, what is applied and the intents that said so change in one batch; the decisions go last.
+    pub async fn resolve(&mut self) -> Result<(), FsckError> {
+        let shards = self.settings.shards;
+        let mut tables = AtRest::open(self.config(), shards).await.map_err(|mut all| all.remove(0))?;
+        let mut puts = Vec::new();
+        {
+            let snapshot = Snapshot::begin(&mut tables).await?;
+            for shard in shards.all() {
+                let decided = snapshot.decided(shard);
+                puts.extend(decided.rows.iter().map(|(key, row)| (shard, key.clone(), row.clone(), None)));
+                puts.extend(decided.tallies.iter().map(|(key, tally)| (shard, key.clone(), None, Some(*tally))));
+            }
+        }
+        tables.close().await?;
+        for (shard, bytes, row, tally) in puts {
+            let Ok(key) = codec::decode_key(&bytes) else { continue };
+            match (row, tally) {
+                (Some(row), _) => self.put(Step::Rows, shard, &key, row),
+                (None, None) => self.remove_in(Step::Rows, shard, bytes),
+                (None, Some(tally)) => {
+                    if let Some(Row::Partition(mut partition)) = self.row_in(shard, &key).await? {
+                        tally.apply(&mut partition);
+                        self.put(Step::Rows, shard, &key, Row::Partition(partition));
+                    }
+                }
+            }
+        }
+        for shard in shards.all() {
+            for (step, kind) in [(Step::Rows, Kind::Intent), (Step::Removals, Kind::Decision)] {
+                for (key, _) in self.scan(shard, codec::keys_of(kind)).await? {
+                    self.remove_in(step, shard, codec::encode_key(&key));
+                    self.note(format!("shard {shard}: ended {key:?}"));
+                }
+            }
+        }
+        self.flush().await
+    }
+
+    /// The bytes go to a file of the store's, for whoever may make sense of them.
+    pub fn set_aside(&mut self, shard: ShardId, key: &[u8], row: &[u8]) -> Result<(), FsckError> {
+        let directory = self.volume.damaged();
+        disk::create_directories(&directory).map_err(|source| self.io("make", &directory, source))?;
+        let path = directory.join(format!("{:04}-{:016x}.row", shard.0, xxh3_64(key)));
+        let length = (key.len() as u32).to_le_bytes();
+        let kept = disk::replace(&path, &[&length, key, row].concat());
+        kept.map_err(|source| self.io("write", &path, source))?;
+        self.remove(shard, key.to_vec());
+        self.note(format!("shard {shard}: removed a row of {} bytes; they are in {}", row.len(), path.display()));
+        Ok(())
+    }
+
+    pub async fn move_row(&mut self, from: ShardId, to: ShardId, key: Key) -> Result<(), FsckError> {
+        let bytes = codec::encode_key(&key);
+        let Some(row) = self.raw(from, &bytes).await? else { return Ok(()) };
+        if !self.is_shard(to) || self.row_in(to, &key).await?.is_some() {
+            return self.set_aside(from, &bytes, &row);
+        }
+        if let Ok(row) = codec::decode_row(key.kind(), &row) {
+            self.put(Step::Rows, to, &key, row);
+            self.remove(from, bytes);
+            self.note(format!("moved {key:?} from shard {from} to shard {to}"));
+        }
+        Ok(())
+    }
+
+    pub fn drop_row(&mut self, shard: ShardId, key: Key) -> Result<(), FsckError> {
+        self.remove(shard, codec::encode_key(&key));
+        self.note(format!("shard {shard}: removed {key:?}"));
+        Ok(())
+    }
+
+    pub async fn raise_counter(&mut self, shard: ShardId, above: u64) -> Result<(), FsckError> {
+        let end = (above + 1).saturating_add(COUNTER_MARGIN).min(varve_types::InodeId::COUNTER_MAX);
+        self.put(Step::Rows, shard, &Key::Counter, Row::Counter(CounterRow { inodes_end: end }));
+        self.note(format!("shard {shard}: new ids begin with counter {end}"));
+        Ok(())
+    }
+}

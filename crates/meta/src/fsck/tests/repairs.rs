@@ -1,0 +1,532 @@
+//! Each test plants one damage in a sound volume, through the real tables: it is named, a repair puts it right, the next
+//! check finds nothing at all, and whatever had nothing to do with it is as before.
+
+use super::*;
+use crate::snapshot::at_rest::{self, AtRest};
+use crate::snapshot::{Found, Snapshot};
+use crate::tables::Kind;
+use std::collections::BTreeMap;
+
+/// What can be reached from the root: each path, and what is there.
+type Tree = BTreeMap<String, String>;
+
+impl Site {
+    fn rows(&self, kind: Kind) -> Vec<(Key, Row)> {
+        let runtime = at_rest::runtime().unwrap();
+        let store = at_rest::store_for_reading(&self.volume);
+        let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
+        runtime.block_on(async {
+            let mut tables = AtRest::open(&config, self.settings.shards).await.unwrap();
+            let mut all = Vec::new();
+            let mut snapshot = Snapshot::begin(&mut tables).await.unwrap();
+            for shard in self.settings.shards.all() {
+                let mut rows = snapshot.rows(shard, kind).await.unwrap();
+                while let Some(found) = rows.next().await.unwrap() {
+                    if let Found::Row(key, row) = found {
+                        all.push((key, row));
+                    }
+                }
+            }
+            tables.close().await.unwrap();
+            all
+        })
+    }
+
+    fn tree(&self) -> Tree {
+        let entries = self.rows(Kind::Entry);
+        let inodes: BTreeMap<InodeId, NodeRow> = self
+            .rows(Kind::Inode)
+            .into_iter()
+            .filter_map(|(key, row)| match (key, row) {
+                (Key::Inode(inode), Row::Inode(row)) => Some((inode, row)),
+                _ => None,
+            })
+            .collect();
+        let mut tree = Tree::new();
+        let mut open = vec![(ROOT, String::new())];
+        while let Some((directory, path)) = open.pop() {
+            for (key, row) in &entries {
+                let (Key::Entry(of, name), Row::Entry(row)) = (key, row) else { continue };
+                if *of != directory {
+                    continue;
+                }
+                let path = format!("{path}/{name}");
+                let node = match &row.body {
+                    EntryBody::Directory(_) => {
+                        open.push((row.inode, path.clone()));
+                        tree.insert(path, "directory".into());
+                        continue;
+                    }
+                    EntryBody::Reference(_) => &inodes[&row.inode],
+                    EntryBody::Node(node) => node,
+                };
+                let backing = std::fs::read(self.volume.backing_file(row.inode)).ok();
+                let bytes = match (&node.content, backing) {
+                    (Content::Inline(bytes) | Content::Symlink(bytes), _) => bytes.to_vec(),
+                    (Content::Backing(_), Some(bytes)) => bytes,
+                    _ => Vec::new(),
+                };
+                assert_eq!(node.attributes.size, bytes.len() as u64, "{path}");
+                let links = node.attributes.nlink;
+                tree.insert(path, format!("{links} {:?} {}", node.attributes.kind, bytes.escape_ascii()));
+            }
+        }
+        tree
+    }
+}
+
+/// `gone` and `come`: the paths that a repair is to remove and to make; of the others, `changed` may differ.
+struct Outcome<'a> {
+    gone: &'a [&'a str],
+    come: &'a [(&'a str, &'a str)],
+    changed: &'a [&'a str],
+}
+
+const NOTHING: Outcome<'static> = Outcome { gone: &[], come: &[], changed: &[] };
+
+/// Plants `damage`, expects `kind` among the findings, repairs, and looks at the result.
+fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &Outcome<'_>) -> Site {
+    let site = Site::new();
+    let mut expected = site.tree();
+    damage(&site);
+    let found = site.check();
+    assert!(found.totals.contains_key(&kind), "{kind:?} is not among {:#?}", found.findings);
+    assert_eq!(site.check(), found, "a check that does not repair changes nothing");
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.before, found);
+    assert!(repaired.repairs_total > 0);
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+    assert_eq!(site.check().findings, []);
+    for path in outcome.gone {
+        assert!(expected.remove(*path).is_some(), "{path} was not there");
+    }
+    for (path, what) in outcome.come {
+        expected.insert((*path).into(), (*what).into());
+    }
+    if outcome.come.iter().any(|(path, _)| path.starts_with("/lost+found/")) {
+        expected.insert("/lost+found".into(), "directory".into());
+    }
+    let mut tree = site.tree();
+    for path in outcome.changed {
+        assert!(tree.contains_key(*path), "{path} is gone");
+        expected.remove(*path);
+        tree.remove(*path);
+    }
+    assert_eq!(tree, expected, "{:#?}", repaired.repairs);
+    let again = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!((again.repairs_total, again.before.findings.len()), (0, 0));
+    site
+}
+
+const FIRST: PartitionIndex = PartitionIndex::FIRST;
+
+#[test]
+fn an_entry_without_its_inode_row_goes() {
+    let outcome = Outcome { gone: &["/one", "/dir/two"], ..NOTHING };
+    repaired(|site| site.delete(SHARD_0, Key::Inode(LINKED)), FindingKind::MissingInode, &outcome);
+}
+
+#[test]
+fn an_inode_row_with_data_is_made_again() {
+    let damage = |site: &Site| {
+        site.delete(SHARD_0, Key::Inode(LINKED));
+        std::fs::write(site.volume.backing_file(LINKED), b"kept").unwrap();
+    };
+    let come = [("/one", "2 Regular kept"), ("/dir/two", "2 Regular kept")];
+    repaired(damage, FindingKind::MissingInode, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn an_inode_row_without_entry_is_found_a_name() {
+    let inode = InodeId(9);
+    let come = [("/lost+found/9", "1 Regular alone")];
+    let damage = |site: &Site| site.put(SHARD_0, Key::Inode(inode), Row::Inode(inline(b"alone")));
+    repaired(damage, FindingKind::InodeWithoutName, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn link_counts_are_counted() {
+    let come = [("/one", "1 Regular twice")];
+    let outcome = Outcome { gone: &["/dir/two"], come: &come, ..NOTHING };
+    repaired(|site| site.delete(SHARD_1, entry_key(DIRECTORY, "two")), FindingKind::WrongLinkCount, &outcome);
+}
+
+#[test]
+fn a_directory_without_row_gets_one() {
+    repaired(|site| site.delete(SHARD_1, Key::Directory(DIRECTORY)), FindingKind::DirectoryWithoutRow, &NOTHING);
+    let both = |site: &Site| {
+        site.delete(SHARD_1, Key::Directory(DIRECTORY));
+        site.delete(SHARD_1, Key::Partition(DIRECTORY, FIRST));
+        site.delete(SHARD_1, entry_key(DIRECTORY, "two"));
+    };
+    let come = [("/one", "1 Regular twice")];
+    let outcome = Outcome { gone: &["/dir/two"], come: &come, ..NOTHING };
+    repaired(both, FindingKind::DirectoryWithoutRow, &outcome);
+}
+
+#[test]
+fn a_directory_without_entry_is_found_a_name() {
+    let come = [("/lost+found/1000000000002", "directory"), ("/lost+found/1000000000002/two", "2 Regular twice")];
+    let outcome = Outcome { gone: &["/dir", "/dir/two"], come: &come, ..NOTHING };
+    repaired(|site| site.delete(SHARD_0, entry_key(ROOT, "dir")), FindingKind::LostDirectory, &outcome);
+    let neither = |site: &Site| {
+        site.delete(SHARD_0, entry_key(ROOT, "dir"));
+        site.delete(SHARD_1, Key::Directory(DIRECTORY));
+    };
+    repaired(neither, FindingKind::LostDirectory, &outcome);
+}
+
+#[test]
+fn an_empty_directory_without_entry_goes() {
+    let inode = InodeId(DIRECTORY.0 + 1);
+    let damage = |site: &Site| {
+        site.put(SHARD_1, Key::Directory(inode), Row::Directory(directory(ROOT)));
+        site.put(SHARD_1, Key::Partition(inode, FIRST), Row::Partition(partition(0, 0)));
+    };
+    repaired(damage, FindingKind::DirectoryWithoutName, &NOTHING);
+}
+
+#[test]
+fn a_map_with_a_hole_is_made_again() {
+    let garbage = |site: &Site| {
+        let mut row = codec::encode_row(&Row::Directory(directory(ROOT)));
+        // The one word of the map: partition 1 without partition 0, which it was cut from.
+        let place = row.len() - 2;
+        assert_eq!(row[place], 1);
+        row[place] = 2;
+        assert!(codec::decode_row(Kind::Directory, &row).is_err());
+        site.edit(SHARD_1, |batch| batch.put(codec::encode_key(&Key::Directory(DIRECTORY)), row));
+    };
+    let site = repaired(garbage, FindingKind::DamagedRow, &NOTHING);
+    assert_eq!(std::fs::read_dir(site.volume.damaged()).unwrap().count(), 1, "the row's bytes are kept");
+}
+
+/// The directory `dir` in two partitions.
+fn split(site: &Site) -> (PartitionIndex, ShardId) {
+    let upper = PartitionIndex(1);
+    let moves = NameHash::of(b"two") >= upper.range(1).first;
+    let mut map = map();
+    map.add(upper);
+    let row = |index, entries| PartitionRow { index, depth: 1, map: map.clone(), ..partition(entries, 0) };
+    site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(DirectoryRow { map: map.clone(), ..directory(ROOT) }));
+    site.put(SHARD_1, Key::Partition(DIRECTORY, FIRST), Row::Partition(row(FIRST, u64::from(!moves))));
+    site.put(SHARD_0, Key::Partition(DIRECTORY, upper), Row::Partition(row(upper, u64::from(moves))));
+    if moves {
+        site.delete(SHARD_1, entry_key(DIRECTORY, "two"));
+        let two = entry(LINKED, EntryBody::Reference(FileKind::Regular));
+        site.put(SHARD_0, entry_key(DIRECTORY, "two"), two);
+    }
+    assert_eq!(site.check().findings, []);
+    if moves { (upper, SHARD_0) } else { (FIRST, SHARD_1) }
+}
+
+#[test]
+fn a_missing_partition_is_made_again_with_its_names() {
+    let damage = |site: &Site| {
+        let (index, shard) = split(site);
+        site.delete(shard, Key::Partition(DIRECTORY, index));
+    };
+    repaired(damage, FindingKind::MissingPartition, &NOTHING);
+    let other = |site: &Site| {
+        let (index, _) = split(site);
+        let (other, shard) = if index == FIRST { (PartitionIndex(1), SHARD_0) } else { (FIRST, SHARD_1) };
+        site.delete(shard, Key::Partition(DIRECTORY, other));
+    };
+    repaired(other, FindingKind::MissingPartition, &NOTHING);
+}
+
+#[test]
+fn a_map_that_lacks_a_partition_learns_of_it() {
+    let damage = |site: &Site| {
+        split(site);
+        site.put(SHARD_1, Key::Directory(DIRECTORY), Row::Directory(directory(ROOT)));
+    };
+    repaired(damage, FindingKind::WrongMap, &NOTHING);
+}
+
+#[test]
+fn an_overlapping_partition_is_dissolved() {
+    let damage = |site: &Site| {
+        let stray = PartitionRow { index: PartitionIndex(1), depth: 1, ..partition(2, 0) };
+        site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(stray));
+        site.put(SHARD_0, entry_key(DIRECTORY, "own"), entry(InodeId(9), EntryBody::Node(inline(b"own"))));
+        site.put(SHARD_0, entry_key(DIRECTORY, "two"), entry(InodeId(10), EntryBody::Node(inline(b"other"))));
+    };
+    let come = [("/dir/own", "1 Regular own"), ("/lost+found/a", "1 Regular other")];
+    repaired(damage, FindingKind::StrayPartition, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn an_entry_outside_of_its_partition_is_not_lost() {
+    let damage = |site: &Site| {
+        site.put(SHARD_0, entry_key(DIRECTORY, "astray"), entry(InodeId(9), EntryBody::Node(inline(b"only"))));
+        // What a split leaves: the same name is where it belongs.
+        site.put(SHARD_0, entry_key(DIRECTORY, "two"), entry(LINKED, EntryBody::Reference(FileKind::Regular)));
+    };
+    let come = [("/lost+found/9", "1 Regular only")];
+    repaired(damage, FindingKind::StrayEntries, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn partitions_of_cut_short_work_are_put_right() {
+    let key = || Key::Partition(DIRECTORY, FIRST);
+    let sealed = PartitionRow { state: PartitionState::Sealed, ..partition(1, 0) };
+    repaired(|site| site.put(SHARD_1, key(), Row::Partition(sealed)), FindingKind::SealedPartition, &NOTHING);
+    let arriving = |site: &Site| {
+        let row =
+            PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Arriving, ..partition(1, 0) };
+        site.put(SHARD_0, Key::Partition(DIRECTORY, PartitionIndex(1)), Row::Partition(row));
+        site.put(SHARD_0, entry_key(DIRECTORY, "two"), entry(LINKED, EntryBody::Reference(FileKind::Regular)));
+    };
+    repaired(arriving, FindingKind::AbortedSplit, &NOTHING);
+}
+
+#[test]
+fn counts_and_copies_are_made_again() {
+    let key = || Key::Partition(DIRECTORY, FIRST);
+    repaired(|site| site.put(SHARD_1, key(), Row::Partition(partition(7, 3))), FindingKind::WrongCount, &NOTHING);
+    let other = PartitionRow { mode: Mode(0o700), ..partition(1, 0) };
+    repaired(|site| site.put(SHARD_1, key(), Row::Partition(other)), FindingKind::WrongPartition, &NOTHING);
+}
+
+#[test]
+fn data_without_a_name_is_found_one() {
+    let inode = InodeId((1 << 48) | 77);
+    let come = [("/lost+found/100000000004d", "1 Regular bytes")];
+    let damage = |site: &Site| {
+        std::fs::write(site.volume.backing_file(inode), b"bytes").unwrap();
+        std::fs::write(site.volume.backing_file(InodeId(78)), b"").unwrap();
+    };
+    repaired(damage, FindingKind::StrayBackingFile, &Outcome { come: &come, ..NOTHING });
+    // Under the id of something else it gets one of its own; beyond the counter, the counter follows.
+    let twin = |site: &Site| std::fs::write(site.volume.backing_file(PLAIN), b"bytes").unwrap();
+    let come = [("/lost+found/64", "1 Regular bytes")];
+    repaired(twin, FindingKind::StrayBackingFile, &Outcome { come: &come, ..NOTHING });
+    let beyond = |site: &Site| std::fs::write(site.volume.backing_file(InodeId(5000)), b"bytes").unwrap();
+    let come = [("/lost+found/1388", "1 Regular bytes")];
+    repaired(beyond, FindingKind::StrayBackingFile, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn a_name_without_data_is_set_apart() {
+    let come = [("/lost+found/3", "1 Regular ")];
+    let outcome = Outcome { gone: &["/large"], come: &come, ..NOTHING };
+    let damage = |site: &Site| std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap();
+    repaired(damage, FindingKind::MissingBackingFile, &outcome);
+    let linked = |site: &Site| {
+        let mut row = backing(5, BackingSize::Settled);
+        row.attributes.nlink = 2;
+        row.xattrs = vec![Bytes::from_static(b"user.x")];
+        site.put(SHARD_0, Key::Inode(LINKED), Row::Inode(row));
+    };
+    let come = [("/lost+found/4", "1 Regular ")];
+    let outcome = Outcome { gone: &["/one", "/dir/two"], come: &come, ..NOTHING };
+    repaired(linked, FindingKind::MissingBackingFile, &outcome);
+}
+
+#[test]
+fn sizes_are_those_of_the_data() {
+    let come = [("/large", "1 Regular longer")];
+    let outcome = Outcome { come: &come, ..NOTHING };
+    let longer = |site: &Site| std::fs::write(site.volume.backing_file(LARGE), b"longer").unwrap();
+    repaired(longer, FindingKind::WrongSize, &outcome);
+    let unsettled = |site: &Site| {
+        longer(site);
+        site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(3, BackingSize::Unsettled))));
+    };
+    repaired(unsettled, FindingKind::UnsettledSize, &outcome);
+    let truncating = |site: &Site| {
+        let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Truncating(1))));
+        site.put(SHARD_0, entry_key(ROOT, "large"), row);
+    };
+    let come = [("/large", "1 Regular a")];
+    repaired(truncating, FindingKind::PendingTruncate, &Outcome { come: &come, ..NOTHING });
+}
+
+fn transaction() -> TransactionId {
+    TransactionId { coordinator: SHARD_0, epoch: varve_types::Epoch(1), counter: 7 }
+}
+
+/// A file made in `dir` by a change that shard 0 coordinates.
+fn intent(site: &Site) {
+    let name = Name::new(b"made").unwrap();
+    let at = Timestamp { seconds: 2, nanoseconds: 0 };
+    let row = entry(InodeId(9), EntryBody::Node(inline(b"made")));
+    let changes = vec![
+        Change::Put(Key::Entry(DIRECTORY, name.clone()), row),
+        Change::Tally { directory: DIRECTORY, name, entries: 1, subdirectories: 0, at },
+    ];
+    let intent = IntentRow { participants: vec![SHARD_1], changes, reads: Vec::new(), reply: None };
+    site.put(SHARD_1, Key::Intent(transaction()), Row::Intent(intent));
+}
+
+#[test]
+fn an_undecided_intent_is_dropped() {
+    repaired(intent, FindingKind::Intent, &NOTHING);
+}
+
+#[test]
+fn a_decided_intent_is_applied() {
+    let damage = |site: &Site| {
+        intent(site);
+        let decision = DecisionRow { participants: vec![SHARD_1] };
+        site.put(SHARD_0, Key::Decision(transaction()), Row::Decision(decision));
+        assert!(site.check().is_sound());
+    };
+    let come = [("/dir/made", "1 Regular made")];
+    repaired(damage, FindingKind::Intent, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn files_with_one_id_are_parted() {
+    let twin = |row: NodeRow| entry(PLAIN, EntryBody::Node(row));
+    let inline_twin = |site: &Site| site.put(SHARD_1, entry_key(DIRECTORY, "twin"), twin(inline(b"twin")));
+    let come = [("/dir/twin", "1 Regular twin")];
+    let counted = Outcome { come: &come, ..NOTHING };
+    repaired(inline_twin, FindingKind::DuplicateInode, &counted);
+    let large = |site: &Site| {
+        let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Settled)));
+        site.put(SHARD_1, entry_key(DIRECTORY, "twin"), row);
+    };
+    let come = [("/large", "2 Regular abc"), ("/dir/twin", "2 Regular abc")];
+    repaired(large, FindingKind::DuplicateInode, &Outcome { come: &come, ..NOTHING });
+    let like_a_directory = |site: &Site| {
+        let row = entry(DIRECTORY, EntryBody::Node(inline(b"file")));
+        site.put(SHARD_0, entry_key(ROOT, "file"), row);
+    };
+    let come = [("/file", "1 Regular file")];
+    repaired(like_a_directory, FindingKind::DuplicateInode, &Outcome { come: &come, ..NOTHING });
+}
+
+#[test]
+fn a_directory_keeps_one_name() {
+    let damage = |site: &Site| {
+        let again = entry(DIRECTORY, EntryBody::Directory(attributes(FileKind::Directory, 0)));
+        site.put(SHARD_0, entry_key(ROOT, "a second one"), again.clone());
+        site.put(SHARD_1, entry_key(DIRECTORY, "in itself"), again);
+    };
+    let site = Site::new();
+    damage(&site);
+    assert_eq!(site.check().totals[&FindingKind::SeveralNames], 1);
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, []);
+    let tree = site.tree();
+    assert!(tree.contains_key("/dir/two") != tree.contains_key("/a second one/two"), "{tree:#?}");
+}
+
+#[test]
+fn a_circle_is_broken() {
+    let damage = |site: &Site| {
+        site.delete(SHARD_0, entry_key(ROOT, "dir"));
+        let own = entry(DIRECTORY, EntryBody::Directory(attributes(FileKind::Directory, 0)));
+        site.put(SHARD_1, entry_key(DIRECTORY, "own"), own);
+    };
+    let come = [("/lost+found/1000000000002", "directory"), ("/lost+found/1000000000002/two", "2 Regular twice")];
+    let outcome = Outcome { gone: &["/dir", "/dir/two"], come: &come, ..NOTHING };
+    repaired(damage, FindingKind::Unreachable, &outcome);
+}
+
+#[test]
+fn a_wrong_parent_is_corrected() {
+    let wrong = Row::Directory(directory(InodeId(DIRECTORY.0 + 50)));
+    repaired(|site| site.put(SHARD_1, Key::Directory(DIRECTORY), wrong), FindingKind::WrongParent, &NOTHING);
+}
+
+#[test]
+fn the_root_is_made_again() {
+    repaired(|site| site.delete(SHARD_0, Key::Directory(ROOT)), FindingKind::NoRoot, &NOTHING);
+    let both = |site: &Site| {
+        site.delete(SHARD_0, Key::Directory(ROOT));
+        site.delete(SHARD_0, Key::Partition(ROOT, FIRST));
+    };
+    repaired(both, FindingKind::NoRoot, &NOTHING);
+}
+
+#[test]
+fn xattrs_and_their_lists_agree_again() {
+    let value = || Row::Xattr(Bytes::from_static(b"value"));
+    let without_inode = |site: &Site| site.put(SHARD_0, xattr_key(InodeId(50), "user.stray"), value());
+    repaired(without_inode, FindingKind::StrayXattr, &NOTHING);
+    let unlisted = |site: &Site| site.put(SHARD_0, xattr_key(LINKED, "user.a"), value());
+    let site = repaired(unlisted, FindingKind::StrayXattr, &NOTHING);
+    assert_eq!(site.rows(Kind::Xattr).len(), 2, "a file's xattr is listed, not removed");
+    let missing = |site: &Site| site.delete(SHARD_0, xattr_key(LINKED, "user.x"));
+    repaired(missing, FindingKind::MissingXattr, &NOTHING);
+}
+
+#[test]
+fn orphans_go_and_named_ones_stay() {
+    let since = OrphanRow { since: Timestamp { seconds: 1, nanoseconds: 0 } };
+    let named = |site: &Site| site.put(SHARD_0, Key::Orphan(LINKED), Row::Orphan(since));
+    repaired(named, FindingKind::OrphanWithName, &NOTHING);
+    let inode = InodeId(9);
+    let orphan = |site: &Site| {
+        let mut row = backing(4, BackingSize::Settled);
+        row.attributes.nlink = 0;
+        row.xattrs = vec![Bytes::from_static(b"user.o")];
+        site.put(SHARD_0, Key::Inode(inode), Row::Inode(row));
+        site.put(SHARD_0, xattr_key(inode, "user.o"), Row::Xattr(Bytes::from_static(b"value")));
+        site.put(SHARD_0, Key::Orphan(inode), Row::Orphan(since));
+        std::fs::write(site.volume.backing_file(inode), b"gone").unwrap();
+    };
+    let site = repaired(orphan, FindingKind::Orphan, &NOTHING);
+    assert!(!site.volume.backing_file(inode).exists());
+}
+
+#[test]
+fn counters_are_raised() {
+    let counter = Row::Counter(CounterRow { inodes_end: 4 });
+    repaired(|site| site.put(SHARD_0, Key::Counter, counter), FindingKind::CounterTooLow, &NOTHING);
+}
+
+#[test]
+fn misplaced_rows_are_moved() {
+    let damage = |site: &Site| {
+        site.delete(SHARD_1, Key::Directory(DIRECTORY));
+        site.put(SHARD_0, Key::Directory(DIRECTORY), Row::Directory(directory(ROOT)));
+    };
+    repaired(damage, FindingKind::MisplacedRow, &NOTHING);
+}
+
+#[test]
+fn rows_that_contradict_themselves_are_corrected() {
+    let short = entry(PLAIN, EntryBody::Node(NodeRow { attributes: attributes(FileKind::Regular, 9), ..inline(b"x") }));
+    let come = [("/plain", "1 Regular x")];
+    let outcome = Outcome { come: &come, ..NOTHING };
+    repaired(|site| site.put(SHARD_0, entry_key(ROOT, "plain"), short), FindingKind::WrongAttributes, &outcome);
+    let long = Bytes::from(vec![b'l'; 2000]);
+    let row = entry(PLAIN, EntryBody::Node(node(2000, Content::Inline(long))));
+    let outcome = Outcome { changed: &["/plain"], ..NOTHING };
+    let damage = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "plain"), row);
+    let site = repaired(damage, FindingKind::WrongAttributes, &outcome);
+    assert_eq!(std::fs::read(site.volume.backing_file(PLAIN)).unwrap().len(), 2000);
+    let kind = entry(LINKED, EntryBody::Reference(FileKind::Fifo));
+    repaired(|site| site.put(SHARD_0, entry_key(ROOT, "one"), kind), FindingKind::WrongAttributes, &NOTHING);
+}
+
+#[test]
+fn rows_that_are_none_are_set_aside() {
+    let garbage = |site: &Site| {
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage".to_vec()));
+    };
+    let outcome = Outcome { gone: &["/plain"], ..NOTHING };
+    let site = repaired(garbage, FindingKind::DamagedRow, &outcome);
+    let kept: Vec<_> = std::fs::read_dir(site.volume.damaged()).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(std::fs::read(&kept[0]).unwrap().ends_with(b"\x01garbage"));
+}
+
+/// Much at once.
+#[test]
+fn several_damages_are_repaired_together() {
+    let damage = |site: &Site| {
+        site.delete(SHARD_0, Key::Inode(LINKED));
+        site.delete(SHARD_1, Key::Directory(DIRECTORY));
+        site.delete(SHARD_0, Key::Counter);
+        site.delete(SHARD_0, Key::Partition(ROOT, FIRST));
+        std::fs::write(site.volume.backing_file(InodeId(60)), b"stray").unwrap();
+        std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap();
+    };
+    let come = [("/lost+found/3", "1 Regular "), ("/lost+found/3c", "1 Regular stray")];
+    let outcome = Outcome { gone: &["/one", "/dir/two", "/large"], come: &come, ..NOTHING };
+    repaired(damage, FindingKind::MissingPartition, &outcome);
+}

@@ -1,0 +1,73 @@
+//! A shard's table as it lies in the store, read by somebody who does not own it: nothing is claimed, nothing written.
+
+use super::{Cursor, SCAN_AHEAD_BYTES, TableConfig, TableError};
+use crate::shards::log::LogAtRest;
+use bytes::Bytes;
+use slatedb::admin::Admin;
+use slatedb::config::{DbReaderOptions, ScanOptions};
+use slatedb::wal::WalError;
+use slatedb::{DbReader, DbReaderMode};
+use std::sync::Arc;
+use std::time::Duration;
+use varve_types::ShardId;
+
+/// A table at rest does not change, so there is nothing to look for; SlateDB wants a number.
+const POLL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The tables and what the log holds beyond them, which is kept in memory: at most as much as the shard's memtable was.
+pub struct TableReader {
+    shard: ShardId,
+    /// `None`: the shard was never opened, and is empty.
+    db: Option<DbReader>,
+}
+
+impl TableReader {
+    /// Only while nobody owns the shard: the volume's lock must be held.
+    pub async fn open(config: &TableConfig) -> Result<TableReader, TableError> {
+        let shard = config.shard;
+        let config = config.clone();
+        let opened = config.background.clone().spawn(async move { open(&config).await }).await;
+        let db =
+            opened.map_err(|join| TableError::internal(shard, format!("opening it was interrupted: {join}")))??;
+        Ok(TableReader { shard, db })
+    }
+
+    /// The rows whose keys are in `from..end`.
+    pub async fn scan(&self, from: Bytes, end: Bytes) -> Result<Cursor, TableError> {
+        let Some(db) = self.db.as_ref().filter(|_| from < end) else { return Ok(Cursor::empty(self.shard)) };
+        let options = ScanOptions::default().with_read_ahead_bytes(SCAN_AHEAD_BYTES);
+        let rows = db.scan_with_options(from..end, &options).await;
+        Ok(Cursor::new(self.shard, rows.map_err(|error| TableError::new(self.shard, "scan", error, None))?))
+    }
+
+    pub async fn close(self) -> Result<(), TableError> {
+        match self.db {
+            Some(db) => db.close().await.map_err(|error| TableError::new(self.shard, "close", error, None)),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn open(config: &TableConfig) -> Result<Option<DbReader>, TableError> {
+    let failed = |error| TableError::new(config.shard, "open", error, None);
+    let admin = Admin::builder(config.path(), config.object_store()).build();
+    let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? else { return Ok(None) };
+    let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
+    let flushed = manifest.next_wal_sst_id().saturating_sub(1);
+    let log = tokio::task::spawn_blocking(move || LogAtRest::open(&log, replay_after, flushed)).await;
+    let log = log.map_err(|join| TableError::internal(config.shard, format!("its log was not read: {join}")))?;
+    let log = log.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
+    let options = DbReaderOptions {
+        manifest_poll_interval: POLL,
+        object_store_max_retries: Some(super::settings::STORE_RETRIES_MAX),
+        ..DbReaderOptions::default()
+    };
+    let reader = DbReader::builder(config.path(), config.object_store())
+        .with_reader_mode(DbReaderMode::FollowLatest)
+        .with_wal_reader(Arc::new(log))
+        .with_db_cache(config.cache.shared(), u64::from(config.shard.0))
+        .with_options(options)
+        .build()
+        .await;
+    reader.map(Some).map_err(failed)
+}

@@ -1,0 +1,156 @@
+//! The rows of a volume at one moment, seen through the changes over several shards that are decided: an intent whose
+//! coordinator has a decision counts as applied, any other as never made. So what is read is what a server would serve
+//! after a crash at that moment.
+//!
+//! Rows come from a [`Source`]: tables at rest ([`at_rest`]), or a server's snapshot of them.
+
+pub mod at_rest;
+mod decided;
+
+pub use decided::{Unresolved, UnresolvedKind};
+
+use crate::tables::{Key, Kind, Row, codec};
+use async_trait::async_trait;
+use bytes::Bytes;
+use decided::Decided;
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::iter::Peekable;
+use std::ops::Range;
+use std::vec;
+use varve_types::{ShardCount, ShardId};
+
+/// A shard whose rows cannot be had.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("shard {shard} cannot be read: {reason}")]
+pub struct Unreadable {
+    pub shard: ShardId,
+    pub reason: String,
+}
+
+/// Where rows come from: all of them as they were at one moment.
+#[async_trait(?Send)]
+pub trait Source {
+    fn shards(&self) -> ShardCount;
+
+    /// Begins to read the rows of `shard` whose keys are in `range`; what was being read before is let go of.
+    async fn begin(&mut self, shard: ShardId, range: Range<Vec<u8>>) -> Result<(), Unreadable>;
+
+    /// The next rows, in the order of their keys; none at the end.
+    async fn page(&mut self) -> Result<Vec<(Bytes, Bytes)>, Unreadable>;
+}
+
+/// See the module.
+pub struct Snapshot<'a> {
+    source: &'a mut dyn Source,
+    /// By shard.
+    decided: Vec<Decided>,
+    unresolved: Vec<Unresolved>,
+}
+
+impl<'a> Snapshot<'a> {
+    /// Reads which changes are decided. They are few: what was under way at that moment.
+    pub async fn begin(source: &'a mut dyn Source) -> Result<Snapshot<'a>, Unreadable> {
+        let shards = usize::from(source.shards().get());
+        let decided = (0..shards).map(|_| Decided::default()).collect();
+        let mut snapshot = Snapshot { source, decided, unresolved: Vec::new() };
+        let (mut decided, mut unresolved) = (Vec::new(), Vec::new());
+        decided::read(&mut snapshot, &mut decided, &mut unresolved).await?;
+        (snapshot.decided, snapshot.unresolved) = (decided, unresolved);
+        Ok(snapshot)
+    }
+
+    pub fn shards(&self) -> ShardCount {
+        self.source.shards()
+    }
+
+    /// Intents and decisions that somebody has still to carry out or to drop.
+    pub fn unresolved(&self) -> &[Unresolved] {
+        &self.unresolved
+    }
+
+    /// What the decided changes make of the rows of `shard`: `None` for a row that they delete. Tallies are included.
+    pub fn decided(&self, shard: ShardId) -> &Decided {
+        &self.decided[usize::from(shard.0)]
+    }
+
+    /// All rows of `kind` in `shard`, in the order of their keys.
+    pub async fn rows(&mut self, shard: ShardId, kind: Kind) -> Result<Rows<'_>, Unreadable> {
+        let range = codec::keys_of(kind);
+        let decided = &self.decided[usize::from(shard.0)];
+        let puts = decided.rows.range(range.clone()).peekable();
+        self.source.begin(shard, range).await?;
+        Ok(Rows { source: &mut *self.source, puts, decided, page: Vec::new().into_iter(), ended: false })
+    }
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Row(Key, Row),
+    /// Bytes that are no row of this version.
+    Damaged {
+        key: Bytes,
+        row: Bytes,
+        error: codec::DecodeError,
+    },
+}
+
+/// Rows of one kind in one shard.
+pub struct Rows<'a> {
+    source: &'a mut dyn Source,
+    puts: Peekable<btree_map::Range<'a, Vec<u8>, Option<Row>>>,
+    decided: &'a Decided,
+    page: vec::IntoIter<(Bytes, Bytes)>,
+    ended: bool,
+}
+
+impl Rows<'_> {
+    /// `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Found>, Unreadable> {
+        loop {
+            let stored = self.stored().await?;
+            let put_is_first = match (&stored, self.puts.peek()) {
+                (Some((key, _)), Some((put, _))) => put.as_slice() <= key.as_ref(),
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
+            if !put_is_first {
+                self.page.next();
+                return Ok(stored.map(|(key, row)| self.decode(key, row)));
+            }
+            let Some((put, row)) = self.puts.next() else { continue };
+            if stored.is_some_and(|(key, _)| key.as_ref() == put.as_slice()) {
+                self.page.next();
+            }
+            if let Some(row) = row {
+                let key = codec::decode_key(put).expect("decided changes have whole keys");
+                return Ok(Some(Found::Row(key, row.clone())));
+            }
+        }
+    }
+
+    /// The source's next row; it stays there.
+    async fn stored(&mut self) -> Result<Option<(Bytes, Bytes)>, Unreadable> {
+        if self.page.as_slice().is_empty() && !self.ended {
+            self.page = self.source.page().await?.into_iter();
+            self.ended = self.page.as_slice().is_empty();
+        }
+        Ok(self.page.as_slice().first().cloned())
+    }
+
+    fn decode(&self, key: Bytes, row: Bytes) -> Found {
+        match codec::decode(&key, &row) {
+            Ok((parsed, mut row)) => {
+                if let (Row::Partition(partition), Some(tally)) = (&mut row, self.decided.tallies.get(key.as_ref())) {
+                    tally.apply(partition);
+                }
+                Found::Row(parsed, row)
+            }
+            Err(error) => Found::Damaged { key, row, error },
+        }
+    }
+}
+
+/// Rows by their keys' bytes; `None`: deleted.
+pub(crate) type Puts = BTreeMap<Vec<u8>, Option<Row>>;

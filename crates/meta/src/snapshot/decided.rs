@@ -1,0 +1,108 @@
+//! Changes over several shards that were under way.
+
+use super::{Found, Puts, Snapshot, Unreadable};
+use crate::tables::{Change, Key, Kind, PartitionRow, Row, TransactionId, codec};
+use std::collections::{HashMap, HashSet};
+use varve_types::{InodeId, PartitionIndex, ShardCount, ShardId, Timestamp};
+
+/// What decided intents make of the rows of one shard.
+#[derive(Default)]
+pub struct Decided {
+    pub(crate) rows: Puts,
+    /// By the key of the partition row, for rows that are not in `rows`.
+    pub(crate) tallies: HashMap<Vec<u8>, Tally>,
+}
+
+/// What is to be added to a partition's counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    entries: i64,
+    subdirectories: i64,
+    at: Timestamp,
+}
+
+impl Tally {
+    pub(crate) fn apply(&self, row: &mut PartitionRow) {
+        row.entries = row.entries.saturating_add_signed(self.entries);
+        row.subdirectories = row.subdirectories.saturating_add_signed(self.subdirectories);
+        row.mtime = row.mtime.max(self.at);
+    }
+}
+
+/// A change that was under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// Where the row is.
+    pub shard: ShardId,
+    pub transaction: TransactionId,
+    pub what: UnresolvedKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnresolvedKind {
+    Decision { participants: usize },
+    Intent { committed: bool, changes: usize },
+}
+
+/// Reads decisions, then intents. Rows that cannot be decoded are left to whoever reads that kind himself.
+pub(super) async fn read(
+    snapshot: &mut Snapshot<'_>,
+    decided: &mut Vec<Decided>,
+    unresolved: &mut Vec<Unresolved>,
+) -> Result<(), Unreadable> {
+    let shards = snapshot.shards();
+    let mut committed = HashSet::new();
+    for shard in shards.all() {
+        let mut rows = snapshot.rows(shard, Kind::Decision).await?;
+        while let Some(found) = rows.next().await? {
+            let Found::Row(Key::Decision(transaction), Row::Decision(row)) = found else { continue };
+            committed.insert(transaction);
+            let what = UnresolvedKind::Decision { participants: row.participants.len() };
+            unresolved.push(Unresolved { shard, transaction, what });
+        }
+    }
+    for shard in shards.all() {
+        let mut here = Decided::default();
+        let mut rows = snapshot.rows(shard, Kind::Intent).await?;
+        while let Some(found) = rows.next().await? {
+            let Found::Row(Key::Intent(transaction), Row::Intent(row)) = found else { continue };
+            let committed = committed.contains(&transaction);
+            let what = UnresolvedKind::Intent { committed, changes: row.changes.len() };
+            unresolved.push(Unresolved { shard, transaction, what });
+            if committed {
+                row.changes.into_iter().for_each(|change| here.note(shard, shards, change));
+            }
+        }
+        decided.push(here);
+    }
+    Ok(())
+}
+
+impl Decided {
+    fn note(&mut self, shard: ShardId, shards: ShardCount, change: Change) {
+        match change {
+            Change::Put(key, row) => {
+                self.rows.insert(codec::encode_key(&key), Some(row));
+            }
+            Change::Delete(key) => {
+                self.rows.insert(codec::encode_key(&key), None);
+            }
+            Change::Tally { directory, entries, subdirectories, at, .. } => {
+                let key = codec::encode_key(&partition_key(shard, shards, directory));
+                let tally = Tally { entries, subdirectories, at };
+                if let Some(Some(Row::Partition(row))) = self.rows.get_mut(&key) {
+                    return tally.apply(row);
+                }
+                let sum = self.tallies.entry(key).or_default();
+                sum.entries += entries;
+                sum.subdirectories += subdirectories;
+                sum.at = sum.at.max(at);
+            }
+        }
+    }
+}
+
+/// The one partition of `directory` that `shard` can hold.
+fn partition_key(shard: ShardId, shards: ShardCount, directory: InodeId) -> Key {
+    Key::Partition(directory, PartitionIndex::at(shard, directory.shard(), shards))
+}

@@ -13,10 +13,12 @@ TOOLS := $(TARGET)/tools
 PJDFSTEST_VERSION := 0.2.2
 FSX_VERSION := 0.3.2
 CARGO_DENY_VERSION := 0.20.2
+H5PY_VERSION := 3.16.0
+HDF5PLUGIN_VERSION := 7.1.0
 
 # Packages of Debian and what shows that each is there.
-PACKAGES := fuse3 attr acl libacl1-dev rsync git pkg-config build-essential
-PROOFS := fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config cc:build-essential
+PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential
+PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config cc:build-essential
 
 # `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
 # build itself runs: hence --target.
@@ -37,7 +39,7 @@ SUITES := cli readme conformance realwork crash million
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup packages tools demo test check tidy bench soak fuzz
+.PHONY: help setup packages tools venv demo test check tidy bench soak fuzz
 
 help:
 	@echo "make setup   install what building and testing need"
@@ -48,7 +50,7 @@ help:
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
 
-setup: packages tools
+setup: packages tools venv
 
 packages:
 	@missing=""
@@ -71,6 +73,14 @@ $(TOOLS)/bin/pjdfstest-$(PJDFSTEST_VERSION): | packages
 
 $(TOOLS)/bin/fsx-$(FSX_VERSION): | packages
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(FSX_VERSION) fsx
+	touch $@
+
+# Python with the readers that files of the detector service are tested with.
+venv: venv/.h5py-$(H5PY_VERSION)
+
+venv/.h5py-$(H5PY_VERSION): | packages
+	python3 -m venv venv
+	venv/bin/pip install --quiet --disable-pip-version-check h5py==$(H5PY_VERSION) hdf5plugin==$(HDF5PLUGIN_VERSION)
 	touch $@
 
 demo: packages

@@ -1,0 +1,85 @@
+//! Filters: how a chunk is compressed, in the framing that HDF5's registered filters read. They run in our own threads,
+//! each with its [`Encoder`]; nothing here knows of files or frames.
+
+mod bitshuffle;
+mod codec;
+mod name;
+mod shuffle;
+
+pub use codec::{Decoder, Encoder, FilterError};
+pub use name::BadFilterName;
+
+use crate::hdf5::FilterMessage;
+
+/// The default of zlib.
+pub const GZIP_LEVEL: u32 = 6;
+/// The default of zstd.
+pub const ZSTD_LEVEL: i32 = 3;
+
+const GZIP: u16 = 1;
+const SHUFFLE: u16 = 2;
+const LZ4: u16 = 32004;
+const BITSHUFFLE: u16 = 32008;
+const ZSTD: u16 = 32015;
+
+/// How chunks are compressed. In text: `raw`, `gzip:6`, `lz4`, `zstd:3`, `bslz4`, `bszstd:3`, and those without
+/// bitshuffle after `shuffle+`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Bytes of equal significance are gathered first.
+    pub shuffle: bool,
+    pub compression: Compression,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip { level: u32 },
+    Lz4,
+    Zstd { level: i32 },
+    BitshuffleLz4,
+    BitshuffleZstd { level: i32 },
+}
+
+impl Filter {
+    pub const RAW: Filter = Filter { shuffle: false, compression: Compression::None };
+    pub const BSLZ4: Filter = Filter { shuffle: false, compression: Compression::BitshuffleLz4 };
+
+    pub fn is_raw(&self) -> bool {
+        *self == Filter::RAW
+    }
+
+    /// The pipeline as readers must undo it, for elements of `element_bytes`, in chunks of `chunk_bytes`.
+    pub fn messages(&self, element_bytes: usize, chunk_bytes: u64) -> Vec<FilterMessage> {
+        let mut messages = Vec::new();
+        let element = element_bytes as u32;
+        if self.shuffle {
+            messages.push(FilterMessage { id: SHUFFLE, name: "shuffle", values: vec![element] });
+        }
+        // Version of the bitshuffle filter whose framing this is; block size 0, the default.
+        const BITSHUFFLE_VERSION: [u32; 2] = [0, 4];
+        let bitshuffle = |codec: &[u32]| {
+            let values = [&BITSHUFFLE_VERSION[..], &[element, 0], codec].concat();
+            FilterMessage { id: BITSHUFFLE, name: "bitshuffle; see https://github.com/kiyo-masui/bitshuffle", values }
+        };
+        match self.compression {
+            Compression::None => {}
+            Compression::Gzip { level } => {
+                messages.push(FilterMessage { id: GZIP, name: "deflate", values: vec![level] });
+            }
+            Compression::Lz4 => {
+                let block = codec::lz4_block_bytes(chunk_bytes as usize) as u32;
+                messages.push(FilterMessage { id: LZ4, name: "lz4", values: vec![block] });
+            }
+            Compression::Zstd { level } => {
+                messages.push(FilterMessage { id: ZSTD, name: "zstd", values: vec![level as u32] });
+            }
+            Compression::BitshuffleLz4 => messages.push(bitshuffle(&[2])),
+            Compression::BitshuffleZstd { level } => messages.push(bitshuffle(&[3, level as u32])),
+        }
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+use super::*;
+use proptest::prelude::*;
+
+fn filters() -> Vec<Filter> {
+    ["raw", "gzip:1", "shuffle+gzip:6", "lz4", "shuffle+lz4", "zstd:1", "shuffle+zstd:3", "bslz4", "bszstd:2"]
+        .iter()
+        .map(|name| name.parse().expect("a filter's name"))
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn every_filter_gives_back_what_it_took(
+        element in prop::sample::select(vec![1_usize, 2, 4, 8]),
+        count in 0_usize..20_000,
+        noise in any::<u64>(),
+        spread in 1_u64..1000,
+    ) {
+        let mut state = noise | 1;
+        let chunk: Vec<u8> = (0..count * element).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            ((state >> 33) % spread) as u8
+        }).collect();
+        for filter in filters() {
+            let mut encoder = Encoder::new(filter, element).unwrap();
+            let mut encoded = b"before".to_vec();
+            encoder.encode(&chunk, &mut encoded).unwrap();
+            let mut again = Vec::new();
+            encoder.encode(&chunk, &mut again).unwrap();
+            prop_assert_eq!(&encoded[6..], &again[..], "{} twice", filter);
+            let decoded = Decoder { filter, element_bytes: element }.decode(&again, chunk.len()).unwrap();
+            prop_assert!(decoded == chunk, "{} of {} elements of {}", filter, count, element);
+        }
+    }
+
+    #[test]
+    fn damaged_chunks_are_refused_or_differ_but_never_break(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0_usize..600) {
+        for filter in filters() {
+            // Whatever it answers, it answers.
+            let answer = Decoder { filter, element_bytes: 2 }.decode(&bytes, length);
+            prop_assert!(answer.is_err() || answer.is_ok_and(|plain| plain.len() == length));
+        }
+    }
+}
+
+#[test]
+fn names_of_filters_round_trip_and_bad_ones_are_refused_with_the_reason() {
+    for filter in filters() {
+        assert_eq!(filter.to_string().parse::<Filter>(), Ok(filter));
+    }
+    for (name, why) in [
+        ("brotli", "no such compression"),
+        ("gzip:10", "not within 1 to 9"),
+        ("gzip:x", "no number"),
+        ("bslz4:3", "has no level"),
+        ("shuffle+bslz4", "shuffle helps"),
+        ("shuffle+raw", "shuffle helps"),
+    ] {
+        let error = name.parse::<Filter>().expect_err(name).to_string();
+        assert!(error.contains(why) && error.contains("use raw, gzip"), "{error}");
+    }
+}

@@ -1,0 +1,75 @@
+//! Bytes of an HDF5 file, as the *HDF5 File Format Specification Version 3.0* lays them down: superblock version 3,
+//! object headers version 2, data layout version 4 with its chunk indexes. Nothing here reads or writes a file: an
+//! [`Image`] collects the blocks that will lie from one address on, and [`tree::encode`] fills it with a whole tree of
+//! groups and datasets, so that a file's metadata is one pure function of what is known of the run.
+//!
+//! Everything is little-endian, addresses and lengths are 8 bytes. Readers from HDF5 1.10 on understand it.
+
+pub mod bytes;
+pub mod checksum;
+pub mod datatype;
+pub mod filter;
+pub mod index;
+pub mod message;
+pub mod object;
+pub mod superblock;
+pub mod tree;
+
+pub use datatype::{Datatype, ElementType};
+pub use filter::FilterMessage;
+pub use index::{ChunkMap, ChunkRecord, Grid, IndexKind};
+pub use tree::{Attribute, Dataset, Group, Node, Storage, Value};
+
+/// The address that stands for "nothing is allocated".
+pub const UNDEFINED: u64 = u64::MAX;
+
+/// Blocks that will lie in the file from `base` on, one after the other.
+#[derive(Debug)]
+pub struct Image {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+impl Image {
+    /// # Panics
+    /// If `base` is not a multiple of 8, which every block's address is.
+    pub fn new(base: u64) -> Image {
+        assert_eq!(base % 8, 0, "an image begins at a multiple of 8");
+        Image { base, bytes: Vec::new() }
+    }
+
+    /// Sets `length` zero bytes aside and answers their address, for a block that must be named before it is written.
+    pub fn reserve(&mut self, length: usize) -> u64 {
+        let start = self.bytes.len().next_multiple_of(8);
+        self.bytes.resize(start + length, 0);
+        self.base + start as u64
+    }
+
+    /// Fills a block that was reserved.
+    pub fn fill(&mut self, address: u64, block: &[u8]) {
+        let start = usize::try_from(address - self.base).expect("an image fits in memory");
+        self.bytes[start..start + block.len()].copy_from_slice(block);
+    }
+
+    pub fn append(&mut self, block: &[u8]) -> u64 {
+        let address = self.reserve(block.len());
+        self.fill(address, block);
+        address
+    }
+
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The address after the last byte.
+    pub fn end(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! The extensible array (specification VII.D): a header, an index block with the first elements, data blocks whose size
+//! doubles, and super blocks that name the larger of them. Data blocks above 1,024 elements are cut into pages.
+
+use super::fixed_array::elements;
+use super::{ChunkMap, ChunkRecord, Element};
+use crate::hdf5::bytes::Block;
+use crate::hdf5::{Image, UNDEFINED};
+
+const BITS_MAX: u8 = 32;
+const INDEX_ELEMENTS: u64 = 4;
+const POINTERS_MIN: u64 = 4;
+const BLOCK_ELEMENTS_MIN: u64 = 16;
+const PAGE_BITS: u8 = 10;
+const PAGE_ELEMENTS: u64 = 1 << PAGE_BITS;
+const CHECKSUM: usize = 4;
+/// Width of an offset in the array.
+const OFFSET_WIDTH: usize = BITS_MAX as usize / 8;
+
+/// As the layout message gives them; what the HDF5 library uses too.
+pub const PARAMETERS: [u8; 5] =
+    [BITS_MAX, INDEX_ELEMENTS as u8, POINTERS_MIN as u8, BLOCK_ELEMENTS_MIN as u8, PAGE_BITS];
+
+/// The elements that one super block is about, whether it exists as a block or its data blocks hang at the index block.
+struct Range {
+    /// Of the first element, not counting those in the index block.
+    start: u64,
+    blocks: u64,
+    block_elements: u64,
+}
+
+/// Super blocks whose data blocks the index block names itself.
+const DIRECT: usize = 2 * POINTERS_MIN.ilog2() as usize;
+
+fn ranges() -> Vec<Range> {
+    let count = 1 + usize::from(BITS_MAX) - BLOCK_ELEMENTS_MIN.ilog2() as usize;
+    let mut start = 0;
+    (0..count)
+        .map(|number| {
+            let range =
+                Range { start, blocks: 1 << (number / 2), block_elements: BLOCK_ELEMENTS_MIN << number.div_ceil(2) };
+            start += range.blocks * range.block_elements;
+            range
+        })
+        .collect()
+}
+
+/// What the header counts.
+#[derive(Default)]
+struct Statistics {
+    super_blocks: u64,
+    super_block_bytes: u64,
+    data_blocks: u64,
+    data_block_bytes: u64,
+    elements: u64,
+}
+
+struct Writer<'a> {
+    image: &'a mut Image,
+    element: &'a Element,
+    records: &'a [ChunkRecord],
+    header: u64,
+    statistics: Statistics,
+}
+
+pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
+    const HEADER: usize = 72;
+    let records = chunks.array();
+    let header = image.reserve(HEADER);
+    let mut writer = Writer { image, element, records, header, statistics: Statistics::default() };
+    let index_block = if records.is_empty() { UNDEFINED } else { writer.index_block() };
+    let statistics = writer.statistics;
+    let mut bytes = Block::signed(b"EAHD", 0);
+    bytes.byte(element.client()).byte(element.length() as u8);
+    bytes.bytes(&[BITS_MAX, INDEX_ELEMENTS as u8, BLOCK_ELEMENTS_MIN as u8, POINTERS_MIN as u8, PAGE_BITS]);
+    bytes.long(statistics.super_blocks).long(statistics.super_block_bytes);
+    bytes.long(statistics.data_blocks).long(statistics.data_block_bytes);
+    bytes.long(records.len() as u64).long(statistics.elements).long(index_block);
+    let bytes = bytes.sealed();
+    assert_eq!(bytes.len(), HEADER, "an extensible array's header has 72 bytes");
+    image.fill(header, &bytes);
+    header
+}
+
+impl Writer<'_> {
+    fn prefix(&self, signature: &[u8; 4]) -> Block {
+        let mut block = Block::signed(signature, 0);
+        block.byte(self.element.client()).long(self.header);
+        block
+    }
+
+    /// Whether an element from `start` on (without those in the index block) is set.
+    fn any(&self, start: u64, count: u64) -> bool {
+        let first = (INDEX_ELEMENTS + start) as usize;
+        let last = (first + count as usize).min(self.records.len());
+        first < last && self.records[first..last].iter().any(|record| !record.is_absent())
+    }
+
+    fn index_block(&mut self) -> u64 {
+        let mut block = self.prefix(b"EAIB");
+        elements(&mut block, self.element, self.records, 0, INDEX_ELEMENTS);
+        self.statistics.elements += INDEX_ELEMENTS;
+        for (number, range) in ranges().iter().enumerate() {
+            if number < DIRECT {
+                for data_block in 0..range.blocks {
+                    let address = self.data_block(range, data_block).map_or(UNDEFINED, |(address, _)| address);
+                    block.long(address);
+                }
+            } else {
+                let address = if self.any(range.start, range.blocks * range.block_elements) {
+                    self.super_block(range)
+                } else {
+                    UNDEFINED
+                };
+                block.long(address);
+            }
+        }
+        self.image.append(&block.sealed())
+    }
+
+    fn super_block(&mut self, range: &Range) -> u64 {
+        let pages = if range.block_elements > PAGE_ELEMENTS { range.block_elements / PAGE_ELEMENTS } else { 0 };
+        // Bits are counted through all data blocks, but each data block adds whole bytes.
+        let mut initialised = vec![0_u8; (range.blocks * pages.div_ceil(8)) as usize];
+        let mut addresses = Block::new();
+        for data_block in 0..range.blocks {
+            match self.data_block(range, data_block) {
+                None => addresses.long(UNDEFINED),
+                Some((address, present)) => {
+                    for page in present {
+                        let bit = data_block * pages + page;
+                        initialised[bit as usize / 8] |= 0x80 >> (bit % 8);
+                    }
+                    addresses.long(address)
+                }
+            };
+        }
+        let mut block = self.prefix(b"EASB");
+        block.number(range.start, OFFSET_WIDTH).bytes(&initialised).bytes(&addresses.into_bytes());
+        let bytes = block.sealed();
+        self.statistics.super_blocks += 1;
+        self.statistics.super_block_bytes += bytes.len() as u64;
+        self.image.append(&bytes)
+    }
+
+    /// Address and pages present of one data block; `None` if no chunk of it exists.
+    fn data_block(&mut self, range: &Range, number: u64) -> Option<(u64, Vec<u64>)> {
+        let start = range.start + number * range.block_elements;
+        if !self.any(start, range.block_elements) {
+            return None;
+        }
+        let mut prefix = self.prefix(b"EADB");
+        prefix.number(start, OFFSET_WIDTH);
+        self.statistics.data_blocks += 1;
+        self.statistics.elements += range.block_elements;
+        let first = INDEX_ELEMENTS + start;
+        if range.block_elements <= PAGE_ELEMENTS {
+            elements(&mut prefix, self.element, self.records, first, range.block_elements);
+            let bytes = prefix.sealed();
+            self.statistics.data_block_bytes += bytes.len() as u64;
+            return Some((self.image.append(&bytes), Vec::new()));
+        }
+        let prefix = prefix.sealed();
+        let pages = range.block_elements / PAGE_ELEMENTS;
+        let page_bytes = PAGE_ELEMENTS as usize * self.element.length() + CHECKSUM;
+        let length = prefix.len() + pages as usize * page_bytes;
+        self.statistics.data_block_bytes += length as u64;
+        let address = self.image.reserve(length);
+        self.image.fill(address, &prefix);
+        let present: Vec<u64> =
+            (0..pages).filter(|page| self.any(start + page * PAGE_ELEMENTS, PAGE_ELEMENTS)).collect();
+        for page in &present {
+            let mut bytes = Block::new();
+            elements(&mut bytes, self.element, self.records, first + page * PAGE_ELEMENTS, PAGE_ELEMENTS);
+            self.image.fill(address + prefix.len() as u64 + page * page_bytes as u64, &bytes.sealed());
+        }
+        Some((address, present))
+    }
+}

@@ -1,0 +1,171 @@
+//! The shape of a chunked dataset, and the chunks it has.
+
+use super::{ChunkRecord, IndexKind};
+use std::collections::BTreeMap;
+
+/// Shape of a dataset in elements, of its chunks, and what follows from them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    dims: Vec<u64>,
+    /// `None`: unlimited.
+    max: Vec<Option<u64>>,
+    chunk: Vec<u64>,
+    element_bytes: u64,
+}
+
+impl Grid {
+    /// # Panics
+    /// If the ranks differ, a chunk has a length of 0, or a dimension is above its maximum.
+    pub fn new(dims: Vec<u64>, max: Vec<Option<u64>>, chunk: Vec<u64>, element_bytes: usize) -> Grid {
+        assert!(dims.len() == max.len() && dims.len() == chunk.len(), "shape, limits and chunk have one rank");
+        assert!(chunk.iter().all(|length| *length > 0), "a chunk has no empty side");
+        assert!(dims.iter().zip(&max).all(|(dim, max)| max.is_none_or(|max| *dim <= max)), "a shape within its limits");
+        Grid { dims, max, chunk, element_bytes: element_bytes as u64 }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    pub fn max(&self) -> &[Option<u64>] {
+        &self.max
+    }
+
+    pub fn chunk(&self) -> &[u64] {
+        &self.chunk
+    }
+
+    pub fn element_bytes(&self) -> u64 {
+        self.element_bytes
+    }
+
+    /// Bytes of a chunk before its filters.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk.iter().product::<u64>() * self.element_bytes
+    }
+
+    /// Makes the dataset at least so large.
+    pub fn grow(&mut self, dims: &[u64]) {
+        for ((dim, new), max) in self.dims.iter_mut().zip(dims).zip(&self.max) {
+            assert!(max.is_none_or(|max| *new <= max), "a shape grows within its limits");
+            *dim = (*dim).max(*new);
+        }
+    }
+
+    /// The index that readers expect of such a shape.
+    pub fn index_kind(&self) -> IndexKind {
+        match self.max.iter().filter(|max| max.is_none()).count() {
+            0 => IndexKind::FixedArray,
+            1 => IndexKind::ExtensibleArray,
+            _ => IndexKind::BtreeV2,
+        }
+    }
+
+    /// Chunks along each dimension at its maximum; `None` where it has none.
+    pub fn chunks_max(&self) -> Vec<Option<u64>> {
+        self.max.iter().zip(&self.chunk).map(|(max, chunk)| max.map(|max| max.div_ceil(*chunk))).collect()
+    }
+
+    /// The number of the chunk at `coordinates` (in chunks) in an array index: row-major over the largest shape, the
+    /// one unlimited dimension, wherever it stands, being the slowest.
+    ///
+    /// # Panics
+    /// If there are several unlimited dimensions.
+    pub fn linear(&self, coordinates: &[u64]) -> u64 {
+        let chunks = self.chunks_max();
+        let unlimited = chunks.iter().position(Option::is_none);
+        let mut number = unlimited.map_or(0, |position| coordinates[position]);
+        for (position, (coordinate, count)) in coordinates.iter().zip(&chunks).enumerate() {
+            if Some(position) != unlimited {
+                number = number * count.expect("an array index has one unlimited dimension at most") + coordinate;
+            }
+        }
+        number
+    }
+}
+
+/// The chunks that a dataset has.
+#[derive(Clone, Debug)]
+pub struct ChunkMap {
+    grid: Grid,
+    records: Records,
+    count: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Records {
+    /// By number; absent ones between.
+    Array(Vec<ChunkRecord>),
+    /// By coordinates.
+    Tree(BTreeMap<Vec<u64>, ChunkRecord>),
+}
+
+impl ChunkMap {
+    pub fn new(grid: Grid) -> ChunkMap {
+        let records = match grid.index_kind() {
+            IndexKind::BtreeV2 => Records::Tree(BTreeMap::new()),
+            _ => Records::Array(Vec::new()),
+        };
+        ChunkMap { grid, records, count: 0 }
+    }
+
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    pub fn grow(&mut self, dims: &[u64]) {
+        self.grid.grow(dims);
+    }
+
+    /// Chunks present.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn get(&self, coordinates: &[u64]) -> Option<ChunkRecord> {
+        let record = match &self.records {
+            Records::Array(records) => records.get(self.grid.linear(coordinates) as usize).copied(),
+            Records::Tree(records) => records.get(coordinates).copied(),
+        };
+        record.filter(|record| !record.is_absent())
+    }
+
+    /// Sets one chunk and answers what was there.
+    pub fn set(&mut self, coordinates: &[u64], record: ChunkRecord) -> Option<ChunkRecord> {
+        let old = match &mut self.records {
+            Records::Array(records) => {
+                let number = self.grid.linear(coordinates) as usize;
+                if number >= records.len() {
+                    records.resize(number + 1, ChunkRecord::ABSENT);
+                }
+                std::mem::replace(&mut records[number], record)
+            }
+            Records::Tree(records) => records.insert(coordinates.to_vec(), record).unwrap_or(ChunkRecord::ABSENT),
+        };
+        self.count = self.count + u64::from(!record.is_absent()) - u64::from(!old.is_absent());
+        (!old.is_absent()).then_some(old)
+    }
+
+    /// Records by number, up to the last that was set.
+    pub(super) fn array(&self) -> &[ChunkRecord] {
+        match &self.records {
+            Records::Array(records) => records,
+            Records::Tree(_) => panic!("chunks with several unlimited dimensions have no numbers"),
+        }
+    }
+
+    /// Present records by coordinates, in their order.
+    pub(super) fn tree(&self) -> Vec<(&[u64], &ChunkRecord)> {
+        match &self.records {
+            Records::Array(_) => panic!("chunks with one unlimited dimension at most are kept by number"),
+            Records::Tree(records) => {
+                let present = records.iter().filter(|(_, record)| !record.is_absent());
+                present.map(|(coordinates, record)| (coordinates.as_slice(), record)).collect()
+            }
+        }
+    }
+}

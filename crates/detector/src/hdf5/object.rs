@@ -1,0 +1,39 @@
+//! Object headers, version 2, of one chunk.
+
+use super::bytes::Block;
+use super::message;
+
+/// The size of the chunk takes 4 bytes; no times, no creation order.
+const FLAGS: u8 = 0x02;
+/// Messages that never change (a datatype) say so.
+const CONSTANT: u8 = 0x01;
+/// Bytes of a message's own header.
+const MESSAGE_HEADER: usize = 4;
+
+#[derive(Debug, Default)]
+pub struct ObjectHeader {
+    messages: Block,
+}
+
+impl ObjectHeader {
+    /// # Panics
+    /// If `data` has 64 KiB or more, which a message's length cannot say; descriptions are checked against it.
+    pub fn message(&mut self, kind: u8, data: &[u8]) -> &mut ObjectHeader {
+        let length = u16::try_from(data.len()).expect("a message is shorter than 64 KiB");
+        let flags = if kind == message::DATATYPE { CONSTANT } else { 0 };
+        self.messages.byte(kind).short(length).byte(flags).bytes(data);
+        self
+    }
+
+    pub fn encode(self) -> Vec<u8> {
+        let mut block = Block::signed(b"OHDR", 2);
+        block.byte(FLAGS).word(self.messages.len() as u32).bytes(&self.messages.into_bytes());
+        block.sealed()
+    }
+}
+
+/// What [`ObjectHeader::encode`] makes of messages of these lengths.
+pub fn length(messages: impl IntoIterator<Item = usize>) -> usize {
+    const AROUND: usize = 4 + 1 + 1 + 4 + 4;
+    AROUND + messages.into_iter().map(|length| MESSAGE_HEADER + length).sum::<usize>()
+}

@@ -1,0 +1,265 @@
+//! A tree of groups and datasets, and its bytes.
+
+use super::datatype::{Datatype, ElementType};
+use super::filter::{self, FilterMessage};
+use super::index::{self, ChunkMap, IndexKind};
+use super::message::{self, Allocation};
+use super::object::{self, ObjectHeader};
+use super::{Image, bytes::Block};
+use std::collections::HashMap;
+
+/// A small value: of an attribute, or of a dataset that never grows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    pub datatype: Datatype,
+    /// Empty: a scalar.
+    pub dims: Vec<u64>,
+    /// Row-major, little-endian.
+    pub data: Vec<u8>,
+}
+
+impl Value {
+    pub fn text(text: &str) -> Value {
+        // A datatype of no bytes does not exist.
+        let mut data = text.as_bytes().to_vec();
+        data.resize(data.len().max(1), 0);
+        Value { datatype: Datatype::Text(data.len()), dims: Vec::new(), data }
+    }
+
+    pub fn texts(texts: &[&str]) -> Value {
+        let width = texts.iter().map(|text| text.len()).max().unwrap_or(0).max(1);
+        let mut data = Vec::with_capacity(width * texts.len());
+        for (number, text) in texts.iter().enumerate() {
+            data.extend_from_slice(text.as_bytes());
+            data.resize((number + 1) * width, 0);
+        }
+        Value { datatype: Datatype::Text(width), dims: vec![texts.len() as u64], data }
+    }
+
+    pub fn integer(value: i64) -> Value {
+        Value { datatype: Datatype::Number(ElementType::I64), dims: Vec::new(), data: value.to_le_bytes().to_vec() }
+    }
+
+    pub fn float(value: f64) -> Value {
+        Value { datatype: Datatype::Number(ElementType::F64), dims: Vec::new(), data: value.to_le_bytes().to_vec() }
+    }
+
+    pub fn floats(values: &[f64]) -> Value {
+        let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Value { datatype: Datatype::Number(ElementType::F64), dims: vec![values.len() as u64], data }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    pub name: String,
+    pub value: Value,
+}
+
+#[derive(Debug, Default)]
+pub struct Group<'a> {
+    pub attributes: Vec<Attribute>,
+    pub members: Vec<(String, Node<'a>)>,
+}
+
+#[derive(Debug)]
+pub enum Node<'a> {
+    Group(Group<'a>),
+    Dataset(Dataset<'a>),
+    /// Another name for the object at this absolute path.
+    HardLink(String),
+    SoftLink(String),
+}
+
+#[derive(Debug)]
+pub struct Dataset<'a> {
+    pub attributes: Vec<Attribute>,
+    pub storage: Storage<'a>,
+}
+
+#[derive(Debug)]
+pub enum Storage<'a> {
+    /// In one piece, written with the tree.
+    Whole(Value),
+    Chunked {
+        datatype: Datatype,
+        chunks: &'a ChunkMap,
+        kind: IndexKind,
+        filters: Vec<FilterMessage>,
+        /// One element; `None` reads as zero.
+        fill: Option<Vec<u8>>,
+    },
+}
+
+/// A tree that cannot be written: a hard link leads nowhere.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the hard link `{link}` leads to `{target}`, which is no object of the file; name an existing object by its absolute path"
+)]
+pub struct NoTarget {
+    pub link: String,
+    pub target: String,
+}
+
+/// Up to this size a dataset's data lie in its object header.
+const COMPACT_MAX: usize = 4096;
+
+/// Writes all of `root` to `image` and answers the address of the root group's object header.
+///
+/// # Errors
+/// If a hard link leads nowhere.
+pub fn encode(image: &mut Image, root: &Group<'_>) -> Result<u64, NoTarget> {
+    let mut counts = HashMap::new();
+    count_links(root, "", &mut counts);
+    let mut writer = Writer { image, counts, addresses: HashMap::new() };
+    writer.datasets(root, "");
+    writer.reserve_groups(root, "");
+    writer.groups(root, "")?;
+    Ok(writer.addresses[""])
+}
+
+/// Members of a group of the tree by path; the root's path is empty.
+fn path_below(path: &str, name: &str) -> String {
+    format!("{path}/{name}")
+}
+
+fn count_links(group: &Group<'_>, path: &str, counts: &mut HashMap<String, u32>) {
+    for (name, node) in &group.members {
+        match node {
+            Node::Group(below) => count_links(below, &path_below(path, name), counts),
+            Node::HardLink(target) => *counts.entry(target.trim_end_matches('/').to_owned()).or_insert(0) += 1,
+            Node::Dataset(_) | Node::SoftLink(_) => {}
+        }
+    }
+}
+
+struct Writer<'i> {
+    image: &'i mut Image,
+    /// Hard links to each path, beside its own name.
+    counts: HashMap<String, u32>,
+    addresses: HashMap<String, u64>,
+}
+
+impl Writer<'_> {
+    /// Datasets first, for their addresses are what groups name.
+    fn datasets(&mut self, group: &Group<'_>, path: &str) {
+        for (name, node) in &group.members {
+            let path = path_below(path, name);
+            match node {
+                Node::Group(below) => self.datasets(below, &path),
+                Node::Dataset(dataset) => {
+                    let address = self.dataset(dataset, &path);
+                    self.addresses.insert(path, address);
+                }
+                Node::HardLink(_) | Node::SoftLink(_) => {}
+            }
+        }
+    }
+
+    fn dataset(&mut self, dataset: &Dataset<'_>, path: &str) -> u64 {
+        let mut header = ObjectHeader::default();
+        match &dataset.storage {
+            Storage::Whole(value) => {
+                header.message(message::DATASPACE, &message::dataspace(&value.dims, None));
+                header.message(message::DATATYPE, &value.datatype.encode());
+                header.message(message::FILL_VALUE, &message::fill_value(Allocation::Late, None));
+                header.message(message::LAYOUT, &self.whole(&value.data));
+            }
+            Storage::Chunked { datatype, chunks, kind, filters, fill } => {
+                let grid = chunks.grid();
+                let allocation = match kind {
+                    IndexKind::Implicit { .. } => Allocation::Early,
+                    _ => Allocation::Incremental,
+                };
+                header.message(message::DATASPACE, &message::dataspace(grid.dims(), Some(grid.max())));
+                header.message(message::DATATYPE, &datatype.encode());
+                header.message(message::FILL_VALUE, &message::fill_value(allocation, fill.as_deref()));
+                header.message(message::LAYOUT, &index::encode(self.image, *kind, chunks, !filters.is_empty()));
+                if !filters.is_empty() {
+                    header.message(message::FILTERS, &filter::encode(filters));
+                }
+            }
+        }
+        for attribute in &dataset.attributes {
+            header.message(message::ATTRIBUTE, &encode_attribute(attribute));
+        }
+        if let Some(links) = self.counts.get(path) {
+            header.message(message::REFERENCE_COUNT, &message::reference_count(links + 1));
+        }
+        self.image.append(&header.encode())
+    }
+
+    /// Data layout, version 3: compact or contiguous.
+    fn whole(&mut self, data: &[u8]) -> Vec<u8> {
+        let mut block = Block::new();
+        if data.len() <= COMPACT_MAX {
+            block.byte(3).byte(0).short(data.len() as u16).bytes(data);
+        } else {
+            let address = self.image.append(data);
+            block.byte(3).byte(1).long(address).long(data.len() as u64);
+        }
+        block.into_bytes()
+    }
+
+    /// Groups name each other and may be named by hard links from anywhere: all get their place before any is written.
+    fn reserve_groups(&mut self, group: &Group<'_>, path: &str) {
+        let length = object::length(
+            self.messages(group, path, |_| Some(0)).expect("lengths need no target").iter().map(|(_, data)| data.len()),
+        );
+        let address = self.image.reserve(length);
+        self.addresses.insert(path.to_owned(), address);
+        for (name, node) in &group.members {
+            if let Node::Group(below) = node {
+                self.reserve_groups(below, &path_below(path, name));
+            }
+        }
+    }
+
+    fn groups(&mut self, group: &Group<'_>, path: &str) -> Result<(), NoTarget> {
+        let mut header = ObjectHeader::default();
+        for (kind, data) in self.messages(group, path, |target| self.addresses.get(target).copied())? {
+            header.message(kind, &data);
+        }
+        let address = self.addresses[path];
+        self.image.fill(address, &header.encode());
+        for (name, node) in &group.members {
+            if let Node::Group(below) = node {
+                self.groups(below, &path_below(path, name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn messages(
+        &self,
+        group: &Group<'_>,
+        path: &str,
+        address: impl Fn(&str) -> Option<u64>,
+    ) -> Result<Vec<(u8, Vec<u8>)>, NoTarget> {
+        let mut messages =
+            vec![(message::LINK_INFO, message::link_info()), (message::GROUP_INFO, message::group_info())];
+        for (name, node) in &group.members {
+            let below = path_below(path, name);
+            let target = match node {
+                Node::Group(_) | Node::Dataset(_) => below.as_str(),
+                Node::HardLink(target) => target.trim_end_matches('/'),
+                Node::SoftLink(target) => {
+                    messages.push((message::LINK, message::soft_link(name, target)));
+                    continue;
+                }
+            };
+            let address = address(target).ok_or_else(|| NoTarget { link: below.clone(), target: target.to_owned() })?;
+            messages.push((message::LINK, message::hard_link(name, address)));
+        }
+        messages.extend(group.attributes.iter().map(|attribute| (message::ATTRIBUTE, encode_attribute(attribute))));
+        if let Some(links) = self.counts.get(path) {
+            messages.push((message::REFERENCE_COUNT, message::reference_count(links + 1)));
+        }
+        Ok(messages)
+    }
+}
+
+fn encode_attribute(attribute: &Attribute) -> Vec<u8> {
+    let Value { datatype, dims, data } = &attribute.value;
+    message::attribute(&attribute.name, datatype, dims, data)
+}

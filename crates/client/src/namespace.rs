@@ -38,7 +38,12 @@ impl FileSystem {
             let resolved = self.resolve(caller, entry, self.leased(asked, lease_ms)).await;
             match resolved {
                 Ok(Some(node)) => return Ok(node),
-                Ok(None) => self.core.inodes.forget(inode, lookups),
+                Ok(None) => {
+                    self.core.inodes.forget(inode, lookups);
+                    if kind == FileKind::Directory {
+                        self.revive_directory(caller, parent, name).await?;
+                    }
+                }
                 Err(failure) => {
                     self.core.inodes.forget(inode, lookups);
                     return Err(failure);
@@ -204,6 +209,19 @@ impl FileSystem {
         match self.core.ask_name(caller, parent, name, call).await? {
             Reply::Node(made) => Ok(made),
             other => Err(unexpected("MakeDirectory", &other)),
+        }
+    }
+
+    /// A name means a directory that its home knows nothing of: it was removed just now, or its rows were lost with
+    /// power. The server can tell, and gives it its rows back if they were lost.
+    async fn revive_directory(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
+        let call = || Call::ReviveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
+        match self.core.ask_name(caller, parent, name, call).await {
+            Ok(Reply::Node(_)) => Ok(()),
+            Ok(other) => Err(unexpected("ReviveDirectory", &other)),
+            // The name means something else by now: looking it up again tells what.
+            Err(failure) if failure.errno == Errno::ENOTDIR => Ok(()),
+            Err(failure) => Err(failure),
         }
     }
 

@@ -97,6 +97,11 @@ pub enum Call {
         name: Vec<u8>,
         mode: u16,
     },
+    /// Gives the directory that `name` means its rows back, should they have been lost with power: it is empty then.
+    ReviveDirectory {
+        parent: u64,
+        name: Vec<u8>,
+    },
     Unlink {
         parent: u64,
         name: Vec<u8>,
@@ -282,8 +287,8 @@ pub enum Reply {
         entry: EntryReply,
         lease_ms: u32,
     },
-    /// To `Create`, `MakeDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`, `Promote`,
-    /// `UnsettleSize`, `SettleSize`.
+    /// To `Create`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`,
+    /// `Promote`, `UnsettleSize`, `SettleSize`.
     Node(NodeReply),
     /// To `Unlink` and `Rename`: the inode whose last name went, if one did, so that the client can drop what it
     /// keeps of it. `backing`: it had a backing file, which the server removes once no session has it open.

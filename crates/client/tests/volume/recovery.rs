@@ -1,6 +1,7 @@
 //! Servers that go, come back, and lose answers on the way.
 
 use crate::site::*;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Library, now};
-use varve_types::{Errno, Mode};
+use varve_types::{Errno, Mode, ShardId};
+use varve_world::volume_dir::VolumeDir;
 
 /// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.
 #[test]
@@ -181,4 +183,62 @@ fn threads_survive_a_restart() {
     .unwrap();
     assert_eq!(count, 400);
     assert_eq!(now(library.read_file(b"/d/2-149")).unwrap(), b"/d/2-149");
+}
+
+/// The bytes of each log file of the first `shards` shards.
+fn log_lengths(volume: &VolumeDir, shards: u16) -> BTreeMap<PathBuf, u64> {
+    let logs = (0..shards).flat_map(|shard| std::fs::read_dir(volume.shard_log(ShardId(shard))).unwrap());
+    logs.map(|file| file.unwrap()).map(|file| (file.path(), file.metadata().unwrap().len())).collect()
+}
+
+/// Promise: where power is lost before a new directory reached the disk, its name may be left without its rows; it is an
+/// empty directory then, which can be filled, listed and removed.
+#[test]
+fn directories_that_lost_their_rows_are_empty() {
+    let site = Site::new(8);
+    let server = site.serve();
+    let fs = site.connect();
+    for shard in 0..16 {
+        make_directory(&fs, ROOT, &format!("early{shard}"));
+    }
+    now(fs.sync()).unwrap();
+    let synced = log_lengths(&site.volume, 8);
+    let lost: Vec<_> =
+        (0..16).map(|at| (format!("late{at}"), make_directory(&fs, ROOT, &format!("late{at}")))).collect();
+    for (_, directory) in &lost {
+        make_file(&fs, directory.inode, "gone with it");
+    }
+    let homes: BTreeSet<u16> = lost.iter().map(|(_, node)| node.inode.shard().0).collect();
+    assert!(homes.len() > 2, "{homes:?}");
+
+    // What the disk may hold after a loss of power: the root's shard all of its log, the others what was fsynced.
+    let after = Site::new(8);
+    std::fs::remove_dir_all(after.volume.root()).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").args([site.volume.root(), after.volume.root()]).status();
+    assert!(copied.unwrap().success());
+    for (path, length) in synced {
+        let copy = after.volume.root().join(path.strip_prefix(site.volume.root()).unwrap());
+        if !path.starts_with(site.volume.shard(ROOT.shard())) {
+            std::fs::File::options().write(true).open(&copy).unwrap().set_len(length).unwrap();
+        }
+    }
+    drop(fs);
+    server.stop(STOP).unwrap();
+
+    let _server = after.serve();
+    let fs = after.connect();
+    let mut revived = 0;
+    for (text, made) in &lost {
+        let found = now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+        assert_eq!((found.inode, found.attributes.mode), (made.inode, made.attributes.mode));
+        if found.inode.shard() != ROOT.shard() {
+            revived += 1;
+            assert_eq!(now(fs.lookup(&root(), found.inode, &name("gone with it"))).unwrap_err().errno, Errno::ENOENT);
+            make_file(&fs, found.inode, "new");
+            assert_eq!(now(fs.remove_directory(&root(), ROOT, &name(text))).unwrap_err().errno, Errno::ENOTEMPTY);
+            now(fs.unlink(&root(), found.inode, &name("new"))).unwrap();
+            now(fs.remove_directory(&root(), ROOT, &name(text))).unwrap();
+        }
+    }
+    assert!(revived > 2);
 }

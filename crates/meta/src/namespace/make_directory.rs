@@ -5,7 +5,7 @@ use super::names::Slot;
 use super::reader::Reader;
 use super::{Change, Context, Decision, Node, Refusal, Rule, access, commit};
 use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, PartitionState, Row};
-use varve_types::{FileKind, InodeId, Mode, Name, PartitionIndex, PartitionMap};
+use varve_types::{Attributes, FileKind, InodeId, Mode, Name, PartitionIndex, PartitionMap, ShardCount};
 
 /// Makes the directory `name` in `parent`: its home is the shard of the context's fresh inode id. `mode` is what is left
 /// after the caller's umask; of its upper bits only sticky counts, and set-group-id comes from the parent. EEXIST where
@@ -30,31 +30,20 @@ impl Rule for MakeDirectory {
         let mode = self.mode.without(Mode::SET_UID | Mode::SET_GID);
         let (gid, mode) = access::inherit(parent, FileKind::Directory, mode, context.caller);
         let (uid, now, inode) = (context.caller.uid, context.now, context.fresh);
-        let map = PartitionMap::whole(context.shards);
-        let partition = PartitionRow {
-            index: PartitionIndex::FIRST,
-            depth: 0,
-            state: PartitionState::Live,
+        let made = Attributes {
+            kind: FileKind::Directory,
             mode,
             uid,
             gid,
-            entries: 0,
-            subdirectories: 0,
-            mtime: now,
-            map: map.clone(),
-        };
-        let directory = DirectoryRow {
-            parent: self.parent,
-            mode,
-            uid,
-            gid,
+            nlink: 2,
+            size: 0,
+            rdev: 0,
             atime: now,
             mtime: now,
             ctime: now,
             btime: now,
-            map,
-            xattrs: Vec::new(),
         };
+        let (directory, partition) = first_rows(self.parent, &made, context.shards);
         let node = directory_node(inode, &directory, Some(&partition));
         let changes = vec![
             Change::Put(Key::Directory(inode), Row::Directory(directory)),
@@ -64,4 +53,25 @@ impl Rule for MakeDirectory {
         ];
         Ok(commit(changes, node))
     }
+}
+
+/// The directory row and the first partition's of an empty directory in `parent` that was `made` so.
+pub(super) fn first_rows(parent: InodeId, made: &Attributes, shards: ShardCount) -> (DirectoryRow, PartitionRow) {
+    let map = PartitionMap::whole(shards);
+    let &Attributes { mode, uid, gid, atime, mtime, ctime, btime, .. } = made;
+    let directory =
+        DirectoryRow { parent, mode, uid, gid, atime, mtime, ctime, btime, map: map.clone(), xattrs: Vec::new() };
+    let partition = PartitionRow {
+        index: PartitionIndex::FIRST,
+        depth: 0,
+        state: PartitionState::Live,
+        mode,
+        uid,
+        gid,
+        entries: 0,
+        subdirectories: 0,
+        mtime,
+        map,
+    };
+    (directory, partition)
 }

@@ -4,7 +4,7 @@ use super::{Seen, View};
 use crate::tables::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
 use std::cell::RefCell;
-use varve_types::{InodeId, Name, PartitionIndex};
+use varve_types::{InodeId, Name, NameHash, PartitionIndex};
 
 /// Looks at rows for one verb. Each look answers `None` while the row is unknown, and the key is then among
 /// [`Reader::into_missing`]; `Some(None)` where there is no such row.
@@ -49,7 +49,12 @@ impl<'a> Reader<'a> {
 
     /// The row of the partition that holds `name`.
     pub(super) fn partition_of(&self, directory: InodeId, name: &Name) -> Option<Option<&'a PartitionRow>> {
-        self.partition(directory, self.seen.partition_of(directory, name.hash()))
+        self.partition_of_hash(directory, name.hash())
+    }
+
+    /// The row of the partition that holds `hash`.
+    pub(super) fn partition_of_hash(&self, directory: InodeId, hash: NameHash) -> Option<Option<&'a PartitionRow>> {
+        self.partition(directory, self.seen.partition_of(directory, hash))
     }
 
     pub(super) fn partition(&self, directory: InodeId, index: PartitionIndex) -> Option<Option<&'a PartitionRow>> {

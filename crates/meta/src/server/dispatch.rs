@@ -118,6 +118,7 @@ fn changes(call: &Call) -> bool {
         Call::Open { mode, truncate, .. } => *truncate || *mode != OpenMode::Read,
         Call::Create { .. }
         | Call::MakeDirectory { .. }
+        | Call::ReviveDirectory { .. }
         | Call::Unlink { .. }
         | Call::RemoveDirectory { .. }
         | Call::Rename { .. }
@@ -164,6 +165,7 @@ impl Case<'_> {
             Call::Lookup { parent, name } => self.lookup(parent, &name).await,
             Call::Create { parent, name, node, mode, open } => self.create(parent, &name, node, mode, open).await,
             Call::MakeDirectory { parent, name, mode } => self.make_directory(parent, &name, mode).await,
+            Call::ReviveDirectory { parent, name } => self.revive_directory(parent, &name).await,
             Call::Unlink { parent, name } => self.unlink(parent, &name).await,
             Call::RemoveDirectory { parent, name } => self.remove_directory(parent, &name).await,
             Call::Rename { parent, name, new_parent, new_name, flags } => {

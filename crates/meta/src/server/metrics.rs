@@ -31,7 +31,8 @@ macro_rules! call_kinds {
 }
 
 call_kinds! {
-    Lookup = "lookup", Create = "create", MakeDirectory = "make_directory", Unlink = "unlink",
+    Lookup = "lookup", Create = "create", MakeDirectory = "make_directory",
+    ReviveDirectory = "revive_directory", Unlink = "unlink",
     RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
     GetDirectory = "get_directory", PartitionStatus = "partition_status", GetAttributes = "get_attributes",
     SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",

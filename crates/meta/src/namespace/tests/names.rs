@@ -2,8 +2,8 @@
 
 use super::table::{Table, name, shards, user};
 use crate::namespace::{
-    At, Change, Create, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, Lookup, MakeDirectory, NewNode, Node,
-    Promote, Refusal, RemoveDirectory, SetXattr, Unlink, XattrMode,
+    At, Change, Create, Decision, Effect, Entry, GetDirectory, LINKS_MAX, Link, List, Lookup, MakeDirectory, NewNode,
+    Node, Promote, Refusal, RemoveDirectory, ReviveDirectory, SetXattr, Unlink, XattrMode,
 };
 use crate::tables::{EntryBody, Key, Row};
 use bytes::Bytes;
@@ -243,4 +243,41 @@ fn a_broken_name_is_an_io_error() {
     table.run(&xattr, &root()).unwrap();
     table.rows.remove(&Key::Inode(file));
     assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), refused(Errno::EIO));
+}
+
+/// A directory whose rows were lost is made anew as it was, by whoever may search for it; one that has its rows stays as
+/// it is.
+#[test]
+fn lost_directories_are_revived_empty() {
+    let mut table = Table::new();
+    let owner = user(1000);
+    let made = mkdir(&mut table, InodeId::ROOT, "d", 0o750, &owner).unwrap();
+    let revive = |at: &str| ReviveDirectory { parent: InodeId::ROOT, name: name(at) };
+    create(&mut table, made.inode, "kept", 0o644, &owner).unwrap();
+    assert_eq!(table.run(&revive("d"), &user(1001)).unwrap().attributes.size, 1, "it is not lost");
+
+    table.rows.retain(|key, _| match key {
+        Key::Directory(inode) | Key::Partition(inode, _) | Key::Entry(inode, _) => *inode != made.inode,
+        _ => true,
+    });
+    let revived = table.run(&revive("d"), &user(1001)).unwrap();
+    assert_eq!((revived.inode, revived.attributes), (made.inode, made.attributes));
+    assert_eq!(table.directory_row(made.inode).unwrap().parent, InodeId::ROOT);
+    create(&mut table, made.inode, "new", 0o644, &owner).unwrap();
+    assert_eq!(table.run(&revive("nothing"), &owner), refused(Errno::ENOENT));
+    create(&mut table, InodeId::ROOT, "file", 0o644, &owner).unwrap();
+    assert_eq!(table.run(&revive("file"), &owner), refused(Errno::ENOTDIR));
+}
+
+/// Listing takes the right to read, which search alone is not.
+#[test]
+fn listing_needs_read_permission() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, InodeId::ROOT, "d", 0o711, &user(1000)).unwrap().inode;
+    let list = List { directory, from: NameHash(0) };
+    table.run(&list, &user(1000)).unwrap();
+    table.run(&list, &root()).unwrap();
+    assert_eq!(table.run(&list, &user(1001)), refused(Errno::EACCES));
+    let gone = List { directory: InodeId(999), from: NameHash(0) };
+    assert_eq!(table.run(&gone, &root()), refused(Errno::ENOENT));
 }

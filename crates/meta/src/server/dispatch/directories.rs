@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
-use crate::namespace::{Context, Decision, Entry, GetDirectory, Refusal, Seen, Verb, View};
+use crate::namespace::{Context, Decision, Entry, GetDirectory, List, Refusal, Seen, Verb, View};
 use crate::shards::Address;
 use crate::tables::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
@@ -49,6 +49,7 @@ impl Case<'_> {
     pub async fn list(&self, directory: u64, from: u64, bytes_max: u32) -> Result<Answered, Failure> {
         let directory = self.inode(directory)?;
         let from = NameHash(from.min(NameHash::LAST.0));
+        self.ask(&List { directory, from }, Address::Name(directory, from)).await?;
         let bytes_max = (bytes_max as usize).min(LISTING_BYTES_MAX);
         let page = self.shard.list(directory, from, bytes_max).await.map_err(translate::failure)?;
         let mut children: Vec<Child> = page

@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::{errno, translate};
-use crate::namespace::{Create, Entry, Link, Lookup, MakeDirectory, RemoveDirectory, Rename, Unlink};
+use crate::namespace::{Create, Entry, Link, Lookup, MakeDirectory, RemoveDirectory, Rename, ReviveDirectory, Unlink};
 use crate::shards::Makes;
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
 use varve_wire::{EntryReply, Failure, Locator, NewNode, RenameFlags, Reply};
@@ -51,6 +51,12 @@ impl Case<'_> {
         let home = self.home_for(parent, &name);
         let verb = MakeDirectory { parent, name, mode: Mode::new(mode.into()) };
         self.change(&verb, address, Makes::Directory { home }, |node| Reply::Node(translate::node(node))).await
+    }
+
+    pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let verb = ReviveDirectory { parent, name };
+        self.change(&verb, address, Makes::Nothing, |node| Reply::Node(translate::node(node))).await
     }
 
     /// Directories are spread over all shards by their name and parent, so that a retry chooses the same home.

@@ -127,6 +127,8 @@ fn credentials_are_forced_to_the_peer() {
     let mut root = Client::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let directory = node(root.call(0, made)).inode;
+    let made = Call::MakeDirectory { parent: ROOT, name: b"secret".to_vec(), mode: 0o711 };
+    let secret = node(root.call(0, made)).inode;
     let in_it = |name: &str| Call::Create {
         parent: directory,
         name: name.into(),
@@ -143,6 +145,8 @@ fn credentials_are_forced_to_the_peer() {
             let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
             assert_eq!(set, 0);
             let mut user = Client::of(&server, &site, 2, Purpose::Work);
+            let list = Call::List { directory: secret, from: 0, bytes_max: 4096 };
+            assert_eq!(user.call(0, list), Err(Failure::Errno(Errno::EACCES.number())), "not the user's to read");
             node(user.call(0, in_it("forced")))
         });
         user.join().unwrap()

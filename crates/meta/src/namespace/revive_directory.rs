@@ -1,0 +1,58 @@
+//! Gives a directory back the rows that were lost with power.
+
+use super::get_attributes::directory_node;
+use super::make_directory::first_rows;
+use super::names::Slot;
+use super::reader::Reader;
+use super::{Change, Context, Decision, Node, Refusal, Rule, commit};
+use crate::tables::{DirectoryRow, EntryBody, Key, PartitionRow, Row};
+use varve_types::{Errno, InodeId, Name, PartitionIndex};
+
+/// Makes the directory that `name` in `parent` means anew, empty and as it was made, if it has no directory row.
+///
+/// A directory's rows are written before its entry, but to another log: where power was lost before either was fsynced,
+/// the entry alone may be left. All that was ever in the directory went with its rows, for its first partition was in the
+/// same log. A directory that has its row is answered as it is, so that asking is always safe; ENOENT where the name
+/// means nothing, ENOTDIR where it means no directory.
+#[derive(Clone, Debug)]
+pub struct ReviveDirectory {
+    pub parent: InodeId,
+    pub name: Name,
+}
+
+type Home<'a> = (Option<&'a DirectoryRow>, Option<&'a PartitionRow>);
+
+impl Rule for ReviveDirectory {
+    type Outcome = Node;
+    type Rows<'a> = (Slot<'a>, Option<Home<'a>>);
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
+        let slot = Slot::look(self.parent, &self.name, reader)?;
+        let home = match slot.entry {
+            Some(entry) => {
+                let row = reader.directory(entry.inode);
+                let first = reader.partition(entry.inode, PartitionIndex::FIRST);
+                Some((row?, first?))
+            }
+            None => None,
+        };
+        Some((slot, home))
+    }
+
+    fn rule(&self, (slot, home): Self::Rows<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        let entry = slot.search(context.caller)?.ok_or(Errno::ENOENT)?;
+        let EntryBody::Directory(made) = &entry.body else { return Err(Errno::ENOTDIR.into()) };
+        let inode = entry.inode;
+        let (row, first) = home.unwrap_or_default();
+        if let Some(row) = row {
+            return Ok(Decision::Answer(directory_node(inode, row, first)));
+        }
+        let (directory, partition) = first_rows(self.parent, made, context.shards);
+        let node = directory_node(inode, &directory, first.or(Some(&partition)));
+        let mut changes = vec![Change::Put(Key::Directory(inode), Row::Directory(directory))];
+        if first.is_none() {
+            changes.push(Change::Put(Key::Partition(inode, PartitionIndex::FIRST), Row::Partition(partition)));
+        }
+        Ok(commit(changes, node))
+    }
+}

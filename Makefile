@@ -17,8 +17,9 @@ H5PY_VERSION := 3.16.0
 HDF5PLUGIN_VERSION := 7.1.0
 
 # Packages of Debian and what shows that each is there.
-PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential
-PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config cc:build-essential
+PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential e2fsprogs
+PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config \
+  cc:build-essential mkfs.ext4:e2fsprogs
 
 # `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
 # build itself runs: hence --target.
@@ -33,7 +34,7 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 UNIT_LIMIT ?= 15m
 SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
-SUITES := cli readme conformance realwork crash million
+SUITES := cli readme conformance realwork crash trouble million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built
 # once, with one set of features, and then runs what it names.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
@@ -54,6 +55,8 @@ setup: packages tools venv
 
 packages:
 	@missing=""
+	# Where the tools of administrators are, which is not on everyone's path.
+	PATH="$$PATH:/usr/sbin:/sbin"
 	for proof in $(PROOFS); do command -v "$${proof%%:*}" >/dev/null || missing="$$missing $${proof#*:}"; done
 	[ -e /usr/include/sys/acl.h ] || missing="$$missing libacl1-dev"
 	if [ -z "$$missing" ]; then exit 0; fi
@@ -98,7 +101,7 @@ test: setup
 soak: setup
 	$(CARGO) test --workspace --locked --no-run
 	VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) $(CARGO) test --workspace --lib --locked
-	for suite in conformance realwork crash million; do
+	for suite in conformance realwork crash trouble million; do
 	  VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) \
 	    $(CARGO) test --workspace --test $$suite --locked -- --nocapture
 	done

@@ -9,6 +9,7 @@
 
 #![allow(dead_code, reason = "each suite uses its part")]
 
+pub mod disk;
 pub mod mounted;
 pub mod process;
 pub mod random;

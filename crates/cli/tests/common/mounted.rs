@@ -15,24 +15,35 @@ const END: Duration = Duration::from_secs(60);
 /// A formatted store in a directory of its own.
 pub struct Volume {
     launcher: Arc<Launcher>,
+    store: PathBuf,
     directory: tempfile::TempDir,
 }
 
 impl Volume {
     /// Formats one with the flags given.
     pub fn format(flags: &[&str]) -> Volume {
-        let launcher = Arc::new(Launcher::start());
         let directory = scratch();
+        let store = directory.path().join("store");
+        Volume::format_store(directory, store, flags)
+    }
+
+    /// Formats one in a new directory of another place: a disk of the suite's own, say.
+    pub fn format_in(place: &Path, flags: &[&str]) -> Volume {
+        Volume::format_store(scratch(), place.join("store"), flags)
+    }
+
+    fn format_store(directory: tempfile::TempDir, store: PathBuf, flags: &[&str]) -> Volume {
+        let launcher = Arc::new(Launcher::start());
         let mut command = varve();
-        command.arg("format").arg(directory.path().join("store")).args(flags);
+        command.arg("format").arg(&store).args(flags);
         run(&mut command, SHORT).succeeded("varve format");
         std::fs::create_dir(directory.path().join("mnt")).expect("a directory to mount on");
         std::fs::create_dir(directory.path().join("sockets")).expect("a directory for sockets");
-        Volume { launcher, directory }
+        Volume { launcher, store, directory }
     }
 
     pub fn store(&self) -> PathBuf {
-        self.directory.path().join("store")
+        self.store.clone()
     }
 
     /// Where its mounts are.
@@ -121,6 +132,15 @@ impl Server {
         self.process.pid()
     }
 
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// SIGSTOP and SIGCONT: it hangs, and goes on.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        self.process.signal(signal);
+    }
+
     /// kill -9.
     pub fn kill(mut self) {
         self.process.kill();
@@ -143,9 +163,13 @@ impl Mount {
         self.process.pid()
     }
 
-    /// kill -9 of the mount's process, and the clean-up that an administrator would do.
-    pub fn kill(mut self) {
+    /// kill -9 of the mount's process. What is mounted stays, and answers that nobody is there.
+    pub fn kill_process(&mut self) {
         self.process.kill();
+    }
+
+    /// The clean-up that an administrator would do after the death of the process.
+    pub fn bury(self) {
         detach(&self.directory);
     }
 

@@ -41,6 +41,24 @@ fn modes_and_owners_are_set() {
     volume.close();
 }
 
+/// A time that was set stays when the file is opened for writing and closed again, also where the kernel may write to a
+/// backing file without telling.
+#[test]
+fn a_time_survives_an_open_that_writes_nothing() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("large");
+    fs::write(&path, vec![7; 200_000]).unwrap();
+    // Settled before the time is set, and again after.
+    std::thread::sleep(Duration::from_millis(200));
+    let time = Timespec { tv_sec: 1_000_000, tv_nsec: 5 };
+    utimensat(CWD, &path, &Timestamps { last_access: time, last_modification: time }, AtFlags::empty()).unwrap();
+    drop(File::options().append(true).open(&path).unwrap());
+    std::thread::sleep(Duration::from_millis(200));
+    let shown = fs::metadata(&path).unwrap();
+    assert_eq!((shown.mtime(), shown.mtime_nsec()), (1_000_000, 5));
+    volume.close();
+}
+
 /// utimensat(2) to the nanosecond, before 1970 and after 2038, through path and descriptor; and what moves the times.
 #[test]
 fn times_are_kept_to_the_nanosecond() {

@@ -105,11 +105,13 @@ impl ChangeAttributes {
 
     /// What the backing file, if there is one, has to follow.
     fn beside(&self, file: &Located<'_>, row: &NodeRow) -> Vec<Effect> {
-        let Content::Backing(size) = row.content else {
+        let Content::Backing(_) = row.content else {
             return Vec::new();
         };
         let mut effects: Vec<Effect> = own_if_changed(file, row).into_iter().collect();
-        if self.set.mtime.is_some() && size != BackingSize::Settled {
+        // Also where the row's time counts: it is the backing file's that counts from the next open for writing on, even
+        // if nothing is written then.
+        if self.set.mtime.is_some() {
             effects.push(Effect::Touch { inode: file.inode, mtime: row.attributes.mtime });
         }
         effects

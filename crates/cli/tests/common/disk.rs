@@ -1,0 +1,102 @@
+//! Small disks of a suite's own, which can be filled, frozen and broken without harm to the machine's.
+
+use super::mounted::detach;
+use super::{LONG, SHORT, must, run, scratch};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A file system on a loop device.
+pub struct Disk {
+    scratch: tempfile::TempDir,
+}
+
+impl Disk {
+    /// `None`, loudly, where this machine has no loop devices or the suite is not root.
+    pub fn make(size: &str) -> Option<Disk> {
+        let excuse = if !rustix::process::geteuid().is_root() {
+            Some("only root can mount a disk")
+        } else if !Path::new("/dev/loop-control").exists() {
+            Some("this machine has no loop devices")
+        } else {
+            None
+        };
+        if let Some(excuse) = excuse {
+            eprintln!("SKIPPED: {excuse}");
+            return None;
+        }
+        let disk = Disk { scratch: scratch() };
+        must(Command::new("truncate").arg("-s").arg(size).arg(disk.image()));
+        must(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(disk.image()));
+        std::fs::create_dir(disk.path()).expect("a directory to mount on");
+        disk.mount();
+        Some(disk)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.scratch.path().join("image")
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.scratch.path().join("disk")
+    }
+
+    pub fn mount(&self) {
+        must(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(self.path()));
+    }
+
+    pub fn unmount(&self) {
+        must(Command::new("umount").arg(self.path()));
+    }
+
+    /// As after an error of the device that ext4 does not trust its journal after: from here on it is read-only.
+    pub fn turn_read_only(&self) {
+        // mount(8) itself fails, for what it asks for cannot be had; that nothing can be written is what counts.
+        run(Command::new("mount").args(["-o", "remount,abort"]).arg(self.path()), SHORT);
+        let refused = std::fs::File::create(self.path().join("probe")).expect_err("the disk is read-only");
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS), "{refused}");
+    }
+
+    /// What an administrator does to a disk like that. Nobody may be using it.
+    pub fn repair(&self) {
+        self.unmount();
+        // 1: errors were corrected.
+        let checked = run(Command::new("e2fsck").arg("-fp").arg(self.image()), LONG);
+        assert!(matches!(checked.code(), Some(0 | 1)), "{}{}", checked.stdout, checked.stderr);
+        self.mount();
+    }
+
+    /// From here on whoever writes waits.
+    pub fn freeze(&self) {
+        must(Command::new("fsfreeze").arg("-f").arg(self.path()));
+    }
+
+    pub fn thaw(&self) {
+        must(Command::new("fsfreeze").arg("-u").arg(self.path()));
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.path().join("ballast")
+    }
+
+    /// Leaves no room at all.
+    pub fn fill(&self) {
+        let mut ballast = std::fs::File::create(self.ballast()).expect("a file on the disk");
+        for size in [1 << 20, 4096, 1] {
+            let piece = vec![7; size];
+            while ballast.write_all(&piece).and_then(|()| ballast.sync_data()).is_ok() {}
+        }
+    }
+
+    pub fn give_room(&self) {
+        std::fs::remove_file(self.ballast()).expect("the ballast can go");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // A frozen disk could not even be unmounted; it seldom is, and then this is refused.
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.path()).stderr(std::process::Stdio::null()).status();
+        detach(&self.path());
+    }
+}

@@ -1,0 +1,201 @@
+//! A writer: works by its manifest, and compares the volume with it.
+
+use super::door::{Door, Found, Stopped};
+use super::manifest::{Content, Manifest, Operation};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// One writer's directory and what it knows.
+pub struct Writer {
+    pub name: String,
+    door: Box<dyn Door>,
+    random: super::Random,
+    manifest: Manifest,
+    /// Under way when a process died.
+    pub unanswered: Option<Operation>,
+    pub acknowledged: u64,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was not answered {:?}", self.name, self.unanswered)
+    }
+}
+
+impl Writer {
+    pub fn new(name: String, door: Box<dyn Door>, seed: u64) -> Writer {
+        let random = super::Random::new(seed);
+        Writer { name, door, random, manifest: Manifest::default(), unanswered: None, acknowledged: 0 }
+    }
+
+    pub fn files(&self) -> usize {
+        self.manifest.files.len()
+    }
+
+    /// Works until told to stop, or until its process is dead.
+    pub fn work(&mut self, stop: &AtomicBool) {
+        while !stop.load(Relaxed) {
+            let operation = self.manifest.choose(&mut self.random);
+            match self.door.perform(&operation) {
+                Ok(()) => self.acknowledge(&operation),
+                Err(Stopped { error, synced }) if is_death(&error) => {
+                    if synced {
+                        self.acknowledge(&operation);
+                    } else {
+                        self.unanswered = Some(operation);
+                    }
+                    return;
+                }
+                Err(Stopped { error, .. }) => panic!("{}: {operation:?}: {error}", self.name),
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, operation: &Operation) {
+        self.manifest.apply(operation);
+        self.acknowledged += 1;
+    }
+
+    /// Compares the volume with the manifest; then the volume's word counts for what was unanswered.
+    pub fn check(&mut self, when: &str) {
+        let tree = Tree::read(self.door.as_ref()).unwrap_or_else(|error| panic!("{when}: {}: {error}", self.name));
+        let unlike_before = tree.differences(&self.manifest, None);
+        let Some(operation) = self.unanswered.take() else {
+            assert!(unlike_before.is_empty(), "{when}: {}: {}", self.name, unlike_before.join("\n"));
+            return;
+        };
+        if unlike_before.is_empty() {
+            return;
+        }
+        let mut after = self.manifest.clone();
+        after.apply(&operation);
+        let partial = operation.writes().map(|name| Partial::new(name, &operation, &self.manifest, &after));
+        let unlike_after = tree.differences(&after, partial.as_ref());
+        assert!(
+            unlike_after.is_empty(),
+            "{when}: {}: after {operation:?}, which was not answered, the volume is neither as before:\n{}\nnor as \
+             after:\n{}",
+            self.name,
+            unlike_before.join("\n"),
+            unlike_after.join("\n")
+        );
+        self.manifest = after;
+        if let Some(name) = operation.writes() {
+            self.forget(name);
+        }
+    }
+
+    /// Removes a file of whose content only a part was promised.
+    fn forget(&mut self, name: &str) {
+        for name in self.manifest.forget(name) {
+            match self.door.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{}: {name}: {error}", self.name),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// How a dead mount answers.
+fn is_death(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO | libc::EINTR))
+}
+
+/// What a file may hold whose writing was cut short: what it held before and some of what was written.
+struct Partial {
+    file: u64,
+    before: Option<Vec<u8>>,
+    after: Vec<u8>,
+    appends: bool,
+}
+
+impl Partial {
+    fn new(name: &str, operation: &Operation, before: &Manifest, after: &Manifest) -> Partial {
+        let bytes = |manifest: &Manifest| manifest.names.get(name).map(|file| manifest.files[file].bytes());
+        Partial {
+            file: after.names[name],
+            before: bytes(before),
+            after: bytes(after).expect("the operation makes it"),
+            appends: matches!(operation, Operation::Append { .. }),
+        }
+    }
+
+    fn allows(&self, found: &[u8]) -> bool {
+        let least = if self.appends { self.before.as_ref().map_or(0, Vec::len) } else { 0 };
+        self.before.as_deref() == Some(found) || (found.len() >= least && self.after.starts_with(found))
+    }
+}
+
+/// A writer's directory as it is on the volume.
+struct Tree {
+    files: BTreeMap<String, Found>,
+    directories: BTreeSet<String>,
+}
+
+impl Tree {
+    fn read(door: &dyn Door) -> io::Result<Tree> {
+        let mut tree = Tree { files: BTreeMap::new(), directories: BTreeSet::new() };
+        let mut waiting = vec![String::new()];
+        while let Some(directory) = waiting.pop() {
+            let within = |error: io::Error| io::Error::new(error.kind(), format!("listing {directory:?}: {error}"));
+            for name in door.list(&directory).map_err(within)? {
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+                let within =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{path:?} is listed, but: {error}"));
+                let found = door.look(&path).map_err(within)?;
+                if found.directory {
+                    tree.directories.insert(path.clone());
+                    waiting.push(path);
+                } else if tree.files.insert(path.clone(), found).is_some() {
+                    return Err(io::Error::other(format!("{path:?} is listed twice")));
+                }
+            }
+        }
+        Ok(tree)
+    }
+
+    /// How the volume is not as the manifest says, but for a file that may hold less.
+    fn differences(&self, manifest: &Manifest, partial: Option<&Partial>) -> Vec<String> {
+        let mut differences = Vec::new();
+        for (name, file) in &manifest.names {
+            let content = &manifest.files[file];
+            let links = manifest.names.values().filter(|other| *other == file).count() as u64;
+            match (self.files.get(name), partial) {
+                (None, Some(partial)) if partial.file == *file && partial.before.is_none() => {}
+                (None, _) => differences.push(format!("{name} is lost")),
+                (Some(found), Some(partial)) if partial.file == *file => {
+                    if !partial.allows(&found.bytes) {
+                        differences.push(format!("{name} has {} bytes that nobody wrote", found.bytes.len()));
+                    }
+                }
+                (Some(found), _) => differences.extend(unlike(name, found, content, links)),
+            }
+        }
+        let unknown = self.files.keys().filter(|name| !manifest.names.contains_key(*name));
+        differences.extend(unknown.map(|name| format!("{name} should not be there")));
+        if self.directories != manifest.directories {
+            differences.push(format!("directories are {:?}, not {:?}", self.directories, manifest.directories));
+        }
+        differences
+    }
+}
+
+fn unlike(name: &str, found: &Found, content: &Content, links: u64) -> Vec<String> {
+    let mut differences = Vec::new();
+    if found.bytes != content.bytes() {
+        differences.push(format!("{name} has {} other bytes than {:?}", found.bytes.len(), content.pieces));
+    }
+    if (found.mode, found.nlink) != (content.mode, links) {
+        let (mode, nlink) = (found.mode, found.nlink);
+        differences.push(format!("{name} has mode {mode:o} and {nlink} links, not {:o} and {links}", content.mode));
+    }
+    if content.mtime.is_some_and(|mtime| mtime != found.mtime) {
+        differences.push(format!("{name} has mtime {}, not {:?}", found.mtime, content.mtime));
+    }
+    if found.xattr != content.xattr {
+        differences.push(format!("{name} has the attribute {:?}, not {:?}", found.xattr, content.xattr));
+    }
+    differences
+}

@@ -1,0 +1,168 @@
+//! Damaged files of a volume, and volumes of a newer format.
+
+use super::common::{SHORT, Volume, run, varve};
+use super::{Kept, expect_no_panic, refuses_to_serve, says};
+use std::path::{Path, PathBuf};
+
+/// A file that is damaged, and as it was again when this is dropped.
+struct Damaged {
+    path: PathBuf,
+    sound: Vec<u8>,
+}
+
+impl Damaged {
+    fn by(path: &Path, damage: impl FnOnce(&mut Vec<u8>)) -> Damaged {
+        let sound = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut bytes = sound.clone();
+        damage(&mut bytes);
+        assert!(bytes != sound, "{} is not damaged", path.display());
+        std::fs::write(path, bytes).expect("the file can be damaged");
+        Damaged { path: path.to_owned(), sound }
+    }
+}
+
+impl Drop for Damaged {
+    fn drop(&mut self) {
+        std::fs::write(&self.path, &self.sound).expect("the file can be restored");
+    }
+}
+
+/// A volume that was worked on and is not served.
+fn worked_on(stop: bool) -> (Volume, Kept) {
+    let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "first");
+    // A second fsync records that everything before it was fsynced.
+    kept.write(&mount.directory, "second");
+    mount.unmount();
+    if stop {
+        server.stop()
+    } else {
+        server.kill()
+    }
+    (volume, kept)
+}
+
+fn works_again(volume: &Volume, kept: &Kept) {
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    kept.expect(&mount.directory);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+fn files_below(directory: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("a directory of the store") {
+        let path = entry.expect("a listing goes on").path();
+        if path.is_dir() {
+            found.extend(files_below(&path, wanted));
+        } else if wanted(&path.to_string_lossy()) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_damaged_volume_file_or_key_is_named() {
+    let (volume, kept) = worked_on(true);
+    let file = volume.store().join("varve.toml");
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(Damage, &str); 6] = [
+        (|bytes| bytes.truncate(40), "varve.toml"),
+        (|bytes| bytes.clear(), "varve.toml"),
+        (|bytes| bytes.fill(0xff), "varve.toml"),
+        (|bytes| bytes.extend_from_slice(b"unheard_of = 1\n"), "unheard_of"),
+        (
+            |bytes| *bytes = String::from_utf8_lossy(bytes).replace("shards = 1", "shards = 3").into_bytes(),
+            "shards = 3",
+        ),
+        (|bytes| bytes.resize(2 << 20, b'#'), "more than"),
+    ];
+    for (damage, word) in damages {
+        let _damaged = Damaged::by(&file, damage);
+        refuses_to_serve(&volume, &["varve.toml", word]);
+        let status = run(varve().arg("status").arg(volume.store()), SHORT);
+        says("varve status", &status, &["varve.toml"]);
+    }
+    {
+        let _damaged = Damaged::by(&volume.store().join("key"), |bytes| bytes.truncate(31));
+        refuses_to_serve(&volume, &["key", "31"]);
+    }
+    works_again(&volume, &kept);
+}
+
+#[test]
+fn a_volume_of_a_newer_format_is_refused_with_advice() {
+    let (volume, kept) = worked_on(true);
+    {
+        let _newer = Damaged::by(&volume.store().join("varve.toml"), |bytes| {
+            let text = String::from_utf8_lossy(bytes).replace("format_version = 1", "format_version = 2");
+            *bytes = format!("{text}something_new = true\n").into_bytes();
+        });
+        let advice = ["format version 2", "use a newer varve"];
+        refuses_to_serve(&volume, &advice);
+        let store = volume.store();
+        for command in ["status", "fsck"] {
+            says(command, &run(varve().arg(command).arg(&store), SHORT), &advice);
+        }
+        let mounted = run(varve().arg("mount").arg(&store).arg(volume.mount_point()).arg("-f"), SHORT);
+        says("mount", &mounted, &advice);
+        let formatted = run(varve().args(["format", "--force"]).arg(&store), SHORT);
+        assert_ne!(formatted.code(), Some(0), "a newer volume is not formatted over: {}", formatted.stdout);
+    }
+    works_again(&volume, &kept);
+}
+
+#[test]
+fn a_damaged_log_is_refused_and_read_again_when_it_is_restored() {
+    let (volume, kept) = worked_on(false);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    let log = logs.last().expect("a server that was killed leaves its log");
+    {
+        // Near the beginning: everything there was fsynced.
+        let _damaged = Damaged::by(log, |bytes| bytes[200] ^= 0xff);
+        refuses_to_serve(&volume, &[".log", "damaged at byte", "copy of the store"]);
+    }
+    {
+        let _damaged = Damaged::by(log, |bytes| bytes[9] ^= 0xff);
+        refuses_to_serve(&volume, &[".log"]);
+    }
+    works_again(&volume, &kept);
+}
+
+#[test]
+fn a_torn_end_of_a_log_is_no_damage() {
+    let (volume, kept) = worked_on(false);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    // What a power cut leaves behind the last fsync.
+    let torn = Damaged::by(logs.last().expect("a log"), |bytes| bytes.extend_from_slice(&[0xab; 777]));
+    works_again(&volume, &kept);
+    // It was sealed at its right length; what is beyond does not matter any more.
+    std::mem::forget(torn);
+}
+
+#[test]
+fn a_damaged_table_is_refused_and_read_again_when_it_is_restored() {
+    let (volume, kept) = worked_on(true);
+    let tables = files_below(&volume.store().join("shards"), &|path| path.ends_with(".sst"));
+    let table = tables.iter().max_by_key(|path| path.metadata().map_or(0, |found| found.len())).expect("a table");
+    {
+        let _damaged = Damaged::by(table, |bytes| {
+            let length = bytes.len();
+            bytes[length / 3..length / 3 + 40].fill(0x5a);
+        });
+        let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
+        // As of fsck(8): damage that was left as it is.
+        assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
+        assert!(checked.stdout.contains("checksum mismatch") && checked.stdout.contains(".sst"), "{}", checked.stdout);
+        expect_no_panic("varve fsck", &checked.stderr);
+    }
+    works_again(&volume, &kept);
+}

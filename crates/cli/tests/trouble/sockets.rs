@@ -1,0 +1,157 @@
+//! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, and peers that say nothing.
+
+use super::common::random::Random;
+use super::common::{Volume, resident_bytes, until};
+use super::expect_no_panic;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use varve_wire::frame::{self, FRAME_BYTES_MAX, HEADER_BYTES};
+use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome};
+use varve_wire::{Call, CallId, Request, WireCredentials};
+
+/// What the server may grow by under all of it: a few frames of the longest kind, and its own caches.
+const GROWTH_MAX: u64 = 96 << 20;
+const STRANGERS: u64 = 200;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn socket(volume: &Volume) -> PathBuf {
+    let record = std::fs::read_to_string(volume.store().join("servers/current.toml")).expect("a server's record");
+    let record: toml::Table = record.parse().expect("TOML");
+    let worker = &record["worker"].as_array().expect("workers")[0];
+    PathBuf::from(worker["unix"].as_str().expect("a socket"))
+}
+
+fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+fn receive<M: serde::de::DeserializeOwned>(stream: &mut UnixStream) -> M {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).expect("a frame's header");
+    let mut body = vec![0; frame::body_len(&header).expect("a length")];
+    stream.read_exact(&mut body).expect("a frame's body");
+    frame::decode(&header, &body).expect("a message")
+}
+
+fn encoded<M: serde::Serialize>(message: &M) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::encode(message, &mut out).expect("short");
+    out
+}
+
+/// One who knows the key.
+fn welcomed(socket: &Path, store: &Path, session: u64) -> UnixStream {
+    let key: [u8; 32] = std::fs::read(store.join("key")).expect("the key").try_into().expect("32 bytes");
+    let mut stream = connect(socket);
+    let greeting: Greeting = receive(&mut stream);
+    let nonce = [1; 16];
+    let proof = VolumeKey(key).prove(Side::Client, &nonce, &greeting.nonce);
+    let hello = Hello { version: varve_wire::VERSION, session, purpose: Purpose::Work, nonce, proof };
+    stream.write_all(&encoded(&hello)).expect("the server reads");
+    assert!(matches!(receive(&mut stream), Welcome::Accepted { .. }), "the handshake is sound");
+    stream
+}
+
+fn ping(session: u64, payload: Vec<u8>) -> Request {
+    let credentials = WireCredentials { uid: 0, gid: 0, groups: Vec::new() };
+    let id = CallId { session, slot: 0, number: 1 };
+    Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Ping { payload } }
+}
+
+/// Sends and expects the server to hang up; what it says before does not matter.
+fn hangs_up(mut stream: UnixStream, bytes: &[u8], what: &str) {
+    // The server may have hung up before the last byte.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("{what}: still connected"),
+        _ => {}
+    }
+}
+
+fn abuse(socket: &Path, store: &Path, random: &mut Random) {
+    let header = |length: u32| [length.to_le_bytes(), 0_u32.to_le_bytes()].concat();
+    for stranger in 0..STRANGERS {
+        let length = 1 + random.below(2_000);
+        let noise = random.bytes(length);
+        match stranger % 8 {
+            0 => hangs_up(connect(socket), &noise, "garbage for a Hello"),
+            1 => hangs_up(connect(socket), &header(u32::MAX), "a Hello of 4 GiB"),
+            2 => hangs_up(connect(socket), &header(80)[..5], "half a header"),
+            3 => hangs_up(welcomed(socket, store, stranger), &noise, "garbage for a request"),
+            4 => hangs_up(welcomed(socket, store, stranger), &header(FRAME_BYTES_MAX as u32 + 1), "a frame too long"),
+            5 => {
+                let whole = encoded(&ping(stranger, noise));
+                hangs_up(welcomed(socket, store, stranger), &whole[..whole.len() - 1], "a frame cut short");
+            }
+            6 => {
+                let mut body = vec![0xff; 300];
+                body[0] = stranger as u8;
+                let mut sealed = Vec::new();
+                frame::encode_body(&body, &mut sealed).expect("short");
+                hangs_up(welcomed(socket, store, stranger), &sealed, "a sound frame of nonsense");
+            }
+            _ => {
+                let foreign = encoded(&ping(stranger + 1, Vec::new()));
+                hangs_up(welcomed(socket, store, stranger), &foreign, "another session's request");
+            }
+        }
+    }
+}
+
+/// Peers that begin the longest frame there is and never end it.
+fn hang(socket: &Path, store: &Path) -> Vec<UnixStream> {
+    let begun = |session: u64| {
+        let mut stream = welcomed(socket, store, 1_000_000 + session);
+        let mut whole = encoded(&ping(1_000_000 + session, vec![7; FRAME_BYTES_MAX - 200]));
+        whole.truncate(1 << 20);
+        stream.write_all(&whole).expect("the server reads");
+        stream
+    };
+    let mut silent: Vec<UnixStream> = (0..16).map(begun).collect();
+    silent.extend((0..16).map(|_| connect(socket)));
+    silent
+}
+
+#[test]
+fn strangers_on_the_socket_disturb_nobody() {
+    let volume = Volume::format(&["--shards", "1"]);
+    let server = volume.serve(&["--workers", "1"]);
+    let mount = volume.mount(&[]);
+    let (socket, store) = (socket(&volume), volume.store());
+    let (done, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let before = resident_bytes(server.pid());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                let name = mount.directory.join(format!("file-{}", made.load(Relaxed)));
+                std::fs::write(&name, b"undisturbed").expect("others go on");
+                made.fetch_add(1, Relaxed);
+            }
+        });
+        let abused = std::panic::catch_unwind(|| {
+            let silent = hang(&socket, &store);
+            abuse(&socket, &store, &mut Random::new(5));
+            let so_far = made.load(Relaxed);
+            until("others go on beside silent peers", PATIENCE, || made.load(Relaxed) > so_far + 10);
+            drop(silent);
+        });
+        done.store(true, Relaxed);
+        abused.expect("the server hangs up");
+    });
+    let grown = resident_bytes(server.pid()).saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");
+    expect_no_panic("the server", &server.log());
+    let found = std::fs::read_dir(&mount.directory).expect("it can be listed").count() as u64;
+    assert_eq!(found, made.load(Relaxed));
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}

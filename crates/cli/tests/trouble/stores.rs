@@ -1,0 +1,153 @@
+//! A store that is full, frozen, read-only or failing, and a server that is not there.
+
+use super::common::disk::Disk;
+use super::common::{Mount, SHORT, Volume, run, soak, varve};
+use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
+use rustix::process::Signal;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const SMALL: [&str; 4] = ["--shards", "2", "--inline-limit", "4KiB"];
+
+fn mount(volume: &Volume) -> Mount {
+    volume.mount(&["-o", DEADLINE_OPTION])
+}
+
+fn fill_until_refused(kept: &mut Kept, directory: &Path) -> io::Result<()> {
+    (0..200).try_for_each(|number| kept.write_one(directory, &format!("more-{number}"), 1_000 * (number % 9)))
+}
+
+#[test]
+fn a_full_store_says_so_and_takes_more_when_it_has_room() {
+    let Some(disk) = Disk::make("48M") else { return };
+    let volume = Volume::format_in(&disk.path(), &SMALL);
+    let server = volume.serve(&[]);
+    let mount = mount(&volume);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    disk.fill();
+    let errno = fails("writing to a full store", || fill_until_refused(&mut kept, &mount.directory));
+    assert!(matches!(errno, libc::ENOSPC | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    disk.give_room();
+    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
+    kept.write(&mount.directory, "later");
+    kept.expect(&mount.directory);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+#[test]
+fn a_store_that_hangs_is_waited_for() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let volume = Volume::format_in(&disk.path(), &SMALL);
+    let server = volume.serve(&[]);
+    let mount = mount(&volume);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    disk.freeze();
+    let frozen = Instant::now();
+    let errno = fails("creating on a store that hangs", || File::create(mount.directory.join("hung")));
+    assert!(matches!(errno, libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    std::thread::sleep(Duration::from_secs(if soak() { 60 } else { 5 }).saturating_sub(frozen.elapsed()));
+    disk.thaw();
+    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
+    kept.expect(&mount.directory);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+#[test]
+fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let volume = Volume::format_in(&disk.path(), &SMALL);
+    let server = volume.serve(&[]);
+    let mount = mount(&volume);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    disk.turn_read_only();
+    let errno = fails("writing to a store that is read-only", || {
+        let mut refused = Kept::default();
+        fill_until_refused(&mut refused, &mount.directory)
+    });
+    assert!(matches!(errno, libc::EROFS | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    assert!(server.log().contains("Read-only file system"), "the server does not say why:\n{}", server.log());
+    expect_no_panic("the server", &server.log());
+    drop(mount);
+    server.kill();
+    disk.repair();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    kept.expect(&mount.directory);
+    kept.write(&mount.directory, "after");
+    kept.expect(&mount.directory);
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+/// The store is itself a mount of Varve, whose server is killed: every call of the store fails with an error, until the
+/// server is back.
+#[test]
+fn a_store_that_answers_errors_for_a_while_works_again_after() {
+    let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
+    let beneath_server = beneath.serve(&[]);
+    let store = beneath.mount(&["-o", "noembedded,deadline=1s"]);
+    let volume = Volume::format_in(&store.directory, &SMALL);
+    let server = volume.serve(&[]);
+    let mount = mount(&volume);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    beneath_server.kill();
+    let errno = fails("writing to a store that fails", || {
+        let mut refused = Kept::default();
+        fill_until_refused(&mut refused, &mount.directory)
+    });
+    assert!(matches!(errno, libc::EIO | libc::ETIMEDOUT | libc::EHOSTDOWN), "{}", io::Error::from_raw_os_error(errno));
+    let beneath_server = beneath.serve(&[]);
+    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
+    kept.write(&mount.directory, "later");
+    kept.expect(&mount.directory);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+    store.unmount();
+    beneath_server.stop();
+    beneath.expect_sound();
+}
+
+#[test]
+fn a_server_that_is_not_there_is_waited_for_until_the_deadline() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let absent =
+        run(varve().arg("mount").arg(volume.store()).arg(volume.mount_point()).args(["-f", "-o", "noembedded"]), SHORT);
+    says("varve mount", &absent, &["nobody serves", "varve s"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", DEADLINE_OPTION]);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    // It hangs.
+    server.signal(Signal::STOP);
+    let errno = fails("asking a server that hangs", || File::create(mount.directory.join("hung")));
+    assert_eq!(errno, libc::ETIMEDOUT, "{}", io::Error::from_raw_os_error(errno));
+    server.signal(Signal::CONT);
+    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
+    // It is dead.
+    server.kill();
+    let begun = Instant::now();
+    let errno = fails("asking a server that is dead", || File::create(mount.directory.join("dead")));
+    assert!(begun.elapsed() >= DEADLINE, "gave up after {:?}", begun.elapsed());
+    assert!(matches!(errno, libc::EHOSTDOWN | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    let server = volume.serve(&[]);
+    comes_back("writing", || kept.write_one(&mount.directory, "later", 5_000));
+    kept.expect(&mount.directory);
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}

@@ -4,7 +4,7 @@
 //! equal hash are never parted, so a page ends between two hashes.
 
 use super::refusal::Refusal;
-use super::shard::{Address, Shard};
+use super::shard::{Address, Shard, State};
 use crate::tables::codec;
 use crate::tables::{EntryRow, Key, Row};
 use std::rc::Rc;
@@ -25,6 +25,12 @@ impl Shard {
     /// names and attributes. Shows everything that was acknowledged before.
     pub async fn list(self: &Rc<Self>, directory: InodeId, from: NameHash, bytes_max: usize) -> Result<Page, Refusal> {
         self.check_address(Address::Name(directory, from)).await?;
+        // A several-shard change is acknowledged when it is decided, and its names change a little later.
+        let undecided = |state: &State| state.locks.keys().any(|key| is_name_of(key, directory));
+        if undecided(&self.state.borrow()) {
+            self.wait_until(|state| !undecided(state)).await?;
+            self.check_address(Address::Name(directory, from)).await?;
+        }
         let (range, map, changed_in) = {
             let state = self.state.borrow();
             let Some(row) = self.partition_here(&state, directory) else { return Err(Refusal::Busy) };
@@ -54,6 +60,10 @@ impl Shard {
         let next = (range.last < NameHash::LAST).then(|| NameHash(range.last.0 + 1));
         Ok(Page { entries, next, map })
     }
+}
+
+fn is_name_of(key: &Key, directory: InodeId) -> bool {
+    matches!(key, Key::Entry(of, _) if *of == directory)
 }
 
 /// What an entry takes on the wire besides its name: inode, attributes with four times. A round figure.

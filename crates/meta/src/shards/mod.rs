@@ -20,6 +20,7 @@ mod peers;
 mod refusal;
 mod replies;
 mod resident;
+mod restore;
 mod serve_peer;
 mod shard;
 mod split;

@@ -2,5 +2,6 @@
 
 mod cluster;
 mod names;
+mod power;
 mod split;
 mod transactions;

@@ -71,6 +71,18 @@ impl State {
         Ok(())
     }
 
+    /// This without the empty directories in `directory`.
+    pub fn without_empty(mut self, directory: &Path) -> State {
+        let paths: Vec<PathBuf> = self.items.keys().filter(|path| path.parent() == Some(directory)).cloned().collect();
+        for path in paths {
+            let empty = !self.items.keys().any(|other| other != &path && other.starts_with(&path));
+            if empty && self.items[&path] == Item::Directory {
+                self.items.remove(&path);
+            }
+        }
+        self
+    }
+
     /// The same for equal states: what was tried already need not be tried again.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

@@ -5,9 +5,10 @@ use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 use crate::shards::{
     Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
 };
-use crate::tables::{Change, DirectoryRow, Key, PartitionRow, PartitionState, Row};
+use crate::tables::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +43,7 @@ pub struct Cluster {
     pub peers: Rc<LocalPeers>,
     pub open_files: OpenFiles,
     store: PosixStore,
-    background: tokio::runtime::Runtime,
-    _directory: tempfile::TempDir,
+    background: tokio::runtime::Handle,
 }
 
 pub fn name(text: &str) -> Name {
@@ -63,8 +63,18 @@ impl Cluster {
             sync_interval: Duration::from_secs(5),
             owner_uid: 0,
         };
-        let volume = VolumeDir::new(directory.path());
-        volume.format(&settings, FormatOver::Nothing).unwrap();
+        VolumeDir::new(directory.path()).format(&settings, FormatOver::Nothing).unwrap();
+        Cluster::run_in(directory.path(), async move |cluster| {
+            cluster.make_root().await;
+            test(cluster.clone()).await;
+            cluster.close().await;
+        });
+    }
+
+    /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does.
+    pub fn run_in<T>(directory: &Path, test: impl AsyncFnOnce(Rc<Cluster>) -> T) -> T {
+        let volume = VolumeDir::new(directory);
+        let settings = volume.read_settings().unwrap();
         let store = PosixStore::open(volume.shards()).unwrap();
         let background = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let cluster = Rc::new(Cluster {
@@ -73,16 +83,17 @@ impl Cluster {
             peers: Rc::default(),
             open_files: OpenFiles::default(),
             store,
-            background,
-            _directory: directory,
+            background: background.handle().clone(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tokio::task::LocalSet::new().block_on(&runtime, async {
+        let result = tokio::task::LocalSet::new().block_on(&runtime, async {
             cluster.open().await;
-            cluster.make_root().await;
-            test(cluster.clone()).await;
-            cluster.close().await;
+            let result = test(cluster.clone()).await;
+            cluster.die();
+            result
         });
+        background.shutdown_background();
+        result
     }
 
     pub async fn open(&self) {
@@ -103,7 +114,7 @@ impl Cluster {
                 store: self.store.clone(),
                 sync_interval: self.settings.sync_interval,
                 cache: TableCache::new(16 << 20),
-                background: self.background.handle().clone(),
+                background: self.background.clone(),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             },
             peers: self.peers.clone(),
@@ -123,16 +134,20 @@ impl Cluster {
 
     /// Opens every shard anew without closing it, as after the death of the process: the old ones are just dropped.
     pub async fn reopen_after_crash(&self) {
+        self.die();
+        self.open().await;
+    }
+
+    fn die(&self) {
         let dead = std::mem::take(&mut *self.peers.shards.borrow_mut());
         for shard in dead.values() {
             let mut state = shard.state.borrow_mut();
             state.closing = true;
             state.failed = Some("the process is dead".into());
         }
-        self.open().await;
     }
 
-    async fn make_root(&self) {
+    pub async fn make_root(&self) {
         let map = PartitionMap::whole(self.settings.shards);
         let now = Timestamp { seconds: 1, nanoseconds: 0 };
         let mode = Mode::new(0o755);
@@ -223,14 +238,33 @@ impl Cluster {
         }
     }
 
-    /// All names of a directory, by listing it page after page.
+    /// Everything that was acknowledged before is fsynced.
+    pub async fn sync(&self) {
+        for id in self.settings.shards.all() {
+            self.shard(id).sync().await.unwrap();
+        }
+    }
+
+    /// All that is in memory goes into tables.
+    pub async fn flush(&self) {
+        for id in self.settings.shards.all() {
+            self.shard(id).table.flush().await.unwrap();
+        }
+    }
+
+    /// All names of a directory.
     pub async fn list(&self, directory: InodeId) -> Vec<Name> {
+        self.entries(directory).await.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// All entries of a directory, by listing it page after page.
+    pub async fn entries(&self, directory: InodeId) -> Vec<(Name, EntryRow)> {
         let mut map = PartitionMap::whole(self.settings.shards);
         let (mut names, mut from) = (Vec::new(), NameHash(0));
         loop {
             match self.shard(map.shard_of(directory.shard(), from)).list(directory, from, 2000).await {
                 Ok(page) => {
-                    names.extend(page.entries.into_iter().map(|(name, _)| name));
+                    names.extend(page.entries);
                     match page.next {
                         Some(next) => from = next,
                         None => return names,
@@ -264,7 +298,8 @@ impl Cluster {
         }
     }
 
-    async fn counted_once(&self, directory: InodeId) -> u64 {
+    /// [`Cluster::counted`] while nothing changes.
+    pub async fn counted_once(&self, directory: InodeId) -> u64 {
         let mut sum = 0;
         for index in self.map(directory).await.iter() {
             let shard = index.shard(directory.shard(), self.settings.shards);
@@ -284,6 +319,14 @@ impl Cluster {
             }
         }
         sum
+    }
+
+    /// Whether a partition of the directory is being split now.
+    pub fn is_splitting(&self, directory: InodeId) -> bool {
+        self.peers.shards.borrow().values().any(|shard| {
+            let state = shard.state.borrow();
+            state.partitions.get(directory).is_some_and(|partition| partition.split.is_some())
+        })
     }
 
     pub async fn parent_of(&self, directory: InodeId) -> InodeId {

@@ -1,0 +1,325 @@
+//! The power fails at every point of what a cluster does (`varve_world::power_loss`), and what its successor finds is
+//! compared with what was promised: SEMANTICS.md, "Loss of the machine".
+//!
+//! A sequence of operations runs once, recorded, by one client. For every point of the record, and several fates of
+//! what was not fsynced, a volume is made of what the disk may hold and is opened by the real code. Then
+//!
+//! - the tree is the one after some prefix of the operations, none of them half done: at least of those that were
+//!   synced, at most of those that were begun;
+//! - an inode id that was given before is not given again;
+//! - `fsck` finds it sound when a server has opened it.
+//!
+//! Of two operations whose names lie in different shards, the later may be there without the earlier as long as neither
+//! is synced: each shard has its own log.
+
+mod operations;
+mod picture;
+
+use super::cluster::Cluster;
+use crate::fsck;
+use operations::Operation;
+use picture::Picture;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
+use varve_world::power_loss::{Fate, History, Order, Recording, State};
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+/// Two shards, so that every verb that can cross shards does.
+const SHARDS: u16 = 2;
+/// The least there is. The root has one name less to begin with.
+const SPLIT_THRESHOLD: u64 = 16;
+
+/// Long counts are for `make soak`.
+fn soak() -> bool {
+    std::env::var_os("VARVE_SOAK").is_some()
+}
+
+/// The volume that every sequence begins with, closed.
+fn prepared() -> State {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = VolumeSettings {
+        id: VolumeId([7; 16]),
+        name: "power".into(),
+        shards: ShardCount::new(SHARDS).unwrap(),
+        split_threshold: SPLIT_THRESHOLD,
+        inline_limit: 4096,
+        sync_interval: Duration::from_secs(300),
+        owner_uid: 0,
+    };
+    VolumeDir::new(directory.path()).format(&settings, FormatOver::Nothing).unwrap();
+    let recording = Recording::begin(directory.path()).unwrap();
+    Cluster::run_in(directory.path(), async |cluster| {
+        cluster.make_root().await;
+        operations::prepare(&cluster).await;
+        cluster.close().await;
+    });
+    assert_eq!(recording.check().unwrap(), [const { "" }; 0].map(std::path::PathBuf::from), "changed past the seam");
+    let state = State::read_from(directory.path()).unwrap();
+    // The 256 directories of backing files are made when they are missing; thousands of times they would take long.
+    state.without_empty(Path::new("data"))
+}
+
+/// What happened, and what the tree was after each operation.
+struct Run {
+    operations: Vec<Operation>,
+    history: History,
+    pictures: Vec<Picture>,
+    /// The tree after the second of two operations alone, where it can be there without the first.
+    without_first: Option<Picture>,
+    /// The inode ids that each operation answered.
+    given: Vec<Vec<InodeId>>,
+}
+
+// Marks: a number of operations and what became of them.
+const BEGUN: u64 = 1000;
+const ANSWERED: u64 = 2000;
+const SYNCED: u64 = 3000;
+const RECOVERED: u64 = 4000;
+
+/// Numbers of operations at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Done {
+    synced: usize,
+    answered: usize,
+    begun: usize,
+}
+
+/// Runs the operations on a copy of the prepared volume.
+fn run(prepared: &State, operations: &[Operation]) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    prepared.write_to(directory.path()).unwrap();
+    let recording = Recording::begin(directory.path()).unwrap();
+    let (pictures, given) = Cluster::run_in(directory.path(), async |cluster| {
+        let mut pictures = vec![picture::take(&cluster).await];
+        let mut given = Vec::new();
+        for (number, operation) in operations.iter().enumerate() {
+            recording.mark(BEGUN + number as u64 + 1);
+            given.push(operation.run(&cluster).await);
+            recording.mark(ANSWERED + number as u64 + 1);
+            if operation.syncs() {
+                recording.mark(SYNCED + number as u64 + 1);
+            }
+            pictures.push(picture::take(&cluster).await);
+        }
+        (pictures, given)
+    });
+    let strays = recording.check().unwrap();
+    assert!(strays.is_empty(), "changed past the seam: {strays:?}");
+    let history = recording.history();
+    Run { operations: operations.to_vec(), history, pictures, without_first: None, given }
+}
+
+/// So many points, of which one is tried.
+#[derive(Clone, Copy)]
+struct Every(usize);
+
+impl Run {
+    /// Two operations whose names are decided on in different shards may leave the later alone.
+    fn with_second_alone(mut self, prepared: &State) -> Run {
+        let [first, second] = self.operations[..] else { return self };
+        if first.decided_in() != second.decided_in() && first.decided_in().len() + second.decided_in().len() == 2 {
+            self.without_first = run(prepared, &[second]).pictures.pop();
+        }
+        self
+    }
+
+    /// Loses power at points of the last operation but one, or, if there is one alone, of that.
+    fn lose_power(&self, skipped: usize, Every(stride): Every, seeds: u64, tried: &Tried) {
+        let points: Vec<_> = (0..=self.history.points())
+            .filter(|point| self.history.is_change(*point))
+            // A pair's first points are those of its first operation alone.
+            .filter(|point| {
+                self.operations.len() != 2 || self.operations[1] == Operation::Sync || self.done(*point).answered > 0
+            })
+            .collect();
+        for point in points.into_iter().skip(skipped).step_by(stride) {
+            let chances = (0..seeds).map(|seed| {
+                let order = if (seed + point as u64) % 2 == 0 { Order::Anyhow } else { Order::Journaled };
+                Fate::Chance { order, seed: seed + 1000 * point as u64 }
+            });
+            for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
+                let state = self.history.lose_power(point, fate);
+                if tried.first(&state, self.done(point)) {
+                    self.check(point, fate, &state);
+                }
+            }
+        }
+    }
+
+    fn done(&self, point: usize) -> Done {
+        let mut done = Done { synced: 0, answered: 0, begun: 0 };
+        for mark in self.history.marks(point) {
+            let number = (mark % 1000) as usize;
+            match mark - mark % 1000 {
+                BEGUN => done.begun = number,
+                ANSWERED => done.answered = number,
+                _ => done.synced = number,
+            }
+        }
+        done
+    }
+
+    fn check(&self, point: usize, fate: Fate, state: &State) {
+        let directory = tempfile::tempdir().unwrap();
+        state.write_to(directory.path()).unwrap();
+        let recording = Recording::begin(directory.path()).unwrap();
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let found = Cluster::run_in(directory.path(), async |cluster| {
+                let found = picture::take(&cluster).await;
+                recording.mark(RECOVERED);
+                self.check_fresh_ids(point, &cluster).await;
+                found
+            });
+            self.check_picture(point, &found);
+            check_fsck(directory.path());
+            let again = state.digest();
+            if soak() || again % 4 == 0 {
+                lose_power_again(&recording.history(), again, &found);
+            }
+        }));
+        drop(recording);
+        if let Err(panic) = checked {
+            let kept = directory.keep();
+            eprintln!(
+                "operations {:?}, power lost at point {point} of {}, {fate:?}\nvolume kept in {}\nlast changes\n{}",
+                self.operations,
+                self.history.points(),
+                kept.display(),
+                self.history.describe(point, 30),
+            );
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn check_picture(&self, point: usize, found: &Picture) {
+        let Done { synced, begun, .. } = self.done(point);
+        let whole = &self.pictures[synced..=begun];
+        let without = self.without_first.as_ref().filter(|_| begun == synced + 2);
+        if whole.contains(found) || without == Some(found) {
+            return;
+        }
+        let differences: String = (synced..=begun)
+            .map(|number| format!("against {number} operations:\n{}", found.differences(&self.pictures[number])))
+            .collect();
+        panic!("not the tree after {synced} to {begun} operations\n{differences}");
+    }
+
+    /// Makes files of both shards: their ids are new.
+    async fn check_fresh_ids(&self, point: usize, cluster: &Cluster) {
+        let given: HashSet<_> = self.given[..self.done(point).answered].iter().flatten().collect();
+        for (directory, label) in [(operations::A, "a"), (operations::B, "b")] {
+            let Some((directory, _)) = cluster.lookup(InodeId::ROOT, directory).await else { continue };
+            let fresh = cluster.create(directory, &format!("fresh {label}")).await.unwrap().inode;
+            assert!(!given.contains(&fresh), "inode {fresh} was given before");
+        }
+    }
+}
+
+fn check_fsck(directory: &Path) {
+    let report = fsck::check(&VolumeDir::new(directory), &mut |_| {}).unwrap();
+    let findings: String = report.findings.iter().map(|finding| format!("  {finding}\n")).collect();
+    assert!(report.is_sound(), "fsck:\n{findings}");
+}
+
+/// The power fails once more while the volume recovers, at a point drawn by `seed`: what was found then is found now.
+fn lose_power_again(history: &History, seed: u64, found: &Picture) {
+    let recovered = (0..=history.points()).rfind(|point| history.marks(*point).next().is_none()).unwrap_or(0);
+    let point = Draw { seed, drawn: 0 }.below(recovered + 1);
+    let directory = tempfile::tempdir().unwrap();
+    let state = history.lose_power(point, Fate::Chance { order: Order::Anyhow, seed });
+    state.write_to(directory.path()).unwrap();
+    let recording = Recording::begin(directory.path()).unwrap();
+    let again = Cluster::run_in(directory.path(), async |cluster| picture::take(&cluster).await);
+    drop(recording);
+    if again != *found {
+        let kept = directory.keep();
+        panic!(
+            "power lost again at point {point} of its recovery, volume kept in {}\n{}\n{}",
+            kept.display(),
+            again.differences(found),
+            history.describe(point, 30)
+        );
+    }
+}
+
+/// States that were opened already, with what may be found in them.
+#[derive(Default)]
+struct Tried(Mutex<HashSet<(u64, Done)>>);
+
+impl Tried {
+    fn first(&self, state: &State, done: Done) -> bool {
+        self.0.lock().unwrap().insert((state.digest(), done))
+    }
+}
+
+/// Runs `work` on every item, on as many threads as there are processors.
+fn in_parallel<T: Send + Sync>(items: &[T], work: impl Fn(usize, &T) + Send + Sync) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some(item) = items.get(number) else { return };
+                    work(number, item);
+                }
+            });
+        }
+    });
+}
+
+/// Every operation alone, at every point.
+#[test]
+fn every_operation_alone() {
+    let prepared = prepared();
+    let seeds = if soak() { 16 } else { 1 };
+    in_parallel(&Operation::ALL, |_, operation| {
+        run(&prepared, &[*operation, Operation::Sync]).lose_power(0, Every(1), seeds, &Tried::default());
+    });
+}
+
+/// Every two operations, one after the other, at the points of the second: all of them in `make soak`, otherwise
+/// every sixteenth, beginning at another one with each pair.
+#[test]
+fn every_two_operations() {
+    let prepared = prepared();
+    let firsts = Operation::ALL.into_iter().filter(|first| *first != Operation::Sync);
+    let pairs: Vec<_> = firsts.flat_map(|first| Operation::ALL.map(|second| [first, second])).collect();
+    let (stride, seeds) = if soak() { (1, 4) } else { (16, 1) };
+    in_parallel(&pairs, |number, pair| {
+        let run = run(&prepared, pair).with_second_alone(&prepared);
+        run.lose_power(number % stride, Every(stride), seeds, &Tried::default());
+    });
+}
+
+/// Longer sequences, drawn by a seed, at points drawn by it too. Their names are all decided on in one shard, so that
+/// what is left is a prefix.
+#[test]
+fn longer_sequences() {
+    let prepared = prepared();
+    let apart = |operation: &Operation| operation.decided_in() == [ShardId(1)];
+    let operations: Vec<_> = Operation::ALL.into_iter().filter(|operation| !apart(operation)).collect();
+    let seeds: Vec<u64> = (0..if soak() { 2000 } else { 8 }).collect();
+    in_parallel(&seeds, |_, seed| {
+        let mut draw = Draw { seed: *seed, drawn: 0 };
+        let sequence: Vec<_> = (0..3 + draw.below(6)).map(|_| operations[draw.below(operations.len())]).collect();
+        let run = run(&prepared, &sequence);
+        run.lose_power(draw.below(25), Every(25), 1, &Tried::default());
+    });
+}
+
+/// Numbers that a seed gives.
+struct Draw {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draw {
+    fn below(&mut self, end: usize) -> usize {
+        self.drawn += 1;
+        (xxhash_rust::xxh3::xxh3_64_with_seed(&self.drawn.to_le_bytes(), self.seed) % end as u64) as usize
+    }
+}

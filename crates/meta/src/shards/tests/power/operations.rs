@@ -1,0 +1,293 @@
+//! What a client does, on names that every operation knows, so that two of them meet often.
+
+use crate::namespace::{
+    At, ChangeAttributes, Create, Link, NewNode, RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, Unlink,
+    Verb, WriteInline, XattrMode,
+};
+use crate::shards::tests::cluster::{Cluster, name};
+use crate::shards::{Address, Makes, Refusal, Run};
+use bytes::Bytes;
+use std::time::Duration;
+use varve_types::{Credentials, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
+
+/// Directories of the root with their homes at the two shards.
+pub const A: &str = "a";
+pub const B: &str = "b";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Symlink,
+    Mkdir,
+    MkdirAcross,
+    Link,
+    LinkAcross,
+    Unlink,
+    UnlinkLinked,
+    UnlinkOpen,
+    Rmdir,
+    RmdirAcross,
+    Rename,
+    RenameAcross,
+    RenameReplacing,
+    RenameExchanging,
+    RenameDirectory,
+    SetMode,
+    SetModeOfDirectory,
+    Truncate,
+    Write,
+    SetXattr,
+    RemoveXattr,
+    Split,
+    Sync,
+    Flush,
+    Close,
+}
+
+impl Operation {
+    pub const ALL: [Operation; 26] = [
+        Operation::Create,
+        Operation::Symlink,
+        Operation::Mkdir,
+        Operation::MkdirAcross,
+        Operation::Link,
+        Operation::LinkAcross,
+        Operation::Unlink,
+        Operation::UnlinkLinked,
+        Operation::UnlinkOpen,
+        Operation::Rmdir,
+        Operation::RmdirAcross,
+        Operation::Rename,
+        Operation::RenameAcross,
+        Operation::RenameReplacing,
+        Operation::RenameExchanging,
+        Operation::RenameDirectory,
+        Operation::SetMode,
+        Operation::SetModeOfDirectory,
+        Operation::Truncate,
+        Operation::Write,
+        Operation::SetXattr,
+        Operation::RemoveXattr,
+        Operation::Split,
+        Operation::Sync,
+        Operation::Flush,
+        Operation::Close,
+    ];
+
+    /// All that was done before is durable when this has returned.
+    pub fn syncs(self) -> bool {
+        matches!(self, Operation::Sync | Operation::Flush | Operation::Close)
+    }
+
+    /// The shards whose logs decide whether it has happened.
+    pub fn decided_in(self) -> &'static [ShardId] {
+        match self {
+            Operation::Symlink | Operation::Truncate | Operation::RemoveXattr => &[ShardId(1)],
+            Operation::Create
+            | Operation::Mkdir
+            | Operation::MkdirAcross
+            | Operation::Link
+            | Operation::Unlink
+            | Operation::UnlinkOpen
+            | Operation::Rename
+            | Operation::SetMode
+            | Operation::SetModeOfDirectory
+            | Operation::Write
+            | Operation::SetXattr
+            | Operation::Split => &[ShardId(0)],
+            _ => &[ShardId(0), ShardId(1)],
+        }
+    }
+
+    /// Does it, if the names are as it needs them. Returns the inode ids that were given.
+    pub async fn run(self, cluster: &Cluster) -> Vec<InodeId> {
+        self.attempt(cluster).await.unwrap_or_else(|refusal| match refusal {
+            Refusal::Rule(_) => Vec::new(),
+            refusal => panic!("{self:?}: {refusal}"),
+        })
+    }
+
+    async fn attempt(self, cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
+        let root = InodeId::ROOT;
+        let (a, b) = (directory(cluster, A).await, directory(cluster, B).await);
+        match self {
+            Operation::Create => return Ok(vec![cluster.create(a, "new").await?.inode]),
+            Operation::Symlink => {
+                let node = NewNode::Symlink { target: Bytes::from_static(b"a/f") };
+                let verb = Create { parent: b, name: name("s"), node, mode: Mode::new(0o777) };
+                return Ok(vec![cluster.at_name(b, &name("s"), Makes::File, &verb).await?.inode]);
+            }
+            Operation::Mkdir => return make_directory(cluster, a, "made", ShardId(0)).await,
+            Operation::MkdirAcross => return make_directory(cluster, a, "across", ShardId(1)).await,
+            Operation::Link => link(cluster, (a, "f"), (a, "f2")).await?,
+            Operation::LinkAcross => link(cluster, (a, "f"), (b, "f3")).await?,
+            Operation::Unlink => unlink(cluster, a, "f").await?,
+            Operation::UnlinkLinked => unlink(cluster, b, "l").await?,
+            Operation::UnlinkOpen => {
+                if let Some((inode, _)) = cluster.lookup(a, "f").await {
+                    cluster.open_files.open(SessionId(1), inode);
+                    unlink(cluster, a, "f").await?;
+                }
+            }
+            Operation::Rmdir => remove_directory(cluster, a, "d").await?,
+            Operation::RmdirAcross => remove_directory(cluster, a, "across").await?,
+            Operation::Rename => rename(cluster, (a, "f"), (a, "r"), RenameFlags::Replace).await?,
+            Operation::RenameAcross => rename(cluster, (a, "f"), (b, "r"), RenameFlags::NoReplace).await?,
+            Operation::RenameReplacing => rename(cluster, (a, "f"), (b, "g"), RenameFlags::Replace).await?,
+            Operation::RenameExchanging => rename(cluster, (a, "d"), (b, "g"), RenameFlags::Exchange).await?,
+            Operation::RenameDirectory => rename(cluster, (a, "d"), (b, "d"), RenameFlags::Replace).await?,
+            Operation::SetMode => {
+                let set = SetAttributes { mode: Some(Mode::new(0o600)), ..SetAttributes::default() };
+                on_file(cluster, a, "f", |at| ChangeAttributes { at, set: set.clone() }).await?;
+            }
+            Operation::SetModeOfDirectory => {
+                let set = SetAttributes { mode: Some(Mode::new(0o700)), ..SetAttributes::default() };
+                let verb = ChangeAttributes { at: At::Inode(root), set };
+                run(cluster, ShardId(0), Address::Inode(root), &verb).await?;
+            }
+            Operation::Truncate => {
+                let set = SetAttributes { size: Some(3), ..SetAttributes::default() };
+                on_file(cluster, b, "g", |at| ChangeAttributes { at, set: set.clone() }).await?;
+            }
+            Operation::Write => {
+                let write = |at| WriteInline {
+                    at,
+                    generation: LayoutGeneration::default(),
+                    data: Bytes::from(vec![b'w'; 3000]),
+                    mtime: None,
+                };
+                on_file(cluster, a, "f", write).await?;
+            }
+            Operation::SetXattr => {
+                let set = |at| SetXattr {
+                    at,
+                    name: Bytes::from_static(b"user.new"),
+                    value: Bytes::from_static(b"value"),
+                    mode: XattrMode::CreateOrReplace,
+                };
+                on_file(cluster, a, "f", set).await?;
+            }
+            Operation::RemoveXattr => {
+                on_file(cluster, b, "x", |at| RemoveXattr { at, name: Bytes::from_static(b"user.old") }).await?;
+            }
+            Operation::Split => return split(cluster).await,
+            Operation::Sync => cluster.sync().await,
+            Operation::Flush => cluster.flush().await,
+            Operation::Close => {
+                cluster.close().await;
+                cluster.open().await;
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// The tree that every sequence begins with.
+pub async fn prepare(cluster: &Cluster) {
+    let a = cluster.mkdir(InodeId::ROOT, A, ShardId(0)).await;
+    let b = cluster.mkdir(InodeId::ROOT, B, ShardId(1)).await;
+    for number in 0..14 {
+        cluster.create(InodeId::ROOT, &format!("file {number}")).await.unwrap();
+    }
+    cluster.create(a, "f").await.unwrap();
+    cluster.create(b, "g").await.unwrap();
+    cluster.create(a, "l").await.unwrap();
+    cluster.create(b, "x").await.unwrap();
+    cluster.mkdir(a, "d", ShardId(1)).await;
+    link(cluster, (a, "l"), (b, "l")).await.unwrap();
+    let write = |at| WriteInline {
+        at,
+        generation: LayoutGeneration::default(),
+        data: Bytes::from_static(b"content"),
+        mtime: None,
+    };
+    on_file(cluster, a, "f", write).await.unwrap();
+    on_file(cluster, b, "g", write).await.unwrap();
+    let set = |at| SetXattr {
+        at,
+        name: Bytes::from_static(b"user.old"),
+        value: Bytes::from_static(b"old value"),
+        mode: XattrMode::Create,
+    };
+    on_file(cluster, b, "x", set).await.unwrap();
+}
+
+async fn directory(cluster: &Cluster, at: &str) -> InodeId {
+    cluster.lookup(InodeId::ROOT, at).await.expect("the two directories stay").0
+}
+
+async fn make_directory(cluster: &Cluster, parent: InodeId, at: &str, home: ShardId) -> Result<Vec<InodeId>, Refusal> {
+    match cluster.lookup(parent, at).await {
+        Some(_) => Ok(Vec::new()),
+        None => Ok(vec![cluster.mkdir(parent, at, home).await]),
+    }
+}
+
+/// Makes the file in the root that is one too many, and waits until the root is split.
+async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
+    let made = cluster.create(InodeId::ROOT, "split").await?.inode;
+    for _ in 0..10_000 {
+        if cluster.map(InodeId::ROOT).await.len() > 1 && !cluster.is_splitting(InodeId::ROOT) {
+            return Ok(vec![made]);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("the root is not split");
+}
+
+async fn link(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
+    let Some((inode, elsewhere)) = cluster.lookup(from.0, from.1).await else { return Ok(()) };
+    let source = at(from.0, from.1, inode, elsewhere);
+    let verb = Link { source, parent: to.0, name: name(to.1) };
+    cluster.at_name(to.0, &name(to.1), Makes::Nothing, &verb).await.map(drop)
+}
+
+async fn unlink(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), Refusal> {
+    let verb = Unlink { parent, name: name(at) };
+    cluster.at_name(parent, &name(at), Makes::Nothing, &verb).await.map(drop)
+}
+
+async fn remove_directory(cluster: &Cluster, parent: InodeId, at: &str) -> Result<(), Refusal> {
+    let verb = RemoveDirectory { parent, name: name(at) };
+    cluster.at_name(parent, &name(at), Makes::Nothing, &verb).await.map(drop)
+}
+
+async fn rename(
+    cluster: &Cluster,
+    from: (InodeId, &str),
+    to: (InodeId, &str),
+    flags: RenameFlags,
+) -> Result<(), Refusal> {
+    let verb = Rename { parent: from.0, name: name(from.1), new_parent: to.0, new_name: name(to.1), flags };
+    cluster.at_name(from.0, &name(from.1), Makes::Nothing, &verb).await.map(drop)
+}
+
+fn at(parent: InodeId, text: &str, inode: InodeId, elsewhere: bool) -> At {
+    if elsewhere { At::Inode(inode) } else { At::Entry { parent, name: name(text), inode } }
+}
+
+/// Runs a verb about a file, wherever its row is.
+async fn on_file<V: Verb>(
+    cluster: &Cluster,
+    parent: InodeId,
+    text: &str,
+    verb: impl Fn(At) -> V,
+) -> Result<(), Refusal> {
+    let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
+    let verb = verb(at(parent, text, inode, elsewhere));
+    if elsewhere {
+        run(cluster, inode.shard(), Address::Inode(inode), &verb).await.map(drop)
+    } else {
+        cluster.at_name(parent, &name(text), Makes::Nothing, &verb).await.map(drop)
+    }
+}
+
+async fn run<V: Verb>(cluster: &Cluster, shard: ShardId, address: Address, verb: &V) -> Result<V::Outcome, Refusal> {
+    loop {
+        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        match cluster.shard(shard).run(verb, run).await {
+            Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+            result => return result,
+        }
+    }
+}

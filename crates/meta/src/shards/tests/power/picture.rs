@@ -1,0 +1,116 @@
+//! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
+
+use crate::namespace::{At, GetAttributes, GetXattr, ListXattrs, Open, OpenMode, ReadLink, Verb};
+use crate::shards::tests::cluster::Cluster;
+use crate::shards::{Address, Makes, Refusal, Run};
+use crate::tables::EntryBody;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use varve_types::{Credentials, FileKind, InodeId, Name};
+
+/// What each path means. Names of one file have the same number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture(BTreeMap<String, String>);
+
+impl Picture {
+    pub fn differences(&self, other: &Picture) -> String {
+        let missing = other.0.iter().filter(|(path, what)| self.0.get(*path) != Some(what));
+        let extra = self.0.iter().filter(|(path, what)| other.0.get(*path) != Some(what));
+        let lines = missing.map(|(path, what)| format!("  missing {path}: {what}\n"));
+        lines.chain(extra.map(|(path, what)| format!("  found {path}: {what}\n"))).collect()
+    }
+}
+
+pub async fn take(cluster: &Cluster) -> Picture {
+    let mut picture = BTreeMap::new();
+    let mut numbers = HashMap::new();
+    let mut directories = vec![(InodeId::ROOT, String::new())];
+    while let Some((directory, path)) = directories.pop() {
+        let (names, count) = names_and_count(cluster, directory).await;
+        let mode = attributes(cluster, At::Inode(directory), None).await.mode.bits();
+        picture.insert(format!("{path}/"), format!("directory {mode:o}, {count} entries"));
+        for (name, (inode, body)) in names {
+            let path = format!("{path}/{name}");
+            let at = match body {
+                EntryBody::Directory(_) => {
+                    // By its name, as clients come to it: the rows behind it may have to be restored.
+                    let found = cluster.lookup(directory, &name.to_string()).await;
+                    assert_eq!(found, Some((inode, true)), "{path}");
+                    directories.push((inode, path));
+                    continue;
+                }
+                EntryBody::Node(_) => At::Entry { parent: directory, name: name.clone(), inode },
+                EntryBody::Reference(_) => At::Inode(inode),
+            };
+            let next = numbers.len();
+            let number = *numbers.entry(inode).or_insert(next);
+            picture.insert(path, file(cluster, at, &name, number).await);
+        }
+    }
+    Picture(picture)
+}
+
+/// The entries of a directory, which are as many as its partitions count when no split is under way: one that was cut
+/// short by the crash is done now.
+async fn names_and_count(cluster: &Cluster, directory: InodeId) -> (BTreeMap<Name, (InodeId, EntryBody)>, u64) {
+    let (mut names, mut count) = (BTreeMap::new(), 0);
+    for _ in 0..5000 {
+        names = entries(cluster, directory).await;
+        count = cluster.counted_once(directory).await;
+        if count == names.len() as u64 && !cluster.is_splitting(directory) {
+            return (names, count);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("directory {directory} counts {count} names and has {names:?}");
+}
+
+/// The entries of a directory, by name.
+async fn entries(cluster: &Cluster, directory: InodeId) -> BTreeMap<Name, (InodeId, EntryBody)> {
+    let entries = cluster.entries(directory).await;
+    let count = entries.len();
+    let by_name: BTreeMap<_, _> = entries.into_iter().map(|(name, entry)| (name, (entry.inode, entry.body))).collect();
+    assert_eq!(by_name.len(), count, "a name is listed twice");
+    by_name
+}
+
+async fn attributes(cluster: &Cluster, at: At, name: Option<&Name>) -> varve_types::Attributes {
+    run(cluster, &at, name, &GetAttributes { at: at.clone() }).await.unwrap().attributes
+}
+
+async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
+    let name = Some(name);
+    let seen = attributes(cluster, at.clone(), name).await;
+    let content = match seen.kind {
+        FileKind::Symlink => {
+            format!("{:?}", run(cluster, &at, name, &ReadLink { at: at.clone() }).await.unwrap())
+        }
+        FileKind::Regular => {
+            let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+            format!("{:?}", run(cluster, &at, name, &open).await.unwrap().content)
+        }
+        kind => format!("{kind:?}"),
+    };
+    let mut xattrs = String::new();
+    for xattr in run(cluster, &at, name, &ListXattrs { at: at.clone() }).await.unwrap() {
+        let get = GetXattr { at: at.clone(), name: xattr.clone() };
+        xattrs += &format!(", {xattr:?} = {:?}", run(cluster, &at, name, &get).await.unwrap());
+    }
+    let (kind, mode, nlink, size) = (seen.kind, seen.mode.bits(), seen.nlink, seen.size);
+    format!("{kind:?} {number}, mode {mode:o}, {nlink} links, {size} bytes, {content}{xattrs}")
+}
+
+async fn run<V: Verb>(cluster: &Cluster, at: &At, name: Option<&Name>, verb: &V) -> Result<V::Outcome, Refusal> {
+    if let (At::Entry { parent, .. }, Some(name)) = (at, name) {
+        return cluster.at_name(*parent, name, Makes::Nothing, verb).await;
+    }
+    let inode = at.inode();
+    loop {
+        let address = Address::Inode(inode);
+        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+        match cluster.shard(inode.shard()).run(verb, run).await {
+            Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+            result => return result,
+        }
+    }
+}

@@ -33,6 +33,7 @@ use tracing_subscriber::EnvFilter;
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(arguments: Vec<OsString>) -> Exit {
     let arguments = commands::mount_helper::translate(&arguments).unwrap_or(arguments);
+    let usage = usage_exit(&arguments);
     let parsed = config::with_file(definition::definition(), &arguments);
     let result = parsed.and_then(|command| match command.try_get_matches_from(arguments) {
         Ok(matches) => {
@@ -44,13 +45,19 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         Err(answer) => {
             // Help and version are answers on stdout; anything else explains itself on stderr.
             answer.print().map_err(|error| Problem::new("cannot write to the terminal").caused_by(&error))?;
-            Ok(if answer.use_stderr() { Exit::Usage } else { Exit::Done })
+            Ok(if answer.use_stderr() { usage } else { Exit::Done })
         }
     });
     result.unwrap_or_else(|problem| {
         eprintln!("varve: {problem}");
         problem.exit()
     })
+}
+
+/// What wrong usage exits with: fsck(8) has a code of its own for it.
+fn usage_exit(arguments: &[OsString]) -> Exit {
+    let command = arguments.iter().skip(1).find(|argument| !argument.to_string_lossy().starts_with('-'));
+    if command.is_some_and(|command| command == "fsck") { Exit::Fsck(commands::fsck::USAGE) } else { Exit::Usage }
 }
 
 fn dispatch(varve: &Varve) -> Result<Exit> {

@@ -52,6 +52,7 @@ fn format_checks_what_it_is_told() {
         ("--sync-interval", "5"),
         ("--split-threshold", "1"),
         ("--name", "a/b"),
+        ("--name", ".."),
     ];
     for (flag, value) in wrong {
         let refused = outcome(&["format", text(&store), flag, value]);
@@ -87,6 +88,8 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
     let missing = outcome(&["status", "/nonexistent"]);
     assert_eq!((missing.code(), missing.stdout.as_str()), (Some(1), ""));
     assert!(missing.stderr.contains("not a Varve volume"), "{}", missing.stderr);
+    assert_eq!(outcome(&["fsck"]).code(), Some(16), "as fsck(8)");
+    assert_eq!(outcome(&["format", "/proc/volume"]).code(), Some(1));
     assert_eq!(outcome(&["umount", "/proc"]).code(), Some(1));
     assert_eq!(outcome(&["info", "/etc/passwd"]).code(), Some(1));
     assert_eq!(outcome(&["stats", "/tmp"]).code(), Some(1));
@@ -200,6 +203,23 @@ fn a_mount_lives_in_the_background() {
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
 }
 
+/// A mount whose process was killed is named as what it is, not mounted over.
+#[test]
+fn a_dead_mount_is_not_mounted_over() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let mount = Background::mount(&volume);
+    let stats = outcome(&["--json", "stats", text(&mount.0)]).succeeded("stats").json();
+    let pid = stats["pid"].as_u64().expect("the mount's process") as u32;
+    must(Command::new("kill").args(["-9", &pid.to_string()]));
+    until("the mount's process ends", SHORT, || !is_running(pid));
+    let refused = outcome(&["mount", text(&volume.store()), text(&mount.0)]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("umount"), "{}", refused.stderr);
+    outcome(&["umount", text(&mount.0)]).succeeded("umount of a dead mount");
+    let mount = Background::mount(&volume);
+    outcome(&["umount", text(&mount.0)]).succeeded("umount");
+}
+
 /// A mount made by `varve mount` without `-f`; taken away at the end if it is still there.
 struct Background(std::path::PathBuf);
 
@@ -231,7 +251,11 @@ fn mount_refuses_what_it_cannot_mount() {
     let volume = Volume::format(&["--shards", "4"]);
     let (store, directory) = (volume.store(), volume.mount_point());
     let log = volume.beside("mount.log");
-    let cases: [(&[&str], i32, &str); 5] = [
+    let (around, inside) = (store.parent().expect("a volume is in a directory"), store.join("data"));
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["mount", text(&store), text(&store)], 1, "is the store itself"),
+        (&["mount", text(&store), text(&inside)], 1, "inside the store"),
+        (&["mount", text(&store), text(around)], 1, "the store is inside"),
         (&["mount", "/nonexistent", text(&directory)], 1, "not a Varve volume"),
         (&["mount", text(&store), "/nonexistent", "--log-file", text(&log)], 1, "/nonexistent"),
         (&["mount", text(&store), text(&directory), "-o", "rwx"], 2, "rwx"),

@@ -38,6 +38,8 @@ pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
         _ => Error::Target { target: target.to_owned(), source },
     };
     let resolved = target.canonicalize().map_err(wrap)?;
+    // Of a mount whose process died, the kernel may still know that it is a directory, but not how full it is.
+    rustix::fs::statfs(&resolved).map_err(|errno| wrap(errno.into()))?;
     match resolved.metadata().map_err(wrap)?.is_dir() {
         true => Ok(resolved),
         false => Err(Error::NotADirectory(resolved)),

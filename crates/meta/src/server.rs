@@ -166,6 +166,7 @@ impl Server {
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
+        volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         store.remove_leftovers().map_err(doing(leftovers))?;
         let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);

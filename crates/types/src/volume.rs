@@ -33,6 +33,7 @@ impl VolumeSettings {
 
     pub fn check(&self) -> Result<(), VolumeSettingsError> {
         if self.name.is_empty()
+            || [".", ".."].contains(&self.name.as_str())
             || self.name.len() > Self::NAME_BYTES_MAX
             || !self.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         {
@@ -53,7 +54,7 @@ impl VolumeSettings {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeSettingsError {
-    #[error("volume name {0:?}: use 1 to 64 letters, digits, '-', '_' or '.'")]
+    #[error("volume name {0:?}: use 1 to 64 letters, digits, '-', '_' or '.', other than . and ..")]
     Name(String),
     #[error("split threshold {0}: use at least {min}", min = VolumeSettings::SPLIT_THRESHOLD_MIN)]
     SplitThreshold(u64),

@@ -202,7 +202,8 @@ pub fn create_directories(directory: &Path) -> io::Result<()> {
     match create_directory(directory) {
         Ok(()) => sync_directory(parent(directory)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && directory.parent().is_some() => {
+        // Some file systems (proc) say so of a directory that may not be made, too.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !parent(directory).is_dir() => {
             create_directories(parent(directory))?;
             create_directories(directory)
         }

@@ -59,7 +59,7 @@ pub enum StoreUrlError {
     Later { scheme: String },
     #[error("{text:?} has the unknown scheme {scheme:?}: give a directory or a file:// URL")]
     Scheme { scheme: String, text: String },
-    #[error("{text:?} names a host: write file:///path, with three slashes")]
+    #[error("{text:?} names a host, or no path: write file:///path, with three slashes")]
     Host { text: String },
     #[error("{0:?} has a malformed % escape")]
     Escape(String),

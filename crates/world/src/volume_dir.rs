@@ -5,6 +5,7 @@
 //! STORE/key                   32 random bytes, mode 0600
 //! STORE/lock                  held with flock by the server
 //! STORE/servers/current.toml  where the server listens
+//! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/data/<xx>/<inode>     backing files
@@ -22,8 +23,9 @@ pub use server_record::{ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use varve_types::{InodeId, ShardId};
 
@@ -117,6 +119,21 @@ impl VolumeDir {
             let message = format!("the key {} must have {KEY_BYTES} bytes and has {found}", path.display());
             io::Error::new(io::ErrorKind::InvalidData, message)
         })
+    }
+
+    /// Tables and logs hold names, attributes and small files of all users: only the volume's owner may look into them.
+    /// (Backing files carry the modes of their files.)
+    pub fn close_tables_to_others(&self) -> io::Result<()> {
+        for directory in [self.shards(), self.damaged()] {
+            match std::fs::metadata(&directory) {
+                Ok(found) if found.mode() & 0o077 != 0 => {
+                    std::fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Removes what crashes left in the directories of this volume that are not tables. Only for the lock's holder.

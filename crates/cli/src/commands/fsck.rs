@@ -16,10 +16,12 @@ use varve_world::volume_dir::VolumeDir;
 const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
 const OPERATIONAL_ERROR: u8 = 8;
+/// Wrong usage.
+pub const USAGE: u8 = 16;
 
 /// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
 ///
-/// Exit codes: 0 sound, 1 repaired, 4 damage was found and is there, 8 the check could not be made, 2 wrong usage. What a
+/// Exit codes: 0 sound, 1 repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong usage. What a
 /// crash leaves and a server clears away by itself is listed as left over and is not damage. Without --repair nothing is
 /// written.
 #[derive(Debug, Args)]

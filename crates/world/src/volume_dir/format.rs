@@ -71,6 +71,8 @@ impl VolumeDir {
         let key: [u8; KEY_BYTES] = random::bytes();
         disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)?;
         disk::create_directories(&self.servers())?;
+        disk::create_directories(&self.shards())?;
+        self.close_tables_to_others()?;
         make_all(&self.shards(), shards.all().map(Self::shard_name))?;
         for shard in shards.all() {
             disk::create_directories(&self.shard_log(shard))?;

@@ -29,6 +29,7 @@ fn a_formatted_volume_has_its_parts() {
     assert_eq!(volume.read_settings().unwrap(), settings());
     assert_ne!(volume.read_key().unwrap(), [0; KEY_BYTES]);
     assert_eq!(volume.key_file().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(volume.shards().metadata().unwrap().permissions().mode() & 0o777, 0o700);
     assert!(volume.root().join("shards/0003/log").is_dir());
     assert!(volume.root().join("data/ff").is_dir());
     assert_eq!(volume.backing_file(InodeId::new(ShardId(2), 0x1ab)), volume.root().join("data/ab/00020000000001ab"));

@@ -38,10 +38,32 @@ impl Options {
             workers: None,
             cache: None,
         };
+        options.check_apart()?;
         for list in &arguments.options {
             options.add(list).map_err(|why| Problem::usage(format!("-o {list}")).because(why))?;
         }
         Ok(options)
+    }
+
+    /// A mount over its own store, or over what leads to it, would wait for itself; and one inside the store would show
+    /// up among the volume's files.
+    fn check_apart(&self) -> Result<()> {
+        let (Ok(store), Ok(directory)) = (self.store.canonicalize(), self.directory.canonicalize()) else {
+            // What is missing is told by whoever needs it first.
+            return Ok(());
+        };
+        if !directory.starts_with(&store) && !store.starts_with(&directory) {
+            return Ok(());
+        }
+        let why = if directory == store {
+            "that directory is the store itself"
+        } else if directory.starts_with(&store) {
+            "that directory is inside the store"
+        } else {
+            "the store is inside that directory, and could not be reached once something is mounted there"
+        };
+        let problem = Problem::new(format!("cannot mount {} on {}", store.display(), directory.display()));
+        Err(problem.because(why).next("Choose a directory apart from the store, or move the store."))
     }
 
     /// What is ours is taken out; the rest is the door's business. A comma within a value is escaped as `\,`, and

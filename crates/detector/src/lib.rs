@@ -1,8 +1,12 @@
 //! The detector service: N-dimensional frames in, one ordinary HDF5 file out, compressed in parallel by as many threads
-//! and processes as there are.
+//! as there are.
 //!
 //! - [`hdf5`] the file's bytes: pure, no I/O.
 //! - [`filters`] compression in the framing of HDF5's registered filters.
+//! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
+//! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets.
+//! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
+//! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,5 +14,15 @@
     reason = "a process of its own with real threads, sockets and clocks, which no simulated cluster contains"
 )]
 
+pub mod allocate;
+pub mod catalog;
+pub mod commit;
+pub mod description;
 pub mod filters;
+pub mod frame;
 pub mod hdf5;
+pub mod journal;
+mod length;
+pub mod recover;
+pub mod structure;
+pub mod writer;

@@ -28,4 +28,11 @@ impl Superblock {
         assert_eq!(bytes.len(), LENGTH, "superblock version 3 has 48 bytes");
         bytes
     }
+
+    /// What a file's first bytes say; `None` if they are no whole superblock of ours.
+    pub fn decode(bytes: &[u8; LENGTH]) -> Option<Superblock> {
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let superblock = Superblock { root: long(36), end: long(28) };
+        (superblock.encode() == bytes).then_some(superblock)
+    }
 }

@@ -16,6 +16,10 @@ fn superblock_has_its_golden_bytes() {
         \x78\x56\0\0\0\0\0\0\x34\x12\0\0\0\0\0\0";
     assert_eq!(&bytes[..44], golden);
     assert_eq!(bytes[44..], lookup3(golden).to_le_bytes());
+    let mut whole: [u8; 48] = bytes.try_into().expect("48 bytes");
+    assert_eq!(Superblock::decode(&whole), Some(Superblock { root: 0x1234, end: 0x5678 }));
+    whole[30] ^= 1;
+    assert_eq!(Superblock::decode(&whole), None);
 }
 
 fn chunks(unlimited: usize, count: u64) -> ChunkMap {

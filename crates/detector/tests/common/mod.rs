@@ -1,5 +1,9 @@
 //! What tests with independent readers share: where the readers are, and running them.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub mod frames;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -7,13 +11,25 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in the workspace").to_path_buf()
 }
 
-/// Runs a Python program of this directory, with h5py and hdf5plugin, and panics with its words if it fails.
-pub fn python(script: &str, arguments: &[&Path]) -> String {
+/// Python with h5py and hdf5plugin.
+pub fn interpreter() -> PathBuf {
     let interpreter = workspace().join("venv/bin/python");
     assert!(interpreter.exists(), "{} is missing; run `make setup`, which makes it", interpreter.display());
-    let mut command = Command::new(interpreter);
+    interpreter
+}
+
+/// Runs a Python program of this directory, with h5py and hdf5plugin, and panics with its words if it fails.
+pub fn python(script: &str, arguments: &[&Path]) -> String {
+    let mut command = Command::new(interpreter());
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(script)).args(arguments);
     said(&mut command)
+}
+
+/// Debian's HDF5 tools with the filters that hdf5plugin brings.
+pub fn with_plugins(command: &mut Command) -> &mut Command {
+    static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let ask = || said(Command::new(interpreter()).args(["-c", "import hdf5plugin; print(hdf5plugin.PLUGIN_PATH)"]));
+    command.env("HDF5_PLUGIN_PATH", PATH.get_or_init(ask).trim())
 }
 
 /// The output of a program that must succeed.

@@ -1,0 +1,51 @@
+use super::*;
+
+#[test]
+fn bad_descriptions_are_refused_with_what_would_be_right() {
+    let good = Description::new(ElementType::U16, vec![4, 6]);
+    good.check().expect("a plain description");
+    let bad = |change: fn(&mut Description)| {
+        let mut description = good.clone();
+        change(&mut description);
+        description.check().expect_err("refused").to_string()
+    };
+    assert!(bad(|d| d.frame = vec![]).contains("one to three sides"));
+    assert!(bad(|d| d.frame = vec![4, 0]).contains("one to three sides"));
+    assert!(bad(|d| d.scan = vec![None, None]).contains("only the first"));
+    assert!(bad(|d| d.scan = vec![]).contains("give 1 to"));
+    assert!(bad(|d| d.scan = vec![Some(0)]).contains("none 0"));
+    assert!(bad(|d| d.chunk = Some(vec![5, 6])).contains("from 1 to the frame's"));
+    assert!(bad(|d| d.frame = vec![1 << 20, 1 << 20]).contains("more than"));
+    assert!(bad(|d| d.scan = vec![Some(1 << 20), Some(1 << 20)]).contains("2^32"));
+    assert!(bad(|d| d.scalars = vec!["a".into(), "a".into()]).contains("given twice"));
+    assert!(bad(|d| d.scalars = vec!["a/b".into()]).contains("contains `/`"));
+}
+
+#[test]
+fn unknown_keys_are_refused() {
+    let error = serde_json::from_str::<Description>(r#"{"element":"u16","frame":[2,2],"filtre":"raw"}"#);
+    assert!(error.expect_err("refused").to_string().contains("filtre"));
+}
+
+#[test]
+fn frames_lie_row_major_in_a_scan() {
+    let mut description = Description::new(ElementType::U8, vec![2, 2]);
+    description.scan = vec![None, Some(3), Some(5)];
+    assert_eq!(description.place(0), [0, 0, 0]);
+    assert_eq!(description.place(16), [1, 0, 1]);
+    assert_eq!(description.grid(16).dims(), [2, 3, 5, 2, 2]);
+}
+
+#[test]
+fn fill_values_are_elements() {
+    let fill = |element, value| {
+        let mut description = Description::new(element, vec![1]);
+        description.fill = Some(value);
+        description.fill_element()
+    };
+    assert_eq!(fill(ElementType::I16, -1.0), [0xff, 0xff]);
+    assert_eq!(fill(ElementType::F16, 1.5), 0x3e00_u16.to_le_bytes());
+    assert_eq!(fill(ElementType::F16, -2.0), 0xc000_u16.to_le_bytes());
+    assert_eq!(fill(ElementType::F16, 1e9), 0x7c00_u16.to_le_bytes());
+    assert_eq!(fill(ElementType::F32, 0.5), 0.5_f32.to_le_bytes());
+}

@@ -1,0 +1,83 @@
+//! A frame on its way in, and what is known of it afterwards.
+
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds since 1970.
+pub type Nanoseconds = u64;
+
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Counted from 0.
+    pub number: u64,
+    /// When the detector says that it took it; 0 if it does not say.
+    pub taken: Nanoseconds,
+    pub payload: Payload,
+}
+
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// All elements, row-major, little-endian.
+    Plain(Vec<u8>),
+    /// Each chunk as the run's filter makes it, row-major; written as they are.
+    Filtered(Vec<Vec<u8>>),
+}
+
+impl Payload {
+    /// Bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Payload::Plain(bytes) => bytes.len(),
+            Payload::Filtered(chunks) => chunks.iter().map(Vec::len).sum(),
+        }
+    }
+}
+
+/// What a frame's acknowledgement means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// It is in the writer's memory.
+    Memory,
+    /// Chunk and journal record have been handed to the kernel: it survives the death of the writer.
+    Written,
+    /// Chunk and journal record have been synced: it survives the loss of power.
+    Durable,
+}
+
+/// What became of a frame; in the file an enumeration of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum FrameStatus {
+    /// Never came; reads as the fill value.
+    Missing = 0,
+    Received = 1,
+    /// Came, and its bytes were not those that were written when the file was recovered; reads as the fill value.
+    Damaged = 2,
+    /// Came more than once; the first is kept.
+    Duplicate = 3,
+    /// Came after a frame of a higher number had been published.
+    Late = 4,
+}
+
+impl FrameStatus {
+    pub const NAMES: [(&'static str, u8); 5] =
+        [("missing", 0), ("received", 1), ("damaged", 2), ("duplicate", 3), ("late", 4)];
+}
+
+/// The five times of a frame; 0 where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    pub detector: Nanoseconds,
+    pub received: Nanoseconds,
+    pub compressed: Nanoseconds,
+    pub written: Nanoseconds,
+    pub durable: Nanoseconds,
+}
+
+impl Times {
+    pub const NAMES: [&'static str; 5] = ["detector", "received", "compressed", "written", "durable"];
+
+    pub fn as_array(&self) -> [Nanoseconds; 5] {
+        [self.detector, self.received, self.compressed, self.written, self.durable]
+    }
+}

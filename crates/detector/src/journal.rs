@@ -1,0 +1,177 @@
+//! The journal beside the file (`FILE.journal`): what was written where, appended as it happens. From it alone
+//! [`crate::recover`] makes a valid file. Byte by byte in `formats/detector-journal.md`.
+
+use crate::description::Description;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 8] = *b"VARVEDJ1";
+/// Length, before the payload; checksum after it.
+const AROUND: usize = 4 + 8;
+/// A record is a frame or a batch of rows: far below. More is damage, and must not be allocated.
+const RECORD_BYTES_MAX: usize = 64 << 20;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Entry {
+    /// All chunks of a frame lie in the file.
+    Frame(FrameEntry),
+    /// The first `entries` of the journal, marks counted too, have been synced, and what they name.
+    Durable { entries: u64, time: u64 },
+    /// Scalars of one frame: column and value.
+    Scalars { frame: u64, values: Vec<(u32, f64)> },
+    /// The frame came again.
+    Duplicate { frame: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FrameEntry {
+    pub number: u64,
+    /// Which writer, counted through the run; one that was given up is not listened to any more.
+    pub epoch: u32,
+    /// Detector, received, compressed, written.
+    pub times: [u64; 4],
+    /// Row-major within the frame.
+    pub chunks: Vec<ChunkEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkEntry {
+    pub address: u64,
+    pub size: u64,
+    pub mask: u32,
+    /// XXH3 of the stored bytes.
+    pub checksum: u64,
+}
+
+/// `FILE.journal`.
+pub fn path_beside(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".journal");
+    PathBuf::from(name)
+}
+
+/// Bytes of one record with payload `payload`.
+fn record(payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(payload);
+    out.extend_from_slice(&xxh3_64(payload).to_le_bytes());
+}
+
+/// Appends `entry` as a record.
+pub fn encode(entry: &Entry, out: &mut Vec<u8>) {
+    record(&postcard::to_stdvec(entry).expect("an entry holds nothing that cannot be written"), out);
+}
+
+/// The head of a journal: the magic, and the run's description as its first record.
+pub fn encode_head(description: &Description) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    record(&serde_json::to_vec(description).expect("a description is JSON"), &mut bytes);
+    bytes
+}
+
+/// What a journal says, up to its first damage.
+#[derive(Debug)]
+pub struct Contents {
+    pub description: Description,
+    pub entries: Vec<Entry>,
+    /// Bytes after the last whole record: what a crash cut short.
+    pub torn_bytes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is no journal of a run: {why}; the file beside it opens with the frames of its last commit")]
+    NotOne { path: PathBuf, why: String },
+}
+
+/// Reads a journal.
+///
+/// # Errors
+/// If it cannot be read, or its head is not a journal's.
+pub fn read(path: &Path) -> Result<Contents, JournalError> {
+    let io = |source| JournalError::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(io)?;
+    decode(&bytes).map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
+}
+
+/// Decodes a journal's bytes; `Err` says what its head lacks.
+pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with VARVEDJ1")?;
+    let (head, mut rest) = split(rest).ok_or("its head is cut short or damaged")?;
+    let description: Description =
+        serde_json::from_slice(head).map_err(|error| format!("its description cannot be read: {error}"))?;
+    description.check().map_err(|error| error.to_string())?;
+    let mut entries = Vec::new();
+    while let Some((payload, after)) = split(rest) {
+        let Ok(entry) = postcard::from_bytes(payload) else { break };
+        entries.push(entry);
+        rest = after;
+    }
+    Ok(Contents { description, entries, torn_bytes: rest.len() as u64 })
+}
+
+/// The payload of the first record, and what follows it.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_at_checked(4)?;
+    let length = u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize;
+    if length > RECORD_BYTES_MAX || rest.len() < length + AROUND - 4 {
+        return None;
+    }
+    let (payload, rest) = rest.split_at(length);
+    let (checksum, rest) = rest.split_at(8);
+    (xxh3_64(payload).to_le_bytes() == checksum).then_some((payload, rest))
+}
+
+/// A journal being written, which nobody else writes: it is locked.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    /// Entries appended.
+    entries: u64,
+    scratch: Vec<u8>,
+}
+
+impl Journal {
+    /// Takes over a file that is open for appending.
+    ///
+    /// # Errors
+    /// If another process holds it.
+    pub fn lock(file: File) -> io::Result<Journal> {
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Journal { file, entries: 0, scratch: Vec::new() })
+    }
+
+    pub fn write_head(&mut self, description: &Description) -> io::Result<()> {
+        self.file.write_all(&encode_head(description))
+    }
+
+    /// Appends entries with one write.
+    pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+        self.scratch.clear();
+        for entry in entries {
+            encode(entry, &mut self.scratch);
+        }
+        self.file.write_all(&self.scratch)?;
+        self.entries += entries.len() as u64;
+        Ok(())
+    }
+
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// A second handle, to sync without holding up those who append.
+    pub fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+use super::*;
+use crate::hdf5::ElementType;
+use proptest::prelude::*;
+
+fn frame() -> Entry {
+    let chunk = ChunkEntry { address: 4096, size: 300, mask: 0, checksum: 7 };
+    Entry::Frame(FrameEntry { number: 5, epoch: 1, times: [1, 2, 3, 4], chunks: vec![chunk] })
+}
+
+#[test]
+fn records_have_their_golden_bytes() {
+    let mut bytes = Vec::new();
+    encode(&frame(), &mut bytes);
+    let payload = b"\x00\x05\x01\x01\x02\x03\x04\x01\x80\x20\xac\x02\x00\x07";
+    assert_eq!(&bytes[..4], (payload.len() as u32).to_le_bytes());
+    assert_eq!(&bytes[4..4 + payload.len()], payload);
+    assert_eq!(bytes[4 + payload.len()..], xxh3_64(payload).to_le_bytes());
+    let mut durable = Vec::new();
+    encode(&Entry::Durable { entries: 9, time: 300 }, &mut durable);
+    assert_eq!(&durable[..7], b"\x04\0\0\0\x01\x09\xac");
+    let head = encode_head(&Description::new(ElementType::U16, vec![2, 3]));
+    assert_eq!(&head[..8], b"VARVEDJ1");
+}
+
+proptest! {
+    /// Wherever a crash cuts the journal, or a bit turns, what is read is a beginning of what was written.
+    #[test]
+    fn a_damaged_journal_gives_a_beginning(cut in 0_usize..2000, turned in 0_usize..2000) {
+        let description = Description::new(ElementType::U16, vec![2, 3]);
+        let mut bytes = encode_head(&description);
+        let head = bytes.len();
+        let entries: Vec<Entry> = (0..20).map(|number| Entry::Duplicate { frame: number }).chain([frame()]).collect();
+        for entry in &entries {
+            encode(entry, &mut bytes);
+        }
+        let at = head + turned % (bytes.len() - head);
+        bytes.truncate(head + cut % (bytes.len() - head + 1));
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= 4;
+        }
+        let contents = decode(&bytes).expect("the head is whole");
+        prop_assert_eq!(&contents.entries[..], &entries[..contents.entries.len()]);
+        prop_assert_eq!(contents.description, description);
+    }
+
+    #[test]
+    fn whatever_lies_there_is_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+"""Reads every `NAME.json` of a directory and checks the run's file that it tells of.
+
+Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff. `acknowledged`: frames that must be there and
+equal; every other frame must be equal or read as the fill value. `exact`: the others must be missing. `published`: all
+there is may be missing, as in a file that has not been recovered."""
+
+import json
+import pathlib
+import sys
+
+import h5py
+import hdf5plugin  # noqa: F401  registers the filters
+import numpy
+
+RECEIVED = {1, 3, 4}
+
+checked = 0
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+    told = json.loads(path.read_text())
+    with h5py.File(path.with_suffix(".h5"), "r") as file:
+        root = file["entry/instrument/detector"] if "entry" in file else file
+        data, status = root["data"], root["frame_status"][...]
+        names = h5py.check_enum_dtype(root["frame_status"].dtype)
+        assert names == {"missing": 0, "received": 1, "damaged": 2, "duplicate": 3, "late": 4}, names
+        frame_shape, scan = tuple(told["frame"]), data.shape[: data.ndim - len(told["frame"])]
+        assert data.shape[len(scan) :] == frame_shape, (path, data.shape)
+        index = numpy.arange(int(numpy.prod(frame_shape)), dtype=numpy.uint64)
+        acknowledged = set(told["acknowledged"])
+        assert not acknowledged or max(acknowledged) < len(status), (path, max(acknowledged), len(status))
+        frames = data[...].reshape((-1,) + frame_shape)
+        assert len(frames) >= len(status), (path, frames.shape, len(status))
+        for number, what in enumerate(status):
+            if what in RECEIVED:
+                n = numpy.uint64(number)
+                expected = ((7 * index + 13 * n + (index >> numpy.uint64(3)) * n) & numpy.uint64(0x3FF)).astype("<u2")
+                assert not told["exact"] or number in acknowledged, (path, number, "came from nowhere")
+            else:
+                expected = numpy.full(index.shape, told["fill"], dtype="<u2")
+                assert number not in acknowledged, (path, number, "was acknowledged and is", int(what))
+            assert (frames[number].ravel() == expected).all(), (path, number, int(what), "differs")
+        assert (frames[len(status) :] == told["fill"]).all(), (path, "beyond the last frame")
+        times = numpy.array([root["times"][name][...] for name in ("received", "compressed", "written", "durable")])
+        came = numpy.isin(status, list(RECEIVED))
+        assert (times[:, came] > 0).all() and (numpy.diff(times[:, came].astype(numpy.int64), axis=0) >= 0).all(), path
+        for column, name in enumerate(told.get("scalars", [])):
+            values = root["scalars"][name][...]
+            for number in acknowledged:
+                assert values[number] == number * 10 + column, (path, name, number, values[number])
+        if "entry" in file:
+            assert file["entry"].attrs["NX_class"] == b"NXentry" and file["entry/data/data"] == data
+            assert file[file.attrs["default"].decode()].attrs["default"] == b"data"
+    checked += 1
+print(checked)

@@ -1,0 +1,119 @@
+//! Promise: whatever process is killed at whatever moment, after `recover` every frame that was acknowledged as written
+//! or durable is there and equal; and before it, the file opens with the frames of its last commit.
+
+mod common;
+
+use common::frames;
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use varve_detector::description::Description;
+use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::recover::{RecoverError, recover};
+use varve_detector::writer::{Settings, Writer};
+
+const FILE: &str = "VARVE_KILL_FILE";
+const SIDE: u64 = 48;
+
+fn description() -> Description {
+    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    description.chunk = Some(vec![SIDE / 2, SIDE]);
+    description.fill = Some(4321.0);
+    description
+}
+
+/// The process that is killed: this test alone, in a process of its own. Says each acknowledged frame on a line.
+#[test]
+#[ignore = "is run by the kill test, which sets its environment"]
+fn victim_writes() {
+    let path = PathBuf::from(std::env::var_os(FILE).expect("run by the kill test"));
+    let settings = Settings {
+        threads: 2,
+        queue_bytes: 1 << 20,
+        stripe_bytes: 64 << 10,
+        extent_bytes: 1 << 20,
+        commit_interval: Duration::from_millis(20),
+    };
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(|level, numbers| {
+        if level >= Level::Written {
+            let words: String = numbers.iter().map(|number| format!("ack {number}\n")).collect();
+            std::io::stdout().lock().write_all(words.as_bytes()).expect("the kill test listens");
+        }
+    });
+    let writer = Writer::create(&path, description(), settings, acknowledge).expect("a run started");
+    for number in 0..1_000_000 {
+        let payload = Payload::Plain(frames::frame(number, (SIDE * SIDE) as usize));
+        writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).expect("a frame taken");
+    }
+}
+
+#[test]
+#[ignore = "is run by the kill test, which sets its environment"]
+fn victim_recovers() {
+    match recover(Path::new(&std::env::var_os(FILE).expect("run by the kill test"))) {
+        Ok(_) | Err(RecoverError::NothingToDo { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn victim(test: &str, path: &Path) -> Child {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .env(FILE, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the victim")
+}
+
+fn tell(directory: &Path, name: &str, acknowledged: &[u64]) {
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": false});
+    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
+}
+
+#[test]
+fn killed_writers_lose_no_acknowledged_frame() {
+    let rounds = if std::env::var_os("VARVE_SOAK").is_some() { 500 } else { 40 };
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut state = 0x5eed_u64;
+    let mut total = 0;
+    for round in 0..rounds {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let name = format!("round-{round:03}");
+        let path = directory.path().join(format!("{name}.h5"));
+        let mut child = victim("victim_writes", &path);
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut acknowledged = Vec::new();
+        let mut note = |line: std::io::Result<String>| {
+            let line = line.expect("the victim's words");
+            acknowledged.extend(line.rsplit_once("ack ").and_then(|(_, number)| number.parse::<u64>().ok()));
+        };
+        // The moment is chosen by progress, not by time, so that a slow machine kills a running victim too.
+        for line in lines.by_ref().take(5 + (state >> 33) as usize % 300) {
+            note(line);
+        }
+        child.kill().expect("killed");
+        lines.for_each(&mut note);
+        child.wait().expect("gone");
+        total += acknowledged.len();
+        let before = directory.path().join(format!("{name}-before.h5"));
+        std::fs::copy(&path, &before).expect("the file as the crash left it");
+        tell(directory.path(), &format!("{name}-before"), &[]);
+        if state >> 40 & 1 == 0 {
+            let mut child = victim("victim_recovers", &path);
+            std::thread::sleep(Duration::from_micros((state >> 45) % 12_000));
+            child.kill().expect("killed");
+            child.wait().expect("gone");
+        }
+        match recover(&path) {
+            Ok(_) | Err(RecoverError::NothingToDo { .. }) => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
+        tell(directory.path(), &name, &acknowledged);
+    }
+    assert!(total > rounds * 5, "{total} frames acknowledged in {rounds} rounds");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), (2 * rounds).to_string());
+}

@@ -49,6 +49,8 @@ pub enum Command {
     Info(commands::info::Arguments),
     Stats(commands::stats::Arguments),
     Fsck(commands::fsck::Arguments),
+    Dump(commands::dump::Arguments),
+    Load(commands::load::Arguments),
     Bench(commands::bench::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),

@@ -71,6 +71,8 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Info(arguments) => commands::info::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),
         Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
+        Command::Dump(arguments) => commands::dump::run(arguments, &output),
+        Command::Load(arguments) => commands::load::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments, &output),

@@ -69,6 +69,38 @@ impl FileSystem {
         }
     }
 
+    /// Has the server hold this moment of the whole volume under `number`, chosen at random, for [`Self::read_moment`].
+    pub async fn take_moment(&self, number: u64) -> Result<()> {
+        match self.core.ask_shard(ShardId(0), Call::TakeMoment { number }).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected("TakeMoment", &other)),
+        }
+    }
+
+    /// Rows of `shard` at the moment `number`, as they are stored: those with keys in `from..end`, at most about
+    /// `bytes_max` of them; none when there are no more.
+    pub async fn read_moment(
+        &self,
+        number: u64,
+        shard: ShardId,
+        from: Vec<u8>,
+        end: Vec<u8>,
+        bytes_max: u32,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.check_shard(shard)?;
+        match self.core.ask_shard(shard, Call::ReadMoment { number, from, end, bytes_max }).await? {
+            Reply::Rows(rows) => Ok(rows),
+            other => Err(unexpected("ReadMoment", &other)),
+        }
+    }
+
+    pub async fn forget_moment(&self, number: u64) -> Result<()> {
+        match self.core.ask_shard(ShardId(0), Call::ForgetMoment { number }).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected("ForgetMoment", &other)),
+        }
+    }
+
     /// One round trip to the owner of `shard` with `payload`: measures the transport.
     pub async fn ping(&self, shard: ShardId, payload: &[u8]) -> Result<()> {
         self.check_shard(shard)?;

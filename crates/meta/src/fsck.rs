@@ -23,6 +23,7 @@ mod fix;
 mod repair;
 mod rows;
 
+pub(crate) use repair::{Missing, repair_locked};
 pub use repair::{Repaired, repair};
 
 use crate::snapshot::Unreadable;

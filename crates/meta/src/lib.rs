@@ -3,6 +3,7 @@
 //! Data flows one way: [`server`] receives, [`shards`] fetches what a verb must see, [`namespace`] decides, [`shards`]
 //! commits, [`server`] replies. [`tables`] says what is stored.
 
+pub mod dump;
 pub mod format;
 pub mod fsck;
 pub mod namespace;

@@ -215,6 +215,21 @@ pub enum Call {
     Ping {
         payload: Vec<u8>,
     },
+    /// Holds this moment of all shards of the server under a number that the client chose at random; to any shard.
+    TakeMoment {
+        number: u64,
+    },
+    /// Rows of the shard at a moment that was taken, as they are stored: those with keys in `from..end`, about
+    /// `bytes_max` of them. Refused with ESTALE where the moment is no longer held.
+    ReadMoment {
+        number: u64,
+        from: Vec<u8>,
+        end: Vec<u8>,
+        bytes_max: u32,
+    },
+    ForgetMoment {
+        number: u64,
+    },
 }
 
 /// Where a file's bytes are.
@@ -317,6 +332,8 @@ pub enum Reply {
     Pong {
         payload: Vec<u8>,
     },
+    /// To `ReadMoment`: keys and rows in order; none when there are no more.
+    Rows(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 /// Why a call did not do what it says.

@@ -2,9 +2,11 @@
 
 pub mod bench;
 pub mod completions;
+pub mod dump;
 pub mod format;
 pub mod fsck;
 pub mod info;
+pub mod load;
 pub mod man;
 pub mod mount;
 pub mod mount_helper;

@@ -56,19 +56,43 @@ impl From<Unreadable> for FsckError {
 pub fn repair(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
     let settings: VolumeSettings = volume.read_settings()?;
     let _lock = volume.lock()?;
-    let (mut report, mut census) = check_locked(volume, &settings, progress)?;
+    repair_locked(volume, &settings, Missing::SetApart, progress)
+}
+
+/// What becomes of files whose content is not in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    SetApart,
+    /// It may be brought yet.
+    Leave,
+}
+
+/// Repairs a volume whose lock the caller holds.
+pub(crate) fn repair_locked(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    missing: Missing,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Repaired, FsckError> {
+    let (mut report, mut census) = check_locked(volume, settings, progress)?;
     let mut repaired = Repaired { before: report.clone(), ..Repaired::default() };
     let mut last: Option<(Stage, Vec<Fix>)> = None;
     for _ in 0..ROUNDS_MAX {
+        if missing == Missing::Leave
+            && let Some(fixes) = report.fixes.get_mut(&Stage::Data)
+        {
+            fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
+        }
+        report.fixes.retain(|_, fixes| !fixes.is_empty());
         let Some(round) = report.fixes.pop_first() else { break };
         if last.as_ref() == Some(&round) {
             tracing::warn!(stage = ?round.0, fixes = round.1.len(), "what was repaired is found again: it is left");
             break;
         }
         progress(Progress::Repairing { fixes: round.1.len() });
-        carry_out(volume, &settings, census, &round.1, &mut repaired)?;
+        carry_out(volume, settings, census, &round.1, &mut repaired)?;
         last = Some(round);
-        (report, census) = check_locked(volume, &settings, progress)?;
+        (report, census) = check_locked(volume, settings, progress)?;
     }
     repaired.after = report;
     Ok(repaired)

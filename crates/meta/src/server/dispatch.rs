@@ -5,6 +5,7 @@ mod backing;
 mod case;
 mod directories;
 mod files;
+mod moments;
 mod names;
 mod retries;
 mod translate;
@@ -141,6 +142,9 @@ fn changes(call: &Call) -> bool {
         | Call::Sync
         | Call::Release
         | Call::ShardStatus
+        | Call::TakeMoment { .. }
+        | Call::ReadMoment { .. }
+        | Call::ForgetMoment { .. }
         | Call::Ping { .. } => false,
     }
 }
@@ -194,6 +198,9 @@ impl Case<'_> {
             Call::Release => Ok(Reply::Done.into()),
             Call::ShardStatus => Ok(Reply::ShardStatus(self.status()).into()),
             Call::Ping { payload } => Ok(Reply::Pong { payload }.into()),
+            Call::TakeMoment { number } => self.take_moment(number).await,
+            Call::ReadMoment { number, from, end, bytes_max } => self.read_moment(number, from, end, bytes_max).await,
+            Call::ForgetMoment { number } => self.forget_moment(number),
         }
     }
 }

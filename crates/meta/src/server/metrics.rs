@@ -38,7 +38,8 @@ call_kinds! {
     SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
     UnsettleSize = "unsettle_size", SettleSize = "settle_size", ReadLink = "read_link", GetXattr = "get_xattr",
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
-    Release = "release", ShardStatus = "shard_status", Ping = "ping",
+    Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeMoment = "take_moment", ReadMoment = "read_moment",
+    ForgetMoment = "forget_moment",
 }
 
 /// The handles of one call kind, made once: looking them up by name costs more than many a call.

@@ -83,6 +83,11 @@ impl Worker {
         self.shards.borrow().get(&shard).cloned()
     }
 
+    /// Of all tables of the server.
+    pub fn moments(&self) -> Arc<crate::shards::table::Moments> {
+        self.tables.table.cache.moments()
+    }
+
     /// Whether the shard is this worker's, open or not.
     pub fn owns(&self, shard: ShardId) -> bool {
         shard.0 < self.shared.settings.shards.get() && self.shared.owner(shard) == self.index
@@ -349,6 +354,7 @@ async fn end_sessions(worker: Rc<Worker>) {
             () = &mut stopping => return,
             () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
         }
+        worker.moments().forget_idle();
         for session in worker.shared.sessions.take_ended() {
             let closed: Arc<[InodeId]> = worker.shared.open_files.end_session(session).into();
             tracing::info!(

@@ -9,12 +9,14 @@ mod collection;
 mod compaction;
 mod cursor;
 mod error;
+mod moment;
 mod reader;
 mod settings;
 mod upkeep;
 
 pub use cursor::Cursor;
 pub use error::TableError;
+pub use moment::Moments;
 pub use reader::TableReader;
 pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
@@ -39,6 +41,7 @@ pub struct Table {
     epoch: Epoch,
     sync_interval: Duration,
     upkeep: upkeep::Upkeep,
+    moments: Arc<Moments>,
 }
 
 impl Table {
@@ -57,7 +60,9 @@ impl Table {
             Err(join) => return Err(TableError::internal(shard, format!("opening it was interrupted: {join}"))),
         };
         let upkeep = upkeep::Upkeep::start(&config, db.clone(), log.clone());
-        Ok(Table { shard, db, log, epoch, sync_interval, upkeep })
+        let moments = config.cache.moments();
+        moments.add(shard, epoch, db.clone());
+        Ok(Table { shard, db, log, epoch, sync_interval, upkeep, moments })
     }
 
     /// Counts the ownerships of this shard; this is the current one.
@@ -87,7 +92,10 @@ impl Table {
         if batch.rows.is_empty() {
             return Ok(());
         }
-        let written = self.db.write_with_options(batch.rows, &WriteOptions::default()).await;
+        let written = {
+            let _gate = self.moments.writing().await;
+            self.db.write_with_options(batch.rows, &WriteOptions::default()).await
+        };
         written.map_err(|error| self.failed("write to", error))?;
         if self.sync_interval.is_zero() {
             self.sync().await?;
@@ -128,6 +136,12 @@ impl Table {
 
     fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {
         TableError::new(self.shard, action, error, self.log.failure())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.moments.remove(self.shard, self.epoch);
     }
 }
 

@@ -1,6 +1,7 @@
 //! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
 use super::compaction::TABLES_MIN;
+use super::moment::Moments;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
 use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions, GarbageCollectorOptions, Settings,
@@ -65,11 +66,12 @@ pub struct TableConfig {
 }
 
 /// The memory that all tables of a process share: blocks, indexes and filters, decoded, up to a number of bytes in
-/// all, and the count of what their memtables hold.
+/// all, the count of what their memtables hold, and moments of all of them together.
 #[derive(Clone)]
 pub struct TableCache {
     shared: Arc<MokaCache>,
     memtables: Arc<MemtableBudget>,
+    moments: Arc<Moments>,
 }
 
 impl TableCache {
@@ -78,7 +80,13 @@ impl TableCache {
         TableCache {
             shared: Arc::new(MokaCache::new_with_opts(options)),
             memtables: Arc::new(MemtableBudget::new(MEMTABLES_BYTES_MAX)),
+            moments: Arc::default(),
         }
+    }
+
+    /// Snapshots of all tables that were opened with this cache.
+    pub fn moments(&self) -> Arc<Moments> {
+        self.moments.clone()
     }
 
     pub(super) fn shared(&self) -> Arc<dyn DbCache> {

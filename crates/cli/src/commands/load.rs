@@ -1,0 +1,119 @@
+//! `varve load FILE STORE`: a volume from a dump.
+
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use varve_meta::dump::{self, Data, LoadError, Loaded};
+use varve_meta::fsck::FindingKind;
+use varve_world::store_url::StoreUrl;
+use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
+
+/// Make a volume from a dump
+///
+/// The volume exists when all of it is loaded and was checked; a load that is cut short leaves none. It has the dump's
+/// settings, shards and inode ids, so that the dumped volume's `data` directory is its own: bring it with --data, put it
+/// into STORE before the load (with --force), or later.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// File that `varve dump` wrote; - for stdin
+    file: PathBuf,
+    /// Where the volume shall be: a directory, or a file:// URL of one
+    store: StoreUrl,
+    /// Copy the content of large files from this `data` directory; a file that is not there is left out
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Accept a directory that is not empty: other files stay, and a `data` directory is the volume's
+    #[arg(long, short)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    store: PathBuf,
+    rows: u64,
+    names: u64,
+    files_copied: u64,
+    files_left_out: u64,
+    /// Large files whose content is not in the store.
+    files_without_content: u64,
+    /// What the check of the loaded volume put right.
+    repairs: Vec<String>,
+    sound: bool,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let store = std::path::absolute(arguments.store.directory())
+        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let failed = || Problem::new(format!("cannot load {} into {}", arguments.file.display(), store.display()));
+    let mut input: Box<dyn Read> = match arguments.file.as_os_str() == "-" {
+        true => Box::new(io::stdin().lock()),
+        false => Box::new(File::open(&arguments.file).map_err(|error| failed().caused_by(&error))?),
+    };
+    let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+    bar.set_style(style);
+    let over = if arguments.force { FormatOver::OtherFiles } else { FormatOver::Nothing };
+    let data = arguments.data.as_deref().map_or(Data::InPlace, Data::CopiedFrom);
+    let loaded = dump::load(&mut *input, &VolumeDir::new(&store), over, data, &mut |progress| {
+        bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
+    });
+    bar.finish_and_clear();
+    let loaded = loaded.map_err(|error| {
+        let problem = failed().caused_by(&error);
+        match &error {
+            LoadError::Format(FormatError::NotEmpty { .. }) => {
+                problem.next("To put the volume beside what is there, add --force.")
+            }
+            LoadError::Format(FormatError::VolumeExists { .. }) => {
+                problem.next("Load into another directory, or remove that volume first.")
+            }
+            _ => problem.next("There is no volume; begin again with an empty directory, or add --force."),
+        }
+    })?;
+    let report = report(store, loaded);
+    let exit = if report.sound { Exit::Done } else { Exit::Degraded };
+    output.result("load", &report, text)?;
+    Ok(exit)
+}
+
+fn report(store: PathBuf, loaded: Loaded) -> Report {
+    let Loaded { rows, entries, files_copied, files_left_out, repaired } = loaded;
+    let missing = repaired.after.totals.get(&FindingKind::MissingBackingFile).copied().unwrap_or(0);
+    Report {
+        store,
+        rows,
+        names: entries,
+        files_copied,
+        files_left_out,
+        files_without_content: missing,
+        sound: repaired.after.is_sound(),
+        repairs: repaired.repairs,
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = columns(&[
+        ("store", report.store.display().to_string()),
+        ("names", report.names.to_string()),
+        ("rows", report.rows.to_string()),
+        ("large files copied", report.files_copied.to_string()),
+    ]);
+    report.repairs.iter().for_each(|repair| text += &format!("put right: {repair}\n"));
+    if report.files_left_out > 0 {
+        text += &format!("{} files were left out: their content was removed after the dump\n", report.files_left_out);
+    }
+    if report.files_without_content > 0 {
+        let data = report.store.join("data");
+        text += &format!(
+            "{} files have no content: copy the dumped volume's data directory to {}, then run varve fsck\n",
+            report.files_without_content,
+            data.display()
+        );
+    }
+    text
+}

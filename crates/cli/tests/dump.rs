@@ -1,0 +1,113 @@
+//! A dump taken while the volume is worked on is one moment of it, and loads to a sound volume.
+
+mod common;
+
+use common::{LONG, Volume, must, run, scratch, varve};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const WORKERS: usize = 3;
+const DUMPS: usize = 3;
+
+/// Small directories that split, small and large files, names that move between directories and hard links.
+fn work(root: &Path, worker: usize, stop: &AtomicBool) {
+    let directories: Vec<PathBuf> = (0..4).map(|number| root.join(format!("w{worker}-d{number}"))).collect();
+    directories.iter().for_each(|directory| fs::create_dir(directory).expect("a directory"));
+    let mut number = 0;
+    while !stop.load(Relaxed) {
+        let here = &directories[number % 4];
+        let there = &directories[(number + 1) % 4];
+        let path = here.join(format!("f{number}"));
+        fs::write(&path, vec![b'x'; if number % 7 == 0 { 9000 } else { 100 }]).expect("a file");
+        match number % 5 {
+            0 => fs::rename(&path, there.join(format!("r{number}"))).expect("a rename"),
+            1 => fs::hard_link(&path, there.join(format!("l{number}"))).expect("a link"),
+            2 => fs::remove_file(&path).expect("its removal"),
+            3 => {
+                let made = here.join(format!("s{number}"));
+                fs::create_dir(&made).expect("a directory");
+                fs::rename(&made, there.join(format!("s{number}"))).expect("its rename");
+            }
+            _ => {}
+        }
+        number += 1;
+    }
+}
+
+/// Loads `dump` beside it and expects the volume to have nothing to say against itself.
+fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
+    must(varve().arg("load").arg(dump).arg(store).arg("--data").arg(data));
+    let checked = must(varve().arg("fsck").arg("--json").arg(store)).json();
+    assert_eq!(checked["findings"].as_array().map(Vec::len), Some(0), "{checked:#}");
+    checked
+}
+
+#[test]
+fn a_dump_under_load_restores_to_a_sound_volume() {
+    let volume = Volume::format(&["--shards", "8", "--split-threshold", "32", "--inline-limit", "4KiB"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    fs::create_dir(root.join("kept")).expect("a directory");
+    for number in 0..100 {
+        fs::write(root.join(format!("kept/{number}")), format!("content {number}")).expect("a file");
+    }
+    let stop = AtomicBool::new(false);
+    let dumps: Vec<PathBuf> = (0..DUMPS).map(|number| volume.beside(&format!("dump{number}"))).collect();
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (root, stop) = (&root, &stop);
+            scope.spawn(move || work(root, worker, stop));
+        }
+        for dump in &dumps {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            must(varve().arg("dump").arg(volume.store()).arg("-o").arg(dump));
+        }
+        stop.store(true, Relaxed);
+    });
+    for (number, dump) in dumps.iter().enumerate() {
+        let store = volume.beside(&format!("loaded{number}"));
+        let checked = load(dump, &store, &volume.store().join("data"));
+        assert!(checked["counts"]["entries"].as_u64() > Some(100), "{checked:#}");
+    }
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+#[test]
+fn a_dump_at_rest_is_the_volume_again() {
+    let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
+    {
+        let mount = volume.mount(&[]);
+        let root = volume.mount_point();
+        fs::create_dir(root.join("directory")).expect("a directory");
+        fs::write(root.join("directory/small"), "small").expect("a file");
+        fs::write(root.join("large"), vec![7; 100_000]).expect("a file");
+        fs::hard_link(root.join("large"), root.join("directory/twice")).expect("a link");
+        mount.unmount();
+    }
+    let dump = volume.beside("dump");
+    let counts = |store: &Path| must(varve().arg("fsck").arg("--json").arg(store)).json()["counts"].clone();
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
+    let store = volume.beside("loaded");
+    load(&dump, &store, &volume.store().join("data"));
+    let (before, after) = (counts(&volume.store()), counts(&store));
+    for what in ["directories", "entries", "inodes", "files_inline", "files_backing", "bytes_backing"] {
+        assert_eq!(before[what], after[what], "{what}");
+    }
+    let refused = run(varve().arg("load").arg(&dump).arg(&store), LONG);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("holds a Varve volume already"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_is_no_dump_is_refused() {
+    let directory = scratch();
+    let file = directory.path().join("file");
+    fs::write(&file, "no dump at all").expect("a file");
+    let refused = run(varve().arg("load").arg(&file).arg(directory.path().join("store")), LONG);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("no dump of a Varve volume"), "{}", refused.stderr);
+}

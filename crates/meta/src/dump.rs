@@ -1,0 +1,114 @@
+//! The metadata of a volume as one stream of bytes, and back (`formats/dump.md`).
+//!
+//! [`dump`] writes the rows of a snapshot as it reads them; [`load`] makes a volume of them. Neither keeps more in memory
+//! than what was under way when the snapshot was made, and of each shard the ids of its orphans; the check that ends a
+//! load keeps what a check keeps.
+
+mod load;
+mod record;
+
+pub use load::{Data, LoadError, Loaded, load};
+pub use record::{DumpError, VERSION};
+
+use crate::snapshot::at_rest::{self, AtRest};
+use crate::snapshot::{Found, Snapshot, Source};
+use crate::tables::{Key, Kind, Row, codec};
+use record::{Counts, Record, RecordWriter};
+use std::collections::HashSet;
+use std::io::Write;
+use varve_types::{InodeId, ShardId, VolumeSettings};
+use varve_world::volume_dir::VolumeDir;
+
+/// What is dumped of each shard, in this order. Intents and decisions are seen through, answers for retries are of no use
+/// later, and orphans end with the server that holds them open.
+const KINDS: [Kind; 6] = [Kind::Counter, Kind::Partition, Kind::Directory, Kind::Inode, Kind::Xattr, Kind::Entry];
+
+/// What was dumped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dumped {
+    pub rows: u64,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// How far a dump or load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub shard: ShardId,
+    pub rows: u64,
+}
+
+/// Dumps a volume that nobody serves; writes nothing to it. Must not be called on an asynchronous runtime's thread.
+pub fn dump_at_rest(
+    volume: &VolumeDir,
+    output: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Dumped, DumpError> {
+    let settings = volume.read_settings()?;
+    let _lock = volume.lock()?;
+    let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
+    let runtime = at_rest::runtime().map_err(threads)?;
+    let store = at_rest::store_for_reading(volume);
+    let config = at_rest::table_config(volume, &settings, store, runtime.handle().clone());
+    runtime.block_on(async {
+        let mut tables = AtRest::open(&config, settings.shards).await.map_err(|mut all| all.remove(0))?;
+        let dumped = dump(&mut tables, &settings, output, progress).await;
+        tables.close().await?;
+        dumped
+    })
+}
+
+/// Dumps what `source` holds of the volume with these settings.
+pub async fn dump(
+    source: &mut dyn Source,
+    settings: &VolumeSettings,
+    output: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Dumped, DumpError> {
+    let mut writer = RecordWriter::begin(output)?;
+    writer.write(&Record::Volume(settings.clone()))?;
+    let mut snapshot = Snapshot::begin(source).await?;
+    let mut counts = Counts::default();
+    for shard in settings.shards.all() {
+        progress(Progress { shard, rows: counts.rows });
+        dump_shard(&mut snapshot, shard, &mut writer, &mut counts).await?;
+    }
+    writer.write(&Record::End(counts))?;
+    let bytes = writer.finish()?;
+    Ok(Dumped { rows: counts.rows, entries: counts.entries, bytes })
+}
+
+async fn dump_shard(
+    snapshot: &mut Snapshot<'_>,
+    shard: ShardId,
+    writer: &mut RecordWriter<'_>,
+    counts: &mut Counts,
+) -> Result<(), DumpError> {
+    let mut orphans: HashSet<InodeId> = HashSet::new();
+    let mut rows = snapshot.rows(shard, Kind::Orphan).await?;
+    while let Some(found) = rows.next().await? {
+        if let Found::Row(Key::Orphan(inode), _) = found {
+            orphans.insert(inode);
+        }
+    }
+    for kind in KINDS {
+        let mut rows = snapshot.rows(shard, kind).await?;
+        while let Some(found) = rows.next().await? {
+            let (key, row) = match found {
+                Found::Row(key, row) => (key, row),
+                Found::Damaged { error, .. } => return Err(DumpError::Damaged { shard, reason: error.to_string() }),
+            };
+            if matches!(&key, Key::Inode(inode) | Key::Xattr(inode, _) if orphans.contains(inode)) {
+                continue;
+            }
+            counts.rows += 1;
+            counts.entries += u64::from(matches!(row, Row::Entry(_)));
+            let (key, row) = (codec::encode_key(&key), codec::encode_row(&row));
+            writer.write(&Record::Row { shard, key, row })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! A volume from a dump.
+
+use super::Progress;
+use super::record::{Counts, DumpError, Record, RecordReader};
+use crate::fsck::{self, FsckError, Missing, Repaired};
+use crate::shards::{Table, TableBatch, TableConfig, TableError};
+use crate::snapshot::at_rest;
+use crate::tables::{Content, EntryBody, Kind, NodeRow, Row, codec};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use varve_types::{InodeId, ShardId, VolumeSettings};
+use varve_world::disk;
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
+
+/// Rows written at once.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// Where the content of large files comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// It is in the store's `data` already, or is brought later.
+    InPlace,
+    /// Copied from a `data` directory. A file whose content is not there was removed after the dump, and is left out.
+    CopiedFrom(&'a Path),
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    pub rows: u64,
+    pub entries: u64,
+    pub files_copied: u64,
+    /// Files that were left out, for their content was gone.
+    pub files_left_out: u64,
+    /// What the check at the end put right, and what it left.
+    pub repaired: Repaired,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error("the loaded volume cannot be checked: {0}")]
+    Check(#[from] FsckError),
+    #[error("cannot copy the content {}: {source}", path.display())]
+    Copy { path: PathBuf, source: io::Error },
+}
+
+/// Makes `volume` from the dump that `input` is. The volume exists once everything is in it and was checked: a load that
+/// ends before leaves none. Must not be called on an asynchronous runtime's thread.
+pub fn load(
+    input: &mut dyn Read,
+    volume: &VolumeDir,
+    over: FormatOver,
+    data: Data<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Loaded, LoadError> {
+    let mut reader = RecordReader::begin(input)?;
+    let Record::Volume(settings) = reader.read()? else {
+        return Err(reader.broken("it does not begin with the volume's settings").into());
+    };
+    let mut loaded = Loaded::default();
+    let mut failure = None;
+    let filled = volume.format_with(&settings, over, || {
+        let filled = fill(&mut reader, volume, &settings, data, &mut loaded, progress);
+        // What went wrong is said in its own words.
+        filled.map_err(|error| {
+            failure = Some(error);
+            io::Error::other("the dump could not be loaded")
+        })
+    });
+    match (filled, failure) {
+        (_, Some(error)) => Err(error),
+        (filled, None) => Ok(filled.map(|()| loaded)?),
+    }
+}
+
+fn fill(
+    reader: &mut RecordReader<'_>,
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    data: Data<'_>,
+    loaded: &mut Loaded,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), LoadError> {
+    let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
+    let runtime = at_rest::runtime().map_err(threads)?;
+    let store = PosixStore::open(volume.shards())
+        .map_err(|source| DumpError::Io { doing: format!("cannot use {}", volume.shards().display()), source })?;
+    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    runtime.block_on(async {
+        let mut writer = Writer { config: &config, open: None, batch: TableBatch::default(), bytes: 0 };
+        let counts = loop {
+            match reader.read()? {
+                Record::Row { shard, key, row } => {
+                    if writer.is_new(shard) {
+                        progress(Progress { shard, rows: loaded.rows });
+                    }
+                    if shard.0 >= settings.shards.get() {
+                        return Err(reader.broken(format!("a row of shard {shard}, which is none")).into());
+                    }
+                    loaded.rows += 1;
+                    let decoded = codec::decode(&key, &row).map_err(|error| reader.broken(error.to_string()))?;
+                    loaded.entries += u64::from(decoded.0.kind() == Kind::Entry);
+                    if bring_data(volume, &decoded.1, &decoded.0, data, loaded)? {
+                        writer.put(shard, key, row).await?;
+                    }
+                }
+                Record::End(counts) => break counts,
+                Record::Volume(_) => return Err(reader.broken("settings in the middle").into()),
+            }
+        };
+        if counts != (Counts { rows: loaded.rows, entries: loaded.entries }) {
+            return Err(reader
+                .broken(format!("it says that it has {} rows, and has {}", counts.rows, loaded.rows))
+                .into());
+        }
+        writer.close().await?;
+        Ok::<(), LoadError>(())
+    })?;
+    drop(runtime);
+    let missing = match data {
+        Data::InPlace => Missing::Leave,
+        Data::CopiedFrom(_) => Missing::SetApart,
+    };
+    loaded.repaired = fsck::repair_locked(volume, settings, missing, &mut |_| {})?;
+    Ok(())
+}
+
+/// Copies the content of a large file. `false`: it is gone, and so is the file.
+fn bring_data(
+    volume: &VolumeDir,
+    row: &Row,
+    key: &crate::tables::Key,
+    data: Data<'_>,
+    loaded: &mut Loaded,
+) -> Result<bool, LoadError> {
+    let Data::CopiedFrom(directory) = data else { return Ok(true) };
+    let Some(inode) = with_backing(key, row) else { return Ok(true) };
+    let to = volume.backing_file(inode);
+    let Some(from) = to.strip_prefix(volume.data()).ok().map(|path| directory.join(path)) else { return Ok(true) };
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| LoadError::Copy { path, source }
+    };
+    match std::fs::copy(&from, &to) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
+            loaded.files_left_out += 1;
+            return Ok(false);
+        }
+        Err(error) => return Err(failed(&from)(error)),
+    }
+    File::open(&to).and_then(|file| file.sync_all()).map_err(failed(&to))?;
+    disk::sync_directory(disk::parent(&to)).map_err(failed(&to))?;
+    loaded.files_copied += 1;
+    Ok(true)
+}
+
+fn with_backing(key: &crate::tables::Key, row: &Row) -> Option<InodeId> {
+    let backing = |node: &NodeRow| matches!(node.content, Content::Backing(_));
+    match (key, row) {
+        (crate::tables::Key::Inode(inode), Row::Inode(node)) if backing(node) => Some(*inode),
+        (_, Row::Entry(entry)) => match &entry.body {
+            EntryBody::Node(node) if backing(node) => Some(entry.inode),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Writes rows, which come shard by shard.
+struct Writer<'a> {
+    config: &'a TableConfig,
+    open: Option<(ShardId, Table)>,
+    batch: TableBatch,
+    bytes: usize,
+}
+
+impl Writer<'_> {
+    fn is_new(&self, shard: ShardId) -> bool {
+        self.open.as_ref().is_none_or(|(open, _)| *open != shard)
+    }
+
+    async fn put(&mut self, shard: ShardId, key: Vec<u8>, row: Vec<u8>) -> Result<(), TableError> {
+        if self.is_new(shard) {
+            self.close().await?;
+            let table = Table::open(TableConfig { shard, ..self.config.clone() }).await?;
+            self.open = Some((shard, table));
+        }
+        self.bytes += key.len() + row.len();
+        self.batch.put(key, row);
+        if self.bytes >= BATCH_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), TableError> {
+        self.bytes = 0;
+        match &self.open {
+            Some((_, table)) => table.write(std::mem::take(&mut self.batch)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), TableError> {
+        self.flush().await?;
+        match self.open.take() {
+            Some((_, table)) => table.close().await,
+            None => Ok(()),
+        }
+    }
+}

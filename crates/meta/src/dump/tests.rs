@@ -1,0 +1,153 @@
+use super::*;
+use crate::fsck;
+use crate::shards::{Table, TableBatch, TableConfig};
+use crate::tables::{Content, EntryBody, EntryRow, NodeRow, OrphanRow};
+use bytes::Bytes;
+use std::time::Duration;
+use varve_types::{Attributes, FileKind, LayoutGeneration, Mode, Name, ShardCount, Timestamp, VolumeId};
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::FormatOver;
+
+fn settings() -> VolumeSettings {
+    VolumeSettings {
+        id: VolumeId([3; 16]),
+        name: "test".into(),
+        shards: ShardCount::new(2).unwrap(),
+        split_threshold: 64,
+        inline_limit: 1024,
+        sync_interval: Duration::from_secs(5),
+        owner_uid: 0,
+    }
+}
+
+fn node(content: Content, size: u64) -> NodeRow {
+    let at = Timestamp::default();
+    let attributes = Attributes {
+        kind: FileKind::Regular,
+        mode: Mode(0o600),
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        size,
+        rdev: 0,
+        atime: at,
+        mtime: at,
+        ctime: at,
+        btime: at,
+    };
+    NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() }
+}
+
+/// A volume with a small file, a large one, and one that was unlinked while open.
+fn volume(directory: &std::path::Path) -> VolumeDir {
+    let volume = VolumeDir::new(directory);
+    crate::format::format(&volume, &settings(), FormatOver::Nothing).unwrap();
+    let entry = |name: &str, inode, node| {
+        let key = Key::Entry(InodeId::ROOT, Name::new(name.as_bytes()).unwrap());
+        (key, Row::Entry(EntryRow { inode: InodeId(inode), body: EntryBody::Node(node) }))
+    };
+    let large = Content::Backing(crate::tables::BackingSize::Settled);
+    let rows = [
+        (Key::Counter, Row::Counter(crate::tables::CounterRow { inodes_end: 100 })),
+        entry("small", 2, node(Content::Inline(Bytes::from_static(b"bytes")), 5)),
+        entry("large", 3, node(large.clone(), 3)),
+        (Key::Inode(InodeId(4)), Row::Inode(node(large, 4))),
+        (Key::Orphan(InodeId(4)), Row::Orphan(OrphanRow { since: Timestamp::default() })),
+    ];
+    let runtime = at_rest::runtime().unwrap();
+    let store = PosixStore::open(volume.shards()).unwrap();
+    let config = at_rest::table_config(&volume, &settings(), store, runtime.handle().clone());
+    runtime.block_on(async {
+        let table = Table::open(TableConfig { shard: ShardId(0), ..config }).await.unwrap();
+        let mut batch = TableBatch::default();
+        rows.iter().for_each(|(key, row)| batch.put(codec::encode_key(key), codec::encode_row(row)));
+        table.write(batch).await.unwrap();
+    });
+    drop(runtime);
+    std::fs::write(volume.backing_file(InodeId(3)), b"abc").unwrap();
+    std::fs::write(volume.backing_file(InodeId(4)), b"open").unwrap();
+    volume
+}
+
+fn dumped(volume: &VolumeDir) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let dumped = dump_at_rest(volume, &mut bytes, &mut |_| {}).unwrap();
+    assert_eq!((dumped.bytes, dumped.entries), (bytes.len() as u64, 2));
+    bytes
+}
+
+#[test]
+fn a_dump_is_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = volume(&directory.path().join("from"));
+    let bytes = dumped(&from);
+    assert_eq!(bytes, dumped(&from), "a dump changes nothing");
+    let to = VolumeDir::new(directory.path().join("to"));
+    let data = from.data();
+    let load = |over| load(&mut bytes.as_slice(), &to, over, Data::CopiedFrom(&data), &mut |_| {});
+    let loaded = load(FormatOver::Nothing).unwrap();
+    assert_eq!((loaded.entries, loaded.files_copied, loaded.files_left_out), (2, 1, 0));
+    assert_eq!(to.read_settings().unwrap(), settings());
+    let report = fsck::check(&to, &mut |_| {}).unwrap();
+    // The root's counts were wrong in the volume that was dumped; a load puts such things right.
+    assert_eq!((report.findings, report.counts.entries), (Vec::new(), 2));
+    assert_eq!(std::fs::read(to.backing_file(InodeId(3))).unwrap(), b"abc");
+    assert!(matches!(load(FormatOver::OtherFiles), Err(LoadError::Format(_))), "a volume is not loaded over");
+}
+
+#[test]
+fn content_can_come_before_or_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = volume(&directory.path().join("from"));
+    let bytes = dumped(&from);
+    let to = VolumeDir::new(directory.path().join("to"));
+    let loaded = load(&mut bytes.as_slice(), &to, FormatOver::Nothing, Data::InPlace, &mut |_| {}).unwrap();
+    assert_eq!(loaded.repaired.after.totals[&fsck::FindingKind::MissingBackingFile], 1);
+    std::fs::copy(from.backing_file(InodeId(3)), to.backing_file(InodeId(3))).unwrap();
+    assert_eq!(fsck::check(&to, &mut |_| {}).unwrap().findings, []);
+
+    let gone = VolumeDir::new(directory.path().join("gone"));
+    std::fs::remove_file(from.backing_file(InodeId(3))).unwrap();
+    let data = Data::CopiedFrom(&from.data());
+    let loaded = load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, data, &mut |_| {}).unwrap();
+    assert_eq!(loaded.files_left_out, 1);
+    assert_eq!(fsck::check(&gone, &mut |_| {}).unwrap().findings, []);
+}
+
+/// Cut anywhere, or one byte changed: said, and no volume is left.
+#[test]
+fn damaged_dumps_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes = dumped(&volume(&directory.path().join("from")));
+    let to = VolumeDir::new(directory.path().join("to"));
+    let refused = |bytes: &[u8]| {
+        let loaded = load(&mut &bytes[..], &to, FormatOver::OtherFiles, Data::InPlace, &mut |_| {});
+        assert!(to.read_settings().is_err());
+        loaded.expect_err("a damaged dump")
+    };
+    for cut in [0, 5, 11, 12, 40, bytes.len() / 2, bytes.len() - 1] {
+        assert!(matches!(refused(&bytes[..cut]), LoadError::Dump(_)), "cut at {cut}");
+    }
+    for place in [13, 20, bytes.len() / 2, bytes.len() - 1] {
+        let mut changed = bytes.clone();
+        changed[place] ^= 0x10;
+        assert!(matches!(refused(&changed), LoadError::Dump(DumpError::Broken { .. })), "changed at {place}");
+    }
+    let mut newer = bytes;
+    newer[8] = 2;
+    assert!(refused(&newer).to_string().contains("use a newer varve"));
+}
+
+/// The bytes that `formats/dump.md` describes.
+#[test]
+fn golden_bytes() {
+    let mut bytes = Vec::new();
+    let mut writer = RecordWriter::begin(&mut bytes).unwrap();
+    writer.write(&Record::Volume(settings())).unwrap();
+    let row = Record::Row { shard: ShardId(1), key: b"C".to_vec(), row: b"\x01\x64".to_vec() };
+    writer.write(&row).unwrap();
+    writer.write(&Record::End(Counts { rows: 1, entries: 0 })).unwrap();
+    writer.finish().unwrap();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, include_str!("golden.hex").trim());
+}

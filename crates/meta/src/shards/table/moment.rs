@@ -1,0 +1,106 @@
+//! All tables of a process at one moment.
+//!
+//! Every write holds the gate open while it goes on; who wants a moment closes it, waits for the writes under way, and
+//! takes a snapshot of each table, which is a matter of microseconds. An answer leaves only when what it rests on has
+//! been written, so what the snapshots hold together is a state that the volume was in: what a crash at that moment would
+//! have left.
+
+use super::{Cursor, SCAN_AHEAD_BYTES, TableError};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use slatedb::config::ScanOptions;
+use slatedb::{Db, DbSnapshot};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{RwLock, RwLockReadGuard};
+use tokio::time::Instant;
+use varve_types::{Epoch, ShardId};
+
+/// A store that hangs a write for longer would hang all others with it; the caller is told to ask again.
+const GATE_WAIT: Duration = Duration::from_secs(2);
+/// A moment that nobody has read for so long is forgotten: it keeps old rows from being compacted away.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// Moments held at once, each for one reader.
+const MOMENTS_MAX: usize = 4;
+
+/// One of a process, shared by its tables.
+#[derive(Default)]
+pub struct Moments {
+    gate: RwLock<()>,
+    tables: Mutex<BTreeMap<ShardId, (Epoch, Db)>>,
+    held: Mutex<BTreeMap<u64, Held>>,
+}
+
+struct Held {
+    snapshots: BTreeMap<ShardId, Arc<DbSnapshot>>,
+    used: Instant,
+}
+
+impl Moments {
+    pub(super) async fn writing(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().await
+    }
+
+    pub(super) fn add(&self, shard: ShardId, epoch: Epoch, db: Db) {
+        self.tables.lock().insert(shard, (epoch, db));
+    }
+
+    /// A table that was opened again since is another one, and stays.
+    pub(super) fn remove(&self, shard: ShardId, epoch: Epoch) {
+        let mut tables = self.tables.lock();
+        if tables.get(&shard).is_some_and(|(of, _)| *of == epoch) {
+            tables.remove(&shard);
+        }
+    }
+
+    /// Holds this moment of all `shards` tables under the name `number`. `None`: not now; some are not open, a write
+    /// takes long, or as many moments as may be are held.
+    pub async fn take(&self, number: u64, shards: u16) -> Option<()> {
+        self.forget_idle();
+        if self.held.lock().len() >= MOMENTS_MAX {
+            return None;
+        }
+        let closed = tokio::time::timeout(GATE_WAIT, self.gate.write()).await.ok()?;
+        let tables = self.tables.lock();
+        let taken: Result<BTreeMap<_, _>, _> =
+            tables.iter().map(|(shard, (_, db))| db.snapshot().map(|snapshot| (*shard, snapshot))).collect();
+        drop(tables);
+        drop(closed);
+        let snapshots = taken.ok().filter(|snapshots| snapshots.len() == usize::from(shards))?;
+        self.held.lock().insert(number, Held { snapshots, used: Instant::now() });
+        Some(())
+    }
+
+    /// The rows of `shard` in `from..end` at the moment `number`; `None` if that is not held, or no more.
+    pub async fn scan(
+        &self,
+        number: u64,
+        shard: ShardId,
+        from: Bytes,
+        end: Bytes,
+    ) -> Option<Result<Cursor, TableError>> {
+        self.forget_idle();
+        let snapshot = {
+            let mut held = self.held.lock();
+            let moment = held.get_mut(&number)?;
+            moment.used = Instant::now();
+            moment.snapshots.get(&shard)?.clone()
+        };
+        if from >= end {
+            return Some(Ok(Cursor::empty(shard)));
+        }
+        let options = ScanOptions::default().with_read_ahead_bytes(SCAN_AHEAD_BYTES);
+        let rows = snapshot.scan_with_options(from..end, &options).await;
+        Some(rows.map(|rows| Cursor::new(shard, rows)).map_err(|error| TableError::new(shard, "scan", error, None)))
+    }
+
+    pub fn forget(&self, number: u64) {
+        self.held.lock().remove(&number);
+    }
+
+    /// Also called by the server now and then, for readers that went away.
+    pub fn forget_idle(&self) {
+        self.held.lock().retain(|_, held| held.used.elapsed() < IDLE_MAX);
+    }
+}

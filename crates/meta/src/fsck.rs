@@ -193,6 +193,8 @@ pub struct Report {
     pub totals: BTreeMap<FindingKind, u64>,
     /// A table or log could not be read to its end, so that nothing was compared.
     pub incomplete: bool,
+    /// Of those, the shards of which it is known what is damaged.
+    damaged_shards: Vec<ShardId>,
     /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
     fixes: BTreeMap<Stage, Vec<Fix>>,
 }
@@ -271,6 +273,7 @@ fn check_locked(
     let unreadable = rows::read(volume, settings, &mut census, &mut report, progress)?;
     if !unreadable.is_empty() {
         report.incomplete = true;
+        report.damaged_shards = repair::salvage::inspect(volume, settings, &unreadable, &mut report)?;
         return Ok((report, census));
     }
     directories::compare(&mut census, &mut report);

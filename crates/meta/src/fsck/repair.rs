@@ -11,6 +11,7 @@ mod directories;
 mod files;
 mod partitions;
 mod rows;
+pub(super) mod salvage;
 
 use super::census::Census;
 use super::fix::{Fix, Stage};
@@ -76,6 +77,14 @@ pub(crate) fn repair_locked(
 ) -> Result<Repaired, FsckError> {
     let (mut report, mut census) = check_locked(volume, settings, progress)?;
     let mut repaired = Repaired { before: report.clone(), ..Repaired::default() };
+    // A check that cannot read one shard may not have come to the next damaged one.
+    for _ in settings.shards.all() {
+        if report.damaged_shards.is_empty() {
+            break;
+        }
+        salvage::salvage(volume, settings, &report.damaged_shards, &mut repaired)?;
+        (report, census) = check_locked(volume, settings, progress)?;
+    }
     let mut last: Option<(Stage, Vec<Fix>)> = None;
     for _ in 0..ROUNDS_MAX {
         if missing == Missing::Leave

@@ -23,6 +23,7 @@ pub mod format;
 mod reclaim;
 mod recovery;
 mod replay;
+mod salvage;
 mod scan;
 mod state;
 mod sync;
@@ -34,6 +35,7 @@ pub use failure::LogError;
 pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
 pub use replay::LogReader;
+pub use salvage::{DamagedPlace, read_intact};
 pub use writer::Log;
 
 use format::BODY_BYTES_MAX;

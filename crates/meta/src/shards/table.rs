@@ -11,6 +11,7 @@ mod cursor;
 mod error;
 mod moment;
 mod reader;
+mod salvage;
 mod settings;
 mod upkeep;
 
@@ -18,6 +19,7 @@ pub use cursor::Cursor;
 pub use error::TableError;
 pub use moment::Moments;
 pub use reader::TableReader;
+pub use salvage::Salvage;
 pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
 use super::log::{Log, LogInit};

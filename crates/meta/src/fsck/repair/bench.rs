@@ -13,6 +13,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
 use varve_types::{
@@ -512,6 +513,13 @@ pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Makes a directory that the owner of the volume alone may enter: what is put there is everybody's data.
+pub fn make_private(directory: &Path) -> Result<(), FsckError> {
+    let made = disk::create_directories(directory)
+        .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
+    made.map_err(|source| FsckError::Io { doing: format!("cannot make {}", directory.display()), source })
 }
 
 /// The inode whose names a fix must know.

@@ -1,7 +1,7 @@
 //! Rows by themselves, counters, and changes that were under way.
 
 use super::super::FsckError;
-use super::bench::{Bench, Step};
+use super::bench::{Bench, Step, make_private};
 use crate::snapshot::Snapshot;
 use crate::snapshot::at_rest::AtRest;
 use crate::tables::{CounterRow, Key, Kind, Row, codec};
@@ -55,7 +55,7 @@ impl Bench<'_> {
     /// The bytes go to a file of the store's, for whoever may make sense of them.
     pub fn set_aside(&mut self, shard: ShardId, key: &[u8], row: &[u8]) -> Result<(), FsckError> {
         let directory = self.volume.damaged();
-        disk::create_directories(&directory).map_err(|source| self.io("make", &directory, source))?;
+        make_private(&directory)?;
         let path = directory.join(format!("{:04}-{:016x}.row", shard.0, xxh3_64(key)));
         let length = (key.len() as u32).to_le_bytes();
         let kept = disk::replace(&path, &[&length, key, row].concat());

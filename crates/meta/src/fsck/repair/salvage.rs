@@ -1,0 +1,120 @@
+//! Shards whose tables or logs are damaged: a new table of what is intact takes the old one's place, which is kept.
+
+use super::super::{FindingKind, FsckError, Report};
+use super::Repaired;
+use crate::shards::TableConfig;
+use crate::shards::table::Salvage;
+use crate::snapshot::{Unreadable, at_rest};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::io;
+use std::path::{Path, PathBuf};
+use varve_types::{ShardId, VolumeSettings};
+use varve_world::disk;
+use varve_world::posix_store::PosixStore;
+use varve_world::volume_dir::VolumeDir;
+
+/// Names tried for what is kept: one for each salvage of a shard.
+const KEPT_MAX: u32 = 10_000;
+
+/// Says, for each shard that cannot be read, which file is damaged, and where. Returns the shards of which something is.
+pub fn inspect(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    shards: &[Unreadable],
+    report: &mut Report,
+) -> Result<Vec<ShardId>, FsckError> {
+    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", volume.root())(source))?;
+    let store = at_rest::store_for_reading(volume);
+    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let mut damaged = Vec::new();
+    for Unreadable { shard, .. } in shards {
+        let config = TableConfig { shard: *shard, ..config.clone() };
+        let Ok(salvage) = runtime.block_on(Salvage::read(&config)) else { continue };
+        for place in &salvage.damaged {
+            let kind = match place.path.extension().is_some_and(|extension| extension == "sst") {
+                true => FindingKind::DamagedTable,
+                false => FindingKind::DamagedLog,
+            };
+            let at = format_args!("shard {shard} {}", place.path.display());
+            report.add(kind, at, format_args!("at byte {}: {}", place.offset, place.reason));
+        }
+        if !salvage.damaged.is_empty() {
+            damaged.push(*shard);
+        }
+    }
+    Ok(damaged)
+}
+
+/// Replaces the tables of `shards`. A crash leaves the old one or the new one in its place.
+pub fn salvage(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    shards: &[ShardId],
+    repaired: &mut Repaired,
+) -> Result<(), FsckError> {
+    let scratch = VolumeDir::new(volume.root().join("salvage"));
+    let result = shards.iter().try_for_each(|shard| replace(volume, &scratch, settings, *shard, repaired));
+    if scratch.root().exists() {
+        std::fs::remove_dir_all(scratch.root()).map_err(failed("remove", scratch.root()))?;
+    }
+    result
+}
+
+fn replace(
+    volume: &VolumeDir,
+    scratch: &VolumeDir,
+    settings: &VolumeSettings,
+    shard: ShardId,
+    repaired: &mut Repaired,
+) -> Result<(), FsckError> {
+    let unreadable = |error: crate::shards::TableError| Unreadable::new(shard, error);
+    // What a repair that was killed has left is of no use: it may be half of a table.
+    if scratch.root().exists() {
+        std::fs::remove_dir_all(scratch.root()).map_err(failed("remove", scratch.root()))?;
+    }
+    super::bench::make_private(scratch.root())?;
+    let log = scratch.shard_log(shard);
+    disk::create_directories(&log).map_err(failed("make", &log))?;
+    let runtime = at_rest::runtime().map_err(failed("start threads for", volume.root()))?;
+    let old = TableConfig {
+        shard,
+        ..at_rest::table_config(volume, settings, at_rest::store_for_reading(volume), runtime.handle().clone())
+    };
+    let store = PosixStore::open(scratch.shards()).map_err(failed("use", &scratch.shards()))?;
+    let new = TableConfig { shard, ..at_rest::table_config(scratch, settings, store, runtime.handle().clone()) };
+    let (places, rows) = runtime.block_on(async {
+        let salvage = Salvage::read(&old).await.map_err(unreadable)?;
+        let places = salvage.damaged.len();
+        Ok::<_, FsckError>((places, salvage.write(new).await.map_err(unreadable)?))
+    })?;
+    drop(runtime);
+    let kept = exchange(volume, &scratch.shard(shard), shard)?;
+    repaired.note(format!(
+        "shard {shard}: saved {rows} rows of a table with {places} damaged places, in which acknowledged changes may be \
+         lost; the old table is in {}",
+        kept.display()
+    ));
+    Ok(())
+}
+
+/// The new table and the old one change places by one rename; then the old one is put aside.
+fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBuf, FsckError> {
+    let (old, aside) = (volume.shard(shard), volume.damaged());
+    super::bench::make_private(&aside)?;
+    // Whoever may enter the old table may enter the new one, and nobody else.
+    let permissions = old.metadata().map_err(failed("look at", &old))?.permissions();
+    std::fs::set_permissions(new, permissions).map_err(failed("set the mode of", new))?;
+    let free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
+    let kept = free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| aside.join("full"));
+    let swapped = renameat_with(CWD, new, CWD, &old, RenameFlags::EXCHANGE).map_err(io::Error::from);
+    swapped.map_err(failed("put the new table in the place of", &old))?;
+    disk::sync_directory(&volume.shards()).map_err(failed("fsync", &volume.shards()))?;
+    rustix::fs::rename(new, &kept).map_err(|error| failed("put aside", new)(error.into()))?;
+    disk::sync_directory(&aside).map_err(failed("fsync", &aside))?;
+    Ok(kept)
+}
+
+fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> FsckError + use<> {
+    let doing = format!("cannot {action} {}", path.display());
+    move |source| FsckError::Io { doing, source }
+}

@@ -129,12 +129,7 @@ impl Shard {
         if !self.state.borrow_mut().resident.begin_fetch(key) {
             return self.wait_until(|state| !state.resident.is_fetching(key)).await;
         }
-        let mut read = self.read_table(key).await;
-        if let (Key::Entry(parent, _), Ok(Some(Row::Entry(entry)))) = (key, &read)
-            && let Err(refusal) = self.have_directory_restored(*parent, entry).await
-        {
-            read = Err(refusal);
-        }
+        let read = self.read_table(key).await;
         let mut state = self.state.borrow_mut();
         let result = match read {
             Ok(row) => {

@@ -20,7 +20,6 @@ mod peers;
 mod refusal;
 mod replies;
 mod resident;
-mod restore;
 mod serve_peer;
 mod shard;
 mod split;

@@ -4,7 +4,7 @@
 use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use std::future::Future;
 use std::pin::Pin;
-use varve_types::{Attributes, InodeId, PartitionIndex, PartitionMap, ShardId};
+use varve_types::{InodeId, PartitionIndex, PartitionMap, ShardId};
 
 /// A row of another shard, as it was when it was asked for.
 #[derive(Clone, Debug)]
@@ -25,13 +25,6 @@ pub enum PeerCall {
     /// Rows of an inode that nobody knows yet, or that no name reaches any more: applied in order, appended before
     /// the answer, without a vote.
     Apply(Vec<Change>),
-    /// Directory `inode` has an entry in `parent`: should its rows have been lost with the power, which kept the entry,
-    /// it is an empty directory with these attributes.
-    RestoreDirectory {
-        inode: InodeId,
-        parent: InodeId,
-        attributes: Attributes,
-    },
     /// First phase of a several-shard change: check, write the intent, fsync, lock.
     Prepare(TransactionId, IntentRow),
     /// Second phase: apply the intent or drop it; fsynced before the answer. Done twice it does nothing.

@@ -21,10 +21,6 @@ impl Shard {
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
-            PeerCall::RestoreDirectory { inode, parent, attributes } => {
-                let restored = self.restore_directory(inode, parent, &attributes).await;
-                restored.map_or_else(peer_reply, |()| PeerReply::Done)
-            }
             PeerCall::Prepare(transaction, intent) => self.prepare(transaction, intent).await,
             PeerCall::Resolve { transaction, commit } => self.resolve(transaction, commit).await,
             PeerCall::Outcome(transaction) => self.outcome(transaction).await,

@@ -1,6 +1,6 @@
 //! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
 
-use crate::namespace::{At, GetAttributes, GetXattr, ListXattrs, Open, OpenMode, ReadLink, Verb};
+use crate::namespace::{At, GetAttributes, GetXattr, ListXattrs, Open, OpenMode, ReadLink, ReviveDirectory, Verb};
 use crate::shards::tests::cluster::Cluster;
 use crate::shards::{Address, Makes, Refusal, Run};
 use crate::tables::EntryBody;
@@ -33,9 +33,10 @@ pub async fn take(cluster: &Cluster) -> Picture {
             let path = format!("{path}/{name}");
             let at = match body {
                 EntryBody::Directory(_) => {
-                    // By its name, as clients come to it: the rows behind it may have to be restored.
-                    let found = cluster.lookup(directory, &name.to_string()).await;
-                    assert_eq!(found, Some((inode, true)), "{path}");
+                    // As a client that finds the directory's rows gone with the power.
+                    let revive = ReviveDirectory { parent: directory, name: name.clone() };
+                    let revived = cluster.at_name(directory, &name, Makes::Nothing, &revive).await.unwrap();
+                    assert_eq!(revived.inode, inode, "{path}");
                     directories.push((inode, path));
                     continue;
                 }

@@ -69,7 +69,13 @@ impl Shard {
 
     async fn truncate_in_turn(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
         self.sync().await?;
-        let cut = move |path: PathBuf| File::open_to_write(&path)?.set_len(size);
+        // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
+        // and a file of another size.
+        let cut = move |path: PathBuf| {
+            let file = File::open_to_write(&path)?;
+            file.set_len(size)?;
+            file.sync_all()
+        };
         let cut = self.on_backing_file(at.inode(), cut).await;
         let finished = match &cut {
             Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), size }, &at).await,

@@ -35,6 +35,10 @@ use varve_types::{Epoch, ShardId};
 /// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
 const SCAN_AHEAD_BYTES: usize = 64 * 1024;
 
+/// How long a sync waits for the store: as long as a request waits for its batch. The fsync itself cannot be called back
+/// and goes on.
+const SYNC_MAX: Duration = Duration::from_secs(30);
+
 /// An open table. One writer; reads see every write that has returned.
 pub struct Table {
     shard: ShardId,
@@ -106,9 +110,13 @@ impl Table {
     }
 
     /// Returns when everything written before is fsynced. Callers at the same time share one fsync; if nothing is
-    /// unsynced there is none.
+    /// unsynced there is none. A store that hangs is an error after [`SYNC_MAX`]; whether the rows were fsynced is then
+    /// not known, and the next sync answers it.
     pub async fn sync(&self) -> Result<(), TableError> {
-        self.log.sync().await.map_err(|error| TableError::from_log(self.shard, error))
+        match tokio::time::timeout(SYNC_MAX, self.log.sync()).await {
+            Ok(synced) => synced.map_err(|error| TableError::from_log(self.shard, error)),
+            Err(_) => Err(TableError::hung(self.shard, SYNC_MAX)),
+        }
     }
 
     /// Bytes of log that would be lost with the machine.

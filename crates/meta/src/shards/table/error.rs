@@ -5,6 +5,7 @@ use slatedb::{CloseReason, ErrorKind};
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use varve_types::ShardId;
 use varve_world::posix_store::io_error_within;
 
@@ -57,6 +58,13 @@ impl TableError {
             WalError::DataError(source) => TableError::Damaged { shard, source },
             error => TableError::Internal { shard, action, source: Arc::new(error) },
         }
+    }
+
+    /// The store has not fsynced for so long.
+    pub(super) fn hung(shard: ShardId, waited: Duration) -> TableError {
+        let source =
+            io::Error::new(io::ErrorKind::TimedOut, format!("the store has not fsynced its log for {waited:?}"));
+        TableError::Unavailable { shard, action: "sync", source: Arc::new(source) }
     }
 
     pub(super) fn internal(shard: ShardId, message: String) -> TableError {

@@ -126,14 +126,11 @@ impl Run {
         self
     }
 
-    /// Loses power at points of the last operation but one, or, if there is one alone, of that.
+    /// Loses power at one of so many points.
     fn lose_power(&self, skipped: usize, Every(stride): Every, seeds: u64, tried: &Tried) {
         let points: Vec<_> = (0..=self.history.points())
             .filter(|point| self.history.is_change(*point))
-            // A pair's first points are those of its first operation alone.
-            .filter(|point| {
-                self.operations.len() != 2 || self.operations[1] == Operation::Sync || self.done(*point).answered > 0
-            })
+            .filter(|point| self.is_its_own(*point))
             .collect();
         for point in points.into_iter().skip(skipped).step_by(stride) {
             let chances = (0..seeds).map(|seed| {
@@ -146,6 +143,17 @@ impl Run {
                     self.check(point, fate, &state);
                 }
             }
+        }
+    }
+
+    /// Whether no other run has the point: all begin with the opening of the volume, which is looked at with the first
+    /// operation of all, and a pair's first points are those of its first operation alone.
+    fn is_its_own(&self, point: usize) -> bool {
+        let done = self.done(point);
+        match self.operations[..] {
+            [first, Operation::Sync] => done.begun > 0 || first == Operation::ALL[0],
+            [_, _] => done.answered > 0,
+            _ => true,
         }
     }
 

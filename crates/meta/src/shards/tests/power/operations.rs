@@ -1,14 +1,15 @@
 //! What a client does, on names that every operation knows, so that two of them meet often.
 
 use crate::namespace::{
-    At, ChangeAttributes, Create, Link, NewNode, RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, Unlink,
-    Verb, WriteInline, XattrMode,
+    At, ChangeAttributes, Create, Link, NewNode, NodeContent, Open, OpenMode, Promote, RemoveDirectory, RemoveXattr,
+    Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
 };
 use crate::shards::tests::cluster::{Cluster, name};
 use crate::shards::{Address, Makes, Refusal, Run};
 use bytes::Bytes;
 use std::time::Duration;
 use varve_types::{Credentials, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
+use varve_world::disk;
 
 /// Directories of the root with their homes at the two shards.
 pub const A: &str = "a";
@@ -35,6 +36,9 @@ pub enum Operation {
     SetMode,
     SetModeOfDirectory,
     Truncate,
+    TruncateLarge,
+    ExtendLarge,
+    Promote,
     Write,
     SetXattr,
     RemoveXattr,
@@ -45,7 +49,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Operation; 26] = [
+    pub const ALL: [Operation; 29] = [
         Operation::Create,
         Operation::Symlink,
         Operation::Mkdir,
@@ -65,6 +69,9 @@ impl Operation {
         Operation::SetMode,
         Operation::SetModeOfDirectory,
         Operation::Truncate,
+        Operation::TruncateLarge,
+        Operation::ExtendLarge,
+        Operation::Promote,
         Operation::Write,
         Operation::SetXattr,
         Operation::RemoveXattr,
@@ -82,7 +89,11 @@ impl Operation {
     /// The shards whose logs decide whether it has happened.
     pub fn decided_in(self) -> &'static [ShardId] {
         match self {
-            Operation::Symlink | Operation::Truncate | Operation::RemoveXattr => &[ShardId(1)],
+            Operation::Symlink
+            | Operation::Truncate
+            | Operation::TruncateLarge
+            | Operation::ExtendLarge
+            | Operation::RemoveXattr => &[ShardId(1)],
             Operation::Create
             | Operation::Mkdir
             | Operation::MkdirAcross
@@ -92,6 +103,7 @@ impl Operation {
             | Operation::Rename
             | Operation::SetMode
             | Operation::SetModeOfDirectory
+            | Operation::Promote
             | Operation::Write
             | Operation::SetXattr
             | Operation::Split => &[ShardId(0)],
@@ -149,6 +161,9 @@ impl Operation {
                 let set = SetAttributes { size: Some(3), ..SetAttributes::default() };
                 on_file(cluster, b, "g", |at| ChangeAttributes { at, set: set.clone() }).await?;
             }
+            Operation::TruncateLarge => resize(cluster, b, "large", 5000).await?,
+            Operation::ExtendLarge => resize(cluster, b, "large", 20_000).await?,
+            Operation::Promote => promote(cluster, a, "f", 0).await?,
             Operation::Write => {
                 let write = |at| WriteInline {
                     at,
@@ -193,6 +208,8 @@ pub async fn prepare(cluster: &Cluster) {
     cluster.create(b, "g").await.unwrap();
     cluster.create(a, "l").await.unwrap();
     cluster.create(b, "x").await.unwrap();
+    cluster.create(b, "large").await.unwrap();
+    promote(cluster, b, "large", 10_000).await.unwrap();
     cluster.mkdir(a, "d", ShardId(1)).await;
     link(cluster, (a, "l"), (b, "l")).await.unwrap();
     let write = |at| WriteInline {
@@ -233,6 +250,34 @@ async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("the root is not split");
+}
+
+/// Sets the size of a file that has outgrown its row.
+async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Result<(), Refusal> {
+    let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    on_file(cluster, parent, text, |at| ChangeAttributes { at, set: set.clone() }).await
+}
+
+/// Moves a small file's content to its backing file, followed by so many bytes more, as a client does.
+async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) -> Result<(), Refusal> {
+    let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
+    let open = |at| Open { at, mode: OpenMode::Read, truncate: false };
+    let node = match elsewhere {
+        true => run(cluster, inode.shard(), Address::Inode(inode), &open(At::Inode(inode))).await?,
+        false => {
+            let at = At::Entry { parent, name: name(text), inode };
+            cluster.at_name(parent, &name(text), Makes::Nothing, &open(at)).await?
+        }
+    };
+    let NodeContent::Inline(content) = node.content else { return Ok(()) };
+    let mut content = content.unwrap_or_default().to_vec();
+    content.resize(content.len() + more, b'm');
+    disk::create_directories(&cluster.volume.backing_directory(inode)).unwrap();
+    disk::replace(&cluster.volume.backing_file(inode), &content).unwrap();
+    let (generation, size) = (node.generation, content.len() as u64);
+    on_file(cluster, parent, text, |at| Promote { at, generation, size }).await?;
+    let (generation, mtime) = (LayoutGeneration(generation.0 + 1), node.attributes.mtime);
+    on_file(cluster, parent, text, |at| SettleSize { at, generation, size, mtime }).await
 }
 
 async fn link(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {

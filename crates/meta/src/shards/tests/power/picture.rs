@@ -1,6 +1,8 @@
 //! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
 
-use crate::namespace::{At, GetAttributes, GetXattr, ListXattrs, Open, OpenMode, ReadLink, ReviveDirectory, Verb};
+use crate::namespace::{
+    At, GetAttributes, GetXattr, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory, Verb,
+};
 use crate::shards::tests::cluster::Cluster;
 use crate::shards::{Address, Makes, Refusal, Run};
 use crate::tables::EntryBody;
@@ -88,7 +90,9 @@ async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
         }
         FileKind::Regular => {
             let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
-            format!("{:?}", run(cluster, &at, name, &open).await.unwrap().content)
+            let bytes = bytes_of(cluster, run(cluster, &at, name, &open).await.unwrap());
+            let digest = xxhash_rust::xxh3::xxh3_64(&bytes);
+            format!("content of {} bytes {digest:x}", bytes.len())
         }
         kind => format!("{kind:?}"),
     };
@@ -98,7 +102,27 @@ async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
         xattrs += &format!(", {xattr:?} = {:?}", run(cluster, &at, name, &get).await.unwrap());
     }
     let (kind, mode, nlink, size) = (seen.kind, seen.mode.bits(), seen.nlink, seen.size);
-    format!("{kind:?} {number}, mode {mode:o}, {nlink} links, {size} bytes, {content}{xattrs}")
+    let size = if kind == FileKind::Regular { String::new() } else { format!("{size} bytes, ") };
+    format!("{kind:?} {number}, mode {mode:o}, {nlink} links, {size}{content}{xattrs}")
+}
+
+/// What a reader finds in a file, wherever it is: of a backing file whose size is settled, or is being cut, so many
+/// bytes as the row says.
+fn bytes_of(cluster: &Cluster, node: Node) -> Vec<u8> {
+    let settled = match node.content {
+        NodeContent::Inline(bytes) => {
+            let bytes = bytes.unwrap_or_default();
+            assert_eq!(bytes.len() as u64, node.attributes.size);
+            return bytes.to_vec();
+        }
+        NodeContent::Backing { settled } => settled,
+        NodeContent::None => panic!("a regular file without content"),
+    };
+    let mut bytes = std::fs::read(cluster.volume.backing_file(node.inode)).unwrap();
+    if settled {
+        bytes.resize(node.attributes.size as usize, 0);
+    }
+    bytes
 }
 
 async fn run<V: Verb>(cluster: &Cluster, at: &At, name: Option<&Name>, verb: &V) -> Result<V::Outcome, Refusal> {

@@ -10,11 +10,26 @@ pub fn render(report: &Report) -> String {
     for clients in report.clients() {
         summary(report, clients, &mut text);
     }
+    if !report.ratios.is_empty() {
+        legend(report, &mut text);
+    }
     for warning in &report.warnings {
         line(&mut text, format!("warning: {warning}"));
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// What the columns after the latencies say.
+fn legend(report: &Report, text: &mut String) {
+    line(text, "");
+    line(
+        text,
+        "/ X: the rate over X's. It is the median of what each turn gave, not the quotient of the medians shown.",
+    );
+    if report.ceilings.iter().any(|ceiling| ceiling.name == "request-reply") {
+        line(text, "request-reply, the transport with nothing behind it, is the best of its variants below it.");
+    }
 }
 
 fn line(text: &mut String, line: impl AsRef<str>) {

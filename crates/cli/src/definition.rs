@@ -52,6 +52,8 @@ pub enum Command {
     Dump(commands::dump::Arguments),
     Load(commands::load::Arguments),
     Bench(commands::bench::Arguments),
+    Record(commands::record::Arguments),
+    Detector(commands::detector::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),
 }

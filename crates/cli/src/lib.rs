@@ -74,6 +74,8 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Dump(arguments) => commands::dump::run(arguments, &output),
         Command::Load(arguments) => commands::load::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
+        Command::Record(arguments) => commands::record::run(arguments, &output),
+        Command::Detector(arguments) => commands::detector::run(arguments, &output),
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments, &output),
     }

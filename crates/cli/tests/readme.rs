@@ -29,9 +29,21 @@ fn commands(readme: &str) -> impl Iterator<Item = &str> {
 fn completions_and_manual_pages_are_made_of_the_definition() {
     let definition = varve_cli::definition();
     definition.clone().debug_assert();
-    for command in
-        ["format", "serve", "mount", "umount", "status", "info", "stats", "fsck", "bench", "completions", "man"]
-    {
+    for command in [
+        "format",
+        "serve",
+        "mount",
+        "umount",
+        "status",
+        "info",
+        "stats",
+        "fsck",
+        "bench",
+        "record",
+        "detector",
+        "completions",
+        "man",
+    ] {
         assert!(definition.find_subcommand(command).is_some(), "{command}");
     }
 }

@@ -6,6 +6,7 @@
 //! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
 //! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
+//! - [`simulator`] makes frames as detectors do.
 //! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
 #![allow(
@@ -24,5 +25,6 @@ pub mod hdf5;
 pub mod journal;
 mod length;
 pub mod recover;
+pub mod simulator;
 pub mod structure;
 pub mod writer;

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod detector;
 pub mod dump;
 pub mod format;
 pub mod fsck;
@@ -10,6 +11,7 @@ pub mod load;
 pub mod man;
 pub mod mount;
 pub mod mount_helper;
+pub mod record;
 pub mod serve;
 pub mod stats;
 pub mod status;

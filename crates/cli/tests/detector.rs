@@ -1,0 +1,93 @@
+//! `varve detector simulate` and `varve record recover`, end to end.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn varve(arguments: &[&str], file: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_varve")).args(arguments).arg(file).output().expect("varve runs")
+}
+
+/// The JSON that a command printed.
+fn told(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn h5ls(file: &Path, dataset: &str) -> String {
+    let output = Command::new("h5ls").arg(format!("{}/{dataset}", file.display())).output().expect("h5ls runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_simulated_run_is_one_nexus_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("run.h5");
+    let simulate =
+        ["--json", "detector", "simulate", "--model", "200x100xu16", "--frames", "40", "--drop", "0.2", "--out"];
+    let output = varve(&simulate, &file);
+    assert!(output.status.success(), "{output:?}");
+    let told = told(&output);
+    assert_eq!(told["command"], "detector simulate");
+    let (received, missing) = (told["received"].as_u64().expect("a count"), told["missing"].as_u64().expect("a count"));
+    assert!((20..40).contains(&received) && missing > 0, "{told}");
+    assert_eq!(told["dropped"], 0);
+    assert!(h5ls(&file, "entry/data/data").contains("100, 200"), "{}", h5ls(&file, "entry/data/data"));
+    let again = varve(&simulate, &file);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists; a run never writes over a file"), "{again:?}");
+    let nothing = varve(&["record", "recover"], &file);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("needs no recovery"), "{nothing:?}");
+}
+
+#[test]
+fn a_killed_run_is_recovered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("run.h5");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_varve"))
+        .args(["detector", "simulate", "--model", "100x100xu16", "--rate", "200", "--frames", "100000", "--out"])
+        .arg(&file)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("varve runs");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::fs::metadata(directory.path().join("run.h5.journal")).map_or(0, |journal| journal.len()) < 4000 {
+        assert!(Instant::now() < deadline, "the run writes nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let running = varve(&["record", "recover"], &file);
+    assert!(String::from_utf8_lossy(&running.stderr).contains("still being written"), "{running:?}");
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    let output = varve(&["--json", "record", "recover"], &file);
+    assert!(output.status.success(), "{output:?}");
+    let recovered = told(&output);
+    assert!(recovered["received"].as_u64().expect("a count") > 10, "{recovered}");
+    assert_eq!(recovered["damaged"], 0);
+    assert!(!directory.path().join("run.h5.journal").exists());
+    h5ls(&file, "entry/instrument/detector/data");
+}
+
+#[test]
+fn bad_wishes_are_refused_with_what_would_be_right() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("run.h5");
+    for (flag, value, words) in [
+        ("--model", "pilatus", "use pilatus6m"),
+        ("--filter", "brotli", "use raw, gzip"),
+        ("--drop", "2", "not from 0 to 1"),
+        ("--rate", "0", "must be above 0"),
+        ("--compress-ratio", "1000000", "ask for a ratio from"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));
+        command.args(["detector", "simulate", "--frames", "1", "--out"]).arg(&file);
+        if flag != "--model" {
+            command.args(["--model", "64x64xu16"]);
+        }
+        let output = command.args([flag, value]).output().expect("varve runs");
+        assert_eq!(output.status.code(), Some(2), "{flag}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{flag}: {output:?}");
+        assert!(!file.exists(), "{flag}");
+    }
+}

@@ -1,0 +1,192 @@
+//! A detector that is not there: frames with the statistics of real ones (Poisson background falling off from the beam,
+//! rings, Bragg spots that change from frame to frame, module gaps, bad pixels), fitted so that bitshuffle+LZ4 compresses
+//! them as far as asked. The same seed gives the same frames.
+
+mod chance;
+mod model;
+
+pub use model::{BadModel, Model};
+
+use crate::filters::{Encoder, Filter};
+use crate::hdf5::ElementType;
+use chance::Chance;
+
+/// Each row of a frame is a row of one of so many exposures, chosen anew: no two frames are alike, and a frame costs
+/// little more than its copy.
+const EXPOSURES: u64 = 3;
+/// Pixels for each reflection: a Pilatus 6M's frame of a protein crystal shows some two hundred.
+const PIXELS_PER_SPOT: u64 = 30_000;
+/// Of a million pixels, so many are bad.
+const BAD_PER_MILLION: u64 = 50;
+/// Elements that a fit looks at; enough for the ratio to a few percent.
+const SAMPLE_ELEMENTS: u64 = 1 << 19;
+/// Rows that a sample takes together.
+const STRIP: u64 = 16;
+
+/// No background gives frames of that ratio.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("no frames of this model compress {asked}:1; ask for a ratio from {least:.1} to {most:.1}")]
+pub struct OutOfReach {
+    pub asked: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+pub struct Simulator {
+    model: Model,
+    seed: u64,
+    /// Counts a pixel at the beam.
+    brightness: f64,
+    exposures: Vec<Vec<u8>>,
+}
+
+impl Simulator {
+    /// `ratio`: how far bitshuffle+LZ4 is to compress the frames.
+    ///
+    /// # Errors
+    /// If no brightness gives that ratio.
+    pub fn new(model: Model, ratio: f64, seed: u64) -> Result<Simulator, OutOfReach> {
+        let mut simulator = Simulator { model, seed, brightness: 0.0, exposures: Vec::new() };
+        simulator.brightness = simulator.fit(ratio)?;
+        for exposure in 0..EXPOSURES {
+            let mut chance = simulator.chance(exposure);
+            let rows: Vec<u64> = (0..simulator.model.height).collect();
+            let bytes = simulator.expose(&mut chance, &rows, simulator.brightness);
+            simulator.exposures.push(bytes);
+        }
+        Ok(simulator)
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn chance(&self, what: u64) -> Chance {
+        Chance::new(self.seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Finds the brightness by halving: the brighter, the more noise, the less compression.
+    fn fit(&self, asked: f64) -> Result<f64, OutOfReach> {
+        let strips = (SAMPLE_ELEMENTS / self.model.width / STRIP).clamp(1, self.model.height.div_ceil(STRIP));
+        let rows: Vec<u64> = (0..strips)
+            .flat_map(|strip| {
+                let first = strip * self.model.height / strips;
+                first..(first + STRIP).min(self.model.height)
+            })
+            .collect();
+        let ratio = |exponent: f64| {
+            let bytes = self.expose(&mut self.chance(u64::MAX), &rows, exponent.exp());
+            let mut encoder = Encoder::new(Filter::BSLZ4, self.model.element.size()).expect("LZ4 needs no context");
+            let mut encoded = Vec::new();
+            encoder.encode(&bytes, &mut encoded).expect("a sample is far below LZ4's limit");
+            bytes.len() as f64 / encoded.len() as f64
+        };
+        // From one count in ten thousand pixels to a quarter of what the element holds.
+        let brightest = 2_f64.powi(8 * self.model.element.size().min(3) as i32 - 2);
+        let (mut dark, mut bright) = (1e-4_f64.ln(), brightest.ln());
+        let (most, least) = (ratio(dark), ratio(bright));
+        if !(least..=most).contains(&asked) {
+            return Err(OutOfReach { asked, least, most });
+        }
+        for _ in 0..14 {
+            let middle = (dark + bright) / 2.0;
+            if ratio(middle) > asked {
+                dark = middle;
+            } else {
+                bright = middle;
+            }
+        }
+        Ok(((dark + bright) / 2.0).exp())
+    }
+
+    /// Those rows of an exposure without spots.
+    fn expose(&self, chance: &mut Chance, rows: &[u64], brightness: f64) -> Vec<u8> {
+        let Model { width, height, element, .. } = self.model;
+        let size = element.size();
+        let radius = (width.min(height) / 2) as f64;
+        let mut bytes = Vec::with_capacity(rows.len() * width as usize * size);
+        for y in rows {
+            let down = (*y as f64 - height as f64 / 2.0) / radius;
+            for x in 0..width {
+                let across = (x as f64 - width as f64 / 2.0) / radius;
+                let distance = (across * across + down * down).sqrt();
+                let value = if self.model.is_dead(x, *y) || self.is_bad(x, *y) {
+                    u64::MAX
+                } else {
+                    chance.poisson(brightness * intensity(distance)).min(largest(element))
+                };
+                bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+            }
+        }
+        bytes
+    }
+
+    /// Bad pixels stay bad.
+    fn is_bad(&self, x: u64, y: u64) -> bool {
+        Chance::new(self.seed ^ (y * self.model.width + x)).below(1_000_000) < BAD_PER_MILLION
+    }
+
+    /// Whether a detector that loses this share of its frames loses this one.
+    pub fn is_lost(&self, number: u64, share: f64) -> bool {
+        const PARTS: u64 = 1 << 32;
+        (self.chance(!number).below(PARTS) as f64) < share * PARTS as f64
+    }
+
+    /// Frame `number`: row-major, little-endian.
+    pub fn frame(&self, number: u64) -> Vec<u8> {
+        let row = self.model.width as usize * self.model.element.size();
+        let mut chance = self.chance(EXPOSURES + number);
+        let mut bytes = Vec::with_capacity(row * self.model.height as usize);
+        for y in 0..self.model.height as usize {
+            let exposure = &self.exposures[chance.below(EXPOSURES) as usize];
+            bytes.extend_from_slice(&exposure[y * row..(y + 1) * row]);
+        }
+        for _ in 0..self.model.width * self.model.height / PIXELS_PER_SPOT {
+            self.spot(&mut bytes, &mut chance);
+        }
+        bytes
+    }
+
+    /// A reflection: a few pixels wide, its centre some hundred counts above the background.
+    fn spot(&self, bytes: &mut [u8], chance: &mut Chance) {
+        const REACH: u64 = 3;
+        let Model { width, height, element, .. } = self.model;
+        let (x, y) = (chance.below(width), chance.below(height));
+        let height_counts = 20.0 + chance.below(400) as f64;
+        for row in y.saturating_sub(REACH)..(y + REACH + 1).min(height) {
+            for column in x.saturating_sub(REACH)..(x + REACH + 1).min(width) {
+                let squared = column.abs_diff(x).pow(2) + row.abs_diff(y).pow(2);
+                let added = (height_counts * (-(squared as f64) / 2.9).exp()) as u64;
+                let at = (row * width + column) as usize * element.size();
+                let place = &mut bytes[at..at + element.size()];
+                let mut wide = [0; 8];
+                wide[..place.len()].copy_from_slice(place);
+                let value = u64::from_le_bytes(wide);
+                if value <= largest(element) {
+                    place.copy_from_slice(&(value + added).min(largest(element)).to_le_bytes()[..element.size()]);
+                }
+            }
+        }
+    }
+}
+
+/// The largest count; all ones mean "no pixel".
+fn largest(element: ElementType) -> u64 {
+    let bits = 8 * element.size() as u32;
+    match element {
+        ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64 => (1 << (bits - 1)) - 1,
+        _ => (u64::MAX >> (64 - bits)) - 1,
+    }
+}
+
+/// Background and rings at a distance from the beam, in units of half the shorter side; 1 at the beam.
+fn intensity(distance: f64) -> f64 {
+    const RINGS: [(f64, f64); 3] = [(0.35, 0.3), (0.55, 0.25), (0.8, 0.15)];
+    const RING_WIDTH: f64 = 0.012;
+    let background = (-2.0 * distance).exp();
+    let ring = |(at, height): (f64, f64)| height * (-((distance - at) / RING_WIDTH).powi(2)).exp();
+    background + RINGS.into_iter().map(ring).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests;

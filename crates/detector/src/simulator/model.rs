@@ -1,0 +1,53 @@
+//! Detectors that can be simulated: their pixels and the gaps between their modules.
+
+use crate::hdf5::ElementType;
+use std::str::FromStr;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub width: u64,
+    pub height: u64,
+    pub element: ElementType,
+    /// Sides of a module and of the gap after it; `None`: one sensor.
+    modules: Option<[(u64, u64); 2]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no model; use pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE, as in 1024x512xu16"
+)]
+pub struct BadModel(pub String);
+
+/// Larger sensors do not exist; a frame stays below 1 GiB.
+const SIDE_MAX: u64 = 16_384;
+
+impl Model {
+    /// Whether a pixel lies between modules.
+    pub fn is_dead(&self, x: u64, y: u64) -> bool {
+        let Some([(width, across), (height, down)]) = self.modules else { return false };
+        x % (width + across) >= width || y % (height + down) >= height
+    }
+}
+
+impl FromStr for Model {
+    type Err = BadModel;
+
+    fn from_str(name: &str) -> Result<Model, BadModel> {
+        let model = |width, height, element, modules| Ok(Model { width, height, element, modules });
+        match name {
+            "pilatus6m" => model(2463, 2527, ElementType::I32, Some([(487, 7), (195, 17)])),
+            "eiger16m" => model(4150, 4371, ElementType::U16, Some([(1030, 10), (514, 37)])),
+            "pco4000" => model(4008, 2672, ElementType::U16, None),
+            "pco-edge" => model(2560, 2160, ElementType::U16, None),
+            "excalibur" => model(2069, 1793, ElementType::U16, Some([(2069, 0), (514, 125)])),
+            _ => {
+                let bad = || BadModel(name.to_owned());
+                let parts: Vec<&str> = name.split('x').collect();
+                let [width, height, element] = parts[..] else { return Err(bad()) };
+                let side = |text: &str| text.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side)).ok_or_else(bad);
+                let element = ElementType::named(element).filter(|e| !e.name().starts_with('f')).ok_or_else(bad)?;
+                model(side(width)?, side(height)?, element, None)
+            }
+        }
+    }
+}

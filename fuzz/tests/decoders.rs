@@ -26,7 +26,7 @@ fn fuzz(name: &str) {
         try_out(target, bytes).unwrap_or_else(|failure| panic!("{file}: {failure}"));
     }
     let seeds: Vec<Vec<u8>> = corpus.files.into_values().collect();
-    let mut random = Random(0x7661_7276_65);
+    let mut random = Random(0x0076_6172_7665);
     let rounds = MUTATIONS / target.cost * if soak() { 50 } else { 1 };
     for round in 0..rounds {
         let bytes = mutated(&seeds, &mut random, target.bytes_max);

@@ -5,7 +5,8 @@
 //! not take more memory than its limit, whatever lengths the bytes claim ([`allocation`]).
 //!
 //! `corpus/<target>/` holds what a target must always survive: `golden-…` are sound and must be read, for they are
-//! bytes that versions before this one have written; all other files are findings.
+//! bytes that versions before this one have written (messages, which nobody keeps: the present version of the protocol);
+//! all other files are findings.
 
 #![allow(
     clippy::disallowed_methods,

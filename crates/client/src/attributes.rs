@@ -106,6 +106,19 @@ impl FileSystem {
     /// are asked from the highest index down, the home last, and all again if it knows of further ones by then: what
     /// moved meanwhile is counted once.
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
+        let Some(alone) = self.alone() else { return self.ask_directory_node(caller, directory).await };
+        if let Some(known) = alone.attributes(directory) {
+            return Ok(known);
+        }
+        let ticket = alone.ask(directory);
+        let node = self.ask_directory_node(caller, directory).await?;
+        if let Some(ticket) = ticket {
+            alone.keep(directory, ticket, node);
+        }
+        Ok(node)
+    }
+
+    async fn ask_directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
         let mut reply = self.directory_reply(caller, directory).await?;
         let mut others = Others::default();
         for _ in 0..MERGES_MAX {
@@ -164,7 +177,9 @@ impl FileSystem {
         self.count(Operation::SetAttributes, async {
             self.check_writable()?;
             if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
+                let change = self.changing(inode);
                 self.send_attributes(caller, inode, set).await?;
+                drop(change);
                 return self.directory_node(caller, inode).await;
             }
             match set.size {
@@ -226,6 +241,7 @@ impl FileSystem {
     ) -> Result<()> {
         self.count(Operation::Xattr, async {
             self.check_writable()?;
+            let _change = self.changing(inode);
             let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
             match self.core.ask_inode(caller, inode, call).await? {
                 Reply::Done | Reply::Node(_) => {
@@ -252,6 +268,7 @@ impl FileSystem {
     pub async fn remove_xattr(&self, caller: &Credentials, inode: InodeId, name: &[u8]) -> Result<()> {
         self.count(Operation::Xattr, async {
             self.check_writable()?;
+            let _change = self.changing(inode);
             let call = |at| Call::RemoveXattr { at, name: name.to_vec() };
             match self.core.ask_inode(caller, inode, call).await? {
                 Reply::Done | Reply::Node(_) => Ok(()),

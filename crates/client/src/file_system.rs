@@ -1,9 +1,10 @@
 //! The volume as this process works on it, and how it is joined.
 
+use crate::alone::{Alone, Change};
 use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
-use crate::files::Files;
+use crate::files::{Files, backing_blocks};
 use crate::now;
 use crate::session::Session;
 use crate::transport::blocking::BlockingTransport;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
 use varve_wire::handshake::{Purpose, VolumeKey};
-use varve_wire::{EntryReply, NodeReply};
+use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::volume_dir::VolumeFileError;
@@ -53,6 +54,7 @@ pub struct FileSystem {
     pub(crate) files: Files,
     pub(crate) directories: Directories,
     pub(crate) background: Background,
+    alone: Alone,
     /// Milliseconds of the last lease on a directory.
     lease_ms: AtomicU64,
 }
@@ -83,6 +85,7 @@ impl FileSystem {
             files: Files::new(&core.settings),
             directories: Directories::default(),
             background: Background::default(),
+            alone: Alone::default(),
             lease_ms: AtomicU64::new(0),
             core,
         });
@@ -97,6 +100,18 @@ impl FileSystem {
     /// The server is inside this mount and serves it alone: names and attributes may be believed for long.
     pub fn embedded(&self) -> bool {
         self.core.server().embedded && self.core.config.purpose == Purpose::Work
+    }
+
+    /// What is known without asking, while nobody else can change the volume.
+    pub(crate) fn alone(&self) -> Option<&Alone> {
+        self.embedded().then_some(&self.alone)
+    }
+
+    /// To be held while `inode` is changed in a way that nobody here follows.
+    pub(crate) fn changing(&self, inode: InodeId) -> Option<Change<'_>> {
+        let alone = self.alone()?;
+        let directory = inode == InodeId::ROOT || self.core.inodes.is_directory(inode);
+        directory.then(|| alone.change(inode, None))
     }
 
     /// What the kernel is told at present, at the longest.
@@ -147,7 +162,11 @@ impl FileSystem {
         } else {
             (Duration::ZERO, Duration::ZERO)
         };
-        let blocks = attributes.blocks();
+        let blocks = match reply.content {
+            FileContent::Backing { .. } => backing_blocks(&self.core, InodeId(reply.inode)),
+            _ => None,
+        };
+        let blocks = blocks.unwrap_or(attributes.blocks());
         Node { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
     }
 

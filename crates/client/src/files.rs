@@ -17,6 +17,7 @@ mod io;
 mod open;
 mod space;
 
+pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
 
 use crate::{Failure, OpenMode, Result};
@@ -79,7 +80,7 @@ impl OpenFlags {
 pub enum Io {
     /// Through its page cache. `keep`: pages from an earlier open are still right.
     Cached { keep: bool },
-    /// Past its page cache.
+    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside any others.
     Direct,
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
     /// calls [`crate::FileSystem::decline_passthrough`] and goes on as `Cached { keep: false }`.
@@ -106,6 +107,7 @@ pub(crate) struct OpenHandle {
     /// In whose name content is written back.
     pub caller: Credentials,
     pub passthrough: AtomicBool,
+    pub direct: bool,
 }
 
 /// Bytes a file can have: what `off_t` holds.
@@ -121,6 +123,8 @@ pub(crate) struct Files {
     dirty_bytes: AtomicUsize,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
+    /// The kernel keeps its page cache coherent with I/O past it.
+    direct_is_coherent: AtomicBool,
 }
 
 impl Files {
@@ -133,6 +137,7 @@ impl Files {
             dirty: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             passthrough_refused: AtomicBool::new(false),
+            direct_is_coherent: AtomicBool::new(false),
         }
     }
 

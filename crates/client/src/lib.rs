@@ -10,6 +10,7 @@
 //! - Nothing waits without a deadline ([`ClientConfig::deadline`]).
 //! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
+mod alone;
 mod attributes;
 mod background;
 mod calls;

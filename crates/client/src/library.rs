@@ -148,7 +148,8 @@ impl Library {
         let fs = &self.file_system;
         let (parent, name) = self.parent_of(path).await?;
         let flags = OpenFlags { mode: OpenMode::Write, truncate: true, ..OpenFlags::READ };
-        let (node, handle) = fs.create(&self.caller, parent, &name, mode, flags).await?;
+        let (node, opened) = fs.create(&self.caller, parent, &name, mode, flags).await?;
+        let handle = opened.handle;
         let written = async {
             let mut done = 0;
             while done < content.len() {

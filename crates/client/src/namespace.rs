@@ -1,11 +1,12 @@
 //! Operations on names.
 
+use crate::alone::{Change, Delta};
 use crate::inodes::Sighting;
 use crate::locate::unexpected;
-use crate::{FileSystem, Handle, NewNode, Node, OpenFlags, Operation, RenameFlags, Result};
+use crate::{FileSystem, NewNode, Node, OpenFlags, Opened, Operation, RenameFlags, Result};
 use std::time::Duration;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
-use varve_wire::{Call, EntryReply, NodeReply, Reply};
+use varve_wire::{Call, EntryReply, NodeReply, Reply, WireTime};
 
 /// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent.
 const VANISHED_MAX: usize = 8;
@@ -26,6 +27,9 @@ impl FileSystem {
         name: &Name,
         lookups: u64,
     ) -> Result<Node> {
+        if self.alone().is_some_and(|alone| alone.is_absent(parent, name.hash())) {
+            return Err(Errno::ENOENT.into());
+        }
         for _ in 0..VANISHED_MAX {
             let asked = self.core.clock.monotonic();
             let (entry, lease_ms) = self.core.look_up(caller, parent, name).await?;
@@ -71,8 +75,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes a regular file and opens it (as `Io::Cached { keep: false }`). `EEXIST` if the name is taken and `flags` are
-    /// exclusive; else opens what it means.
+    /// Makes a regular file and opens it. `EEXIST` if the name is taken and `flags` are exclusive; else opens what it means.
     pub async fn create(
         &self,
         caller: &Credentials,
@@ -80,7 +83,7 @@ impl FileSystem {
         name: &Name,
         mode: Mode,
         flags: OpenFlags,
-    ) -> Result<(Node, Handle)> {
+    ) -> Result<(Node, Opened)> {
         self.count(Operation::Create, self.create_or_open(caller, parent, name, mode, flags)).await
     }
 
@@ -91,7 +94,7 @@ impl FileSystem {
         name: &Name,
         mode: Mode,
         flags: OpenFlags,
-    ) -> Result<(Node, Handle)> {
+    ) -> Result<(Node, Opened)> {
         self.check_writable()?;
         for _ in 0..RACES_MAX {
             let server = self.core.server().found;
@@ -100,7 +103,7 @@ impl FileSystem {
                     // Known first: opening may have to find it by its name.
                     self.saw_made(parent, name, &made);
                     return match self.opened_by_create(caller, &made, flags, server).await {
-                        Ok(handle) => Ok((self.node(&made, Duration::ZERO), handle)),
+                        Ok(opened) => Ok((self.node(&made, Duration::ZERO), opened)),
                         Err(failure) => {
                             self.forget(InodeId(made.inode), 1);
                             Err(failure)
@@ -124,18 +127,18 @@ impl FileSystem {
         parent: InodeId,
         name: &Name,
         flags: OpenFlags,
-    ) -> Result<(Node, Handle)> {
+    ) -> Result<(Node, Opened)> {
         let node = self.lookup_counting(caller, parent, name, 1).await?;
         let opened = async {
             if node.attributes.kind == FileKind::Symlink {
                 return Err(Errno::ELOOP.into());
             }
-            let handle = self.open_cached(caller, node.inode, flags).await?;
+            let opened = self.open_with(caller, node.inode, flags, true).await?;
             // Opening may have cut it.
             match self.attributes_of(caller, node.inode).await {
-                Ok(after) => Ok((Node { entry_ttl: node.entry_ttl, ..after }, handle)),
+                Ok(after) => Ok((Node { entry_ttl: node.entry_ttl, ..after }, opened)),
                 Err(failure) => {
-                    self.release(handle).await;
+                    self.release(opened.handle).await;
                     Err(failure)
                 }
             }
@@ -182,8 +185,12 @@ impl FileSystem {
             mode: mode.bits(),
             open,
         };
+        let change = self.alone().map(|alone| alone.change(parent, Some(name.hash())));
         match self.core.ask_name(caller, parent, name, call).await? {
-            Reply::Node(made) => Ok(made),
+            Reply::Node(made) => {
+                made_in(change, 0, &made);
+                Ok(made)
+            }
             other => Err(unexpected("Create", &other)),
         }
     }
@@ -206,8 +213,15 @@ impl FileSystem {
     ) -> Result<NodeReply> {
         self.check_writable()?;
         let call = || Call::MakeDirectory { parent: parent.0, name: name.as_bytes().to_vec(), mode: mode.bits() };
+        let change = self.alone().map(|alone| alone.change(parent, Some(name.hash())));
         match self.core.ask_name(caller, parent, name, call).await? {
-            Reply::Node(made) => Ok(made),
+            Reply::Node(made) => {
+                made_in(change, 1, &made);
+                if let Some(alone) = self.alone() {
+                    alone.made(InodeId(made.inode));
+                }
+                Ok(made)
+            }
             other => Err(unexpected("MakeDirectory", &other)),
         }
     }
@@ -235,8 +249,10 @@ impl FileSystem {
         self.count(Operation::Unlink, async {
             self.check_writable()?;
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
+            let change = self.alone().map(|alone| alone.change(parent, None));
             let reply = self.core.ask_name(caller, parent, name, call).await?;
-            let Reply::Removed { last_name_of } = reply else { return Err(unexpected("Unlink", &reply)) };
+            let Reply::Removed { last_name_of, at } = reply else { return Err(unexpected("Unlink", &reply)) };
+            removed_from(change, 0, at);
             self.core.inodes.unlinked(parent, name);
             self.removed(last_name_of);
             Ok(())
@@ -255,12 +271,16 @@ impl FileSystem {
         self.count(Operation::RemoveDirectory, async {
             self.check_writable()?;
             let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
+            let change = self.alone().map(|alone| alone.change(parent, None));
             match self.core.ask_name(caller, parent, name, call).await? {
-                Reply::Done | Reply::Removed { .. } => {}
+                Reply::Removed { at, .. } => removed_from(change, 1, at),
                 other => return Err(unexpected("RemoveDirectory", &other)),
             }
             if let Some(inode) = self.core.inodes.at(parent, name) {
                 self.core.routing.forget(inode);
+                if let Some(alone) = self.alone() {
+                    alone.removed(inode);
+                }
             }
             self.core.inodes.unlinked(parent, name);
             Ok(())
@@ -286,8 +306,13 @@ impl FileSystem {
                 new_name: new_name.as_bytes().to_vec(),
                 flags,
             };
+            // A name that is exchanged was there before, so only the new parent can get one that it never had.
+            let _in_both =
+                self.alone().map(|alone| (alone.change(parent, None), alone.change(new_parent, Some(new_name.hash()))));
+            let at = |parent, name| self.core.inodes.at(parent, name).and_then(|inode| self.changing(inode));
+            let _of_both = (at(parent, name), at(new_parent, new_name));
             let reply = self.core.ask_name(caller, parent, name, call).await?;
-            let Reply::Removed { last_name_of } = reply else { return Err(unexpected("Rename", &reply)) };
+            let Reply::Removed { last_name_of, .. } = reply else { return Err(unexpected("Rename", &reply)) };
             self.renamed((parent, name), (new_parent, new_name), flags);
             self.removed(last_name_of);
             Ok(())
@@ -324,6 +349,7 @@ impl FileSystem {
         self.count(Operation::Link, async {
             self.check_writable()?;
             let hash = new_name.hash();
+            let _change = self.alone().map(|alone| alone.change(new_parent, Some(hash)));
             let reply = self
                 .core
                 .ask_located(
@@ -364,5 +390,18 @@ impl FileSystem {
             }
         })
         .await
+    }
+}
+
+/// `made` was made in a directory, of whose names `subdirectories` more mean directories.
+fn made_in(change: Option<Change<'_>>, subdirectories: i64, made: &NodeReply) {
+    if let Some(change) = change {
+        change.done(Delta { entries: 1, subdirectories, at: made.attributes.ctime.into() });
+    }
+}
+
+fn removed_from(change: Option<Change<'_>>, subdirectories: i64, at: WireTime) {
+    if let Some(change) = change {
+        change.done(Delta { entries: -1, subdirectories: -subdirectories, at: at.into() });
     }
 }

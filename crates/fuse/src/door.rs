@@ -37,11 +37,13 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use varve_client::{FileSystem, Node, now};
+use varve_world::disk::File;
 
 /// Inode ids are never made twice, so an inode has no second generation.
 const GENERATION: Generation = Generation(0);
@@ -94,7 +96,9 @@ fn value(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 
 impl Filesystem for Door {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, self.passthrough_wanted, self.fs.embedded());
+        if negotiate(config, self.passthrough_wanted, self.fs.embedded()) {
+            self.fs.direct_is_coherent();
+        }
         Ok(())
     }
 
@@ -246,10 +250,14 @@ impl Filesystem for Door {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match answer("create", || self.create(&caller(request), inode(parent), name, mode, flags)) {
-            Ok((node, handle)) => {
-                let ttl = shorter_ttl(&node);
-                reply.created(&ttl, &file_attr(&node), GENERATION, FileHandle(handle.0), FopenFlags::empty());
+        let register = |file: &File| reply.open_backing(file);
+        match answer("create", || self.create(&caller(request), inode(parent), name, mode, flags, register)) {
+            Ok((node, files::Reply { handle, flags, backing })) => {
+                let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
+                match backing {
+                    Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
+                    None => reply.created(&ttl, &attr, GENERATION, handle, flags),
+                }
             }
             Err(errno) => reply.error(errno),
         }

@@ -305,10 +305,12 @@ pub enum Reply {
     /// To `Create`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`,
     /// `Promote`, `UnsettleSize`, `SettleSize`.
     Node(NodeReply),
-    /// To `Unlink` and `Rename`: the inode whose last name went, if one did, so that the client can drop what it
-    /// keeps of it. `backing`: it had a backing file, which the server removes once no session has it open.
+    /// To `Unlink`, `RemoveDirectory` and `Rename`: the inode whose last name went, if one did, so that the client can drop
+    /// what it keeps of it, and the new mtime and ctime of the directories that the change was in, unless those are
+    /// later already.
     Removed {
         last_name_of: Option<u64>,
+        at: WireTime,
     },
     Directory {
         node: NodeReply,

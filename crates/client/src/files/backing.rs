@@ -28,6 +28,12 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
     Ok(BackingStat { size: metadata.size(), mtime, blocks: metadata.blocks() })
 }
 
+/// What the backing file of `inode` takes up, in 512-byte blocks. `None`: the store does not say, which matters to nobody
+/// but du(1).
+pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
+    std::fs::metadata(core.config.store.backing_file(inode)).ok().map(|metadata| metadata.blocks())
+}
+
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);

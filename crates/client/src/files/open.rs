@@ -18,14 +18,20 @@ impl FileSystem {
         Ok(self.open_with(caller, inode, flags, false).await?.handle)
     }
 
-    async fn open_with(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags, offer: bool) -> Result<Opened> {
+    pub(crate) async fn open_with(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        flags: OpenFlags,
+        offer: bool,
+    ) -> Result<Opened> {
         if flags.writable() || flags.truncate {
             self.check_writable()?;
         }
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);
         match self.open_entered(caller, &open, flags, offer).await {
-            Ok((io, passthrough)) => Ok(Opened { handle: self.add_handle(&open, flags, caller, passthrough), io }),
+            Ok(io) => Ok(Opened { handle: self.add_handle(&open, flags, caller, &io), io }),
             Err(failure) => {
                 if flags.writable() {
                     open.counts.lock().writers -= 1;
@@ -36,23 +42,23 @@ impl FileSystem {
         }
     }
 
-    fn add_handle(&self, open: &Arc<OpenInode>, flags: OpenFlags, caller: &Credentials, passthrough: bool) -> Handle {
+    fn add_handle(&self, open: &Arc<OpenInode>, flags: OpenFlags, caller: &Credentials, io: &Io) -> Handle {
         self.files.insert(OpenHandle {
             inode: Arc::clone(open),
             flags,
             caller: caller.clone(),
-            passthrough: AtomicBool::new(passthrough),
+            passthrough: AtomicBool::new(matches!(io, Io::Passthrough(_))),
+            direct: matches!(io, Io::Direct),
         })
     }
 
-    /// The way of I/O, and whether it is passthrough.
     async fn open_entered(
         &self,
         caller: &Credentials,
         open: &Arc<OpenInode>,
         flags: OpenFlags,
         offer: bool,
-    ) -> Result<(Io, bool)> {
+    ) -> Result<Io> {
         let inode = open.inode;
         let mut content = open.content.lock().await;
         self.core.settle_releases(inode).await?;
@@ -71,8 +77,7 @@ impl FileSystem {
         self.register_if_lost(inode, flags.mode, server).await?;
         self.take_in(open, &mut content, reply, flags.truncate)?;
         let io = self.choose_io(open, offer);
-        let passthrough = matches!(io, Io::Passthrough(_));
-        if passthrough && flags.writable() {
+        if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.
             content.writer = caller.clone();
             if let Err(failure) = self.unsettle(open, &mut content).await {
@@ -80,10 +85,10 @@ impl FileSystem {
                 return Err(failure);
             }
         }
-        Ok((io, passthrough))
+        Ok(io)
     }
 
-    /// One I/O mode an inode until its last close: passthrough only if all its handles are.
+    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
     fn choose_io(&self, open: &OpenInode, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
@@ -101,6 +106,21 @@ impl FileSystem {
                 Io::Cached { keep: self.embedded() && never_passed }
             }
         }
+    }
+
+    /// A new file may be the beginning of a large one, whose bytes would be copied once more on their way through the page
+    /// cache; one that is opened only to be written gains nothing from it.
+    fn choose_io_of_new(&self, open: &OpenInode, flags: OpenFlags) -> Io {
+        if flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed) {
+            return Io::Direct;
+        }
+        open.counts.lock().cached += 1;
+        Io::Cached { keep: false }
+    }
+
+    /// The door's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
+    pub fn direct_is_coherent(&self) {
+        self.files.direct_is_coherent.store(true, Relaxed);
     }
 
     /// If the server was lost since it was asked, the next one may have been told what is open before this file was among
@@ -123,12 +143,12 @@ impl FileSystem {
         made: &NodeReply,
         flags: OpenFlags,
         server: u64,
-    ) -> Result<Handle> {
+    ) -> Result<Opened> {
         let inode = InodeId(made.inode);
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);
         self.core.register(inode, flags.mode);
-        open.counts.lock().cached += 1;
+        let io = self.choose_io_of_new(&open, flags);
         let mut content = open.content.lock().await;
         let taken = self.take_in(&open, &mut content, made.clone(), true);
         drop(content);
@@ -136,12 +156,12 @@ impl FileSystem {
             Ok(()) => self.register_if_lost(inode, flags.mode, server).await,
             failed => failed,
         };
-        let handle = self.add_handle(&open, flags, caller, false);
+        let handle = self.add_handle(&open, flags, caller, &io);
         if let Err(failure) = registered {
             self.release(handle).await;
             return Err(failure);
         }
-        Ok(handle)
+        Ok(Opened { handle, io })
     }
 
     /// The kernel refused to pass I/O of this handle through: from now on it comes here, and no open offers it again.
@@ -173,6 +193,7 @@ impl FileSystem {
             let mut counts = open.counts.lock();
             match handle.passthrough.load(Relaxed) {
                 true => counts.passthrough -= 1,
+                false if handle.direct => {}
                 false => counts.cached -= 1,
             }
             counts.writers -= usize::from(handle.flags.writable());

@@ -329,8 +329,34 @@ fn create_opens_what_is_there() {
     let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
     let (node, again) = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap();
     assert_eq!((node.inode, node.attributes.size), (inode, 0));
-    assert_eq!(read(&fs, again, 0, 10), b"");
+    assert_eq!(read(&fs, again.handle, 0, 10), b"");
     let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
     let failure = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap_err();
     assert_eq!(failure.errno, Errno::EEXIST);
+}
+
+/// Promise: a file that is being made for writing alone goes past the page cache where the kernel keeps that coherent; once
+/// it is large, others that open it are passed through all the same.
+#[test]
+fn new_files_for_writing_go_past_the_page_cache() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { passthrough: true, ..site.config() }).unwrap();
+    let flags = OpenFlags { mode: varve_client::OpenMode::Write, ..OpenFlags::READ };
+    let make = |text: &str| now(fs.create(&root(), ROOT, &name(text), Mode::new(0o600), flags)).unwrap();
+    assert!(matches!(make("before").1.io, Io::Cached { keep: false }), "the door has said nothing");
+    fs.direct_is_coherent();
+    let (node, writer) = make("f");
+    assert!(matches!(writer.io, Io::Direct));
+    let (_, reader) = now(fs.create(&root(), ROOT, &name("g"), Mode::new(0o600), OpenFlags::READ_WRITE)).unwrap();
+    assert!(matches!(reader.io, Io::Cached { .. }), "what may be read gains from the page cache");
+    write(&fs, writer.handle, 0, &vec![1; 2 * LIMIT as usize]);
+    let (same, other) = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), OpenFlags::READ_WRITE)).unwrap();
+    assert_eq!((same.inode, same.attributes.size), (node.inode, 2 * LIMIT));
+    let Io::Passthrough(file) = &other.io else { panic!("{:?}", other.io) };
+    file.write_all_at(b"tail", 2 * LIMIT).unwrap();
+    close(&fs, writer.handle);
+    assert_eq!(size(&fs, node.inode), 2 * LIMIT + 4);
+    close(&fs, other.handle);
+    assert_eq!(size(&fs, node.inode), 2 * LIMIT + 4);
 }

@@ -1,7 +1,7 @@
 //! Operations on names, by one client and by two.
 
 use crate::site::*;
-use varve_client::{NewNode, RenameFlags, now};
+use varve_client::{ClientConfig, FileSystem, NewNode, Purpose, RenameFlags, now};
 use varve_types::{Errno, FileKind, Mode, Timestamp};
 
 /// Promise: every operation on names does what POSIX says, through the client and back.
@@ -124,4 +124,67 @@ fn attributes_are_kept() {
     assert_eq!(now(fs.list_xattrs(&root(), a)).unwrap(), [b"user.k".to_vec()]);
     now(fs.remove_xattr(&root(), a, b"user.k")).unwrap();
     assert_eq!(now(fs.get_xattr(&root(), a, b"user.k")).unwrap_err().errno, Errno::ENODATA);
+}
+
+/// Promise: what a client that is alone tells of directories without asking is what the server says.
+#[test]
+fn a_lone_client_knows_its_directories() {
+    let site = Site::new(4);
+    let config = varve_meta::server::ServerConfig {
+        embedded: true,
+        unix_directory: Some(site.path("sockets")),
+        ..varve_meta::server::ServerConfig::new(site.volume.clone())
+    };
+    let _server = varve_meta::server::Server::start(config).unwrap();
+    let fs = site.connect();
+    let observer = FileSystem::connect(ClientConfig { purpose: Purpose::Observe, ..site.config() }).unwrap();
+    let directory = make_directory(&fs, ROOT, "d").inode;
+    let beside = make_directory(&fs, ROOT, "beside").inode;
+    let agree = |step: &str| {
+        for inode in [ROOT, directory, beside] {
+            let mine = now(fs.attributes(&root(), inode)).unwrap().attributes;
+            let theirs = now(observer.attributes(&root(), inode)).unwrap().attributes;
+            assert_eq!(mine, theirs, "{step}");
+        }
+    };
+    let gone = |text: &str| now(fs.lookup(&root(), directory, &name(text))).unwrap_err().errno;
+    agree("empty");
+    // More than a partition holds, so that names move on to others meanwhile.
+    for number in 0..100 {
+        make_file(&fs, directory, &format!("f{number}"));
+        if number % 10 == 0 {
+            agree("making files");
+        }
+    }
+    let requests = fs.counters().requests();
+    assert_eq!(gone("absent"), Errno::ENOENT);
+    now(fs.attributes(&root(), directory)).unwrap();
+    assert_eq!(fs.counters().requests(), requests, "what is known is not asked for");
+    make_directory(&fs, directory, "inner");
+    agree("a directory in it");
+    let file = now(fs.lookup(&root(), directory, &name("f1"))).unwrap().inode;
+    now(fs.link(&root(), file, beside, &name("link"))).unwrap();
+    agree("a link");
+    assert_eq!(now(fs.lookup(&root(), beside, &name("link"))).unwrap().inode, file);
+    now(fs.rename(&root(), directory, &name("f2"), beside, &name("f2"), RenameFlags::Replace)).unwrap();
+    agree("a rename");
+    assert_eq!(gone("f2"), Errno::ENOENT);
+    now(fs.lookup(&root(), beside, &name("f2"))).unwrap();
+    now(fs.rename(&root(), directory, &name("inner"), beside, &name("inner"), RenameFlags::Replace)).unwrap();
+    agree("a directory's rename");
+    now(fs.rename(&root(), directory, &name("f3"), beside, &name("f2"), RenameFlags::Exchange)).unwrap();
+    agree("an exchange");
+    now(fs.lookup(&root(), directory, &name("f3"))).unwrap();
+    now(fs.remove_directory(&root(), beside, &name("inner"))).unwrap();
+    now(fs.unlink(&root(), beside, &name("f2"))).unwrap();
+    agree("removals");
+    let set = varve_types::SetAttributes { mode: Some(Mode::new(0o700)), ..Default::default() };
+    now(fs.set_attributes(&root(), directory, set, None)).unwrap();
+    agree("chmod");
+    now(fs.set_xattr(&root(), directory, b"user.x", b"1", varve_client::XattrMode::CreateOrReplace)).unwrap();
+    agree("an attribute");
+    now(fs.unlink(&root(), directory, &name("f4"))).unwrap();
+    make_file(&fs, directory, "f4");
+    agree("made again");
+    now(fs.lookup(&root(), directory, &name("f4"))).unwrap();
 }

@@ -79,7 +79,7 @@ pub fn make_directory(fs: &FileSystem, parent: InodeId, text: &str) -> Node {
 
 pub fn create(fs: &FileSystem, text: &str) -> (InodeId, Handle) {
     let made = now(fs.create(&root(), ROOT, &name(text), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap();
-    (made.0.inode, made.1)
+    (made.0.inode, made.1.handle)
 }
 
 pub fn open(fs: &FileSystem, inode: InodeId) -> Handle {

@@ -51,14 +51,25 @@ impl Door {
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> Result<Reply> {
         let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
-        let Opened { handle, io } = now(self.fs.open(caller, inode, flags))?;
+        let opened = now(self.fs.open(caller, inode, flags))?;
+        Ok(self.opened(inode, flags, opened, register))
+    }
+
+    /// What the kernel is told of a file that was just opened.
+    pub(super) fn opened(
+        &self,
+        inode: InodeId,
+        flags: OpenFlags,
+        Opened { handle, io }: Opened,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Reply {
         // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
         let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         let reply = |flags, backing| Reply { handle: FileHandle(handle.0), flags: quiet | flags, backing };
-        Ok(match io {
+        match io {
             Io::Cached { keep: true } => reply(FopenFlags::FOPEN_KEEP_CACHE, None),
             Io::Cached { keep: false } => reply(FopenFlags::empty(), None),
-            Io::Direct => reply(FopenFlags::FOPEN_DIRECT_IO, None),
+            Io::Direct => reply(FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, None),
             Io::Passthrough(file) => match self.passthrough.acquire(inode, handle, || register(&file)) {
                 Ok(backing) => reply(FopenFlags::empty(), Some(backing)),
                 Err(error) => {
@@ -67,7 +78,7 @@ impl Door {
                     reply(FopenFlags::empty(), None)
                 }
             },
-        })
+        }
     }
 
     pub(super) fn release(&self, handle: Handle) -> Result<()> {

@@ -34,16 +34,18 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_READDIRPLUS_AUTO,
     // A symlink's target never changes while its inode lives.
     InitFlags::FUSE_CACHE_SYMLINKS,
-    // So that mmap(2) also works on what is opened past the page cache.
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
 /// `alone`: nobody else can change the volume, so cached pages stay right even when the times of their file change.
-pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) {
+///
+/// Answers whether the kernel keeps its page cache coherent with I/O that goes past it. The kernels that do (Linux 6.6)
+/// are those that let such files be mapped.
+pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) -> bool {
     for flag in WANTED {
         request(config, *flag);
     }
+    let direct_is_coherent = request(config, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
     if !alone {
         request(config, InitFlags::FUSE_AUTO_INVAL_DATA);
     }
@@ -52,6 +54,7 @@ pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: boo
     }
     config.set_max_write(REQUEST_BYTES_MAX).expect("below the session's buffer");
     config.set_max_background(BACKGROUND_MAX).expect("above zero");
+    direct_is_coherent
 }
 
 fn request(config: &mut KernelConfig, flag: InitFlags) -> bool {

@@ -1,13 +1,16 @@
 //! Names: made, removed, renamed, linked.
 
-use super::Door;
+use super::{Door, files};
 use crate::errno::name as parse;
-use fuser::RenameFlags as KernelFlags;
+use fuser::{BackingId, RenameFlags as KernelFlags};
 use std::ffi::OsStr;
+
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use varve_client::{Handle, NewNode, Node, OpenFlags, RenameFlags, Result, now};
+use varve_client::{NewNode, Node, OpenFlags, RenameFlags, Result, now};
 use varve_types::{Credentials, Errno, InodeId, Mode};
+use varve_world::disk::File;
 
 /// Permissions that a symlink shows; nobody looks at them (symlink(7)).
 const SYMLINK_MODE: u32 = 0o777;
@@ -24,9 +27,11 @@ impl Door {
         name: &OsStr,
         mode: u32,
         flags: i32,
-    ) -> Result<(Node, Handle)> {
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<(Node, files::Reply)> {
         let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-        now(self.fs.create(caller, parent, &parse(name)?, Mode::new(mode), flags))
+        let (node, opened) = now(self.fs.create(caller, parent, &parse(name)?, Mode::new(mode), flags))?;
+        Ok((node, self.opened(node.inode, flags, opened, register)))
     }
 
     pub(super) fn make_node(

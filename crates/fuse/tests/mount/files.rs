@@ -371,3 +371,85 @@ fn threads_do_not_disturb_each_other() {
     });
     volume.close();
 }
+
+/// What a program writes to a file that it has just made is seen at once by others who read or map it, also while they go
+/// on reading.
+#[test]
+fn writes_to_a_new_file_are_seen_by_readers_and_mappings() {
+    const CELLS: usize = 64;
+    const CELL: usize = 512;
+    let Some(volume) = volume() else { return };
+    let path = volume.join("new");
+    let writer = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+    writer.write_all_at(&[0; CELLS * CELL], 0).unwrap();
+    let reader = File::open(&path).unwrap();
+    let map = |file: &File| {
+        // SAFETY: a mapping of a file that lives, and keeps its length, until the mapping is no longer looked at.
+        unsafe {
+            let (at, length) = (std::ptr::null_mut(), CELLS * CELL);
+            rustix::mm::mmap(at, length, ProtFlags::READ, MapFlags::SHARED, file, 0).unwrap().cast::<u64>() as usize
+        }
+    };
+    // SAFETY: nothing looks at the mapping afterwards.
+    let unmap = |base: usize| unsafe { rustix::mm::munmap(base as *mut _, CELLS * CELL).unwrap() };
+    // SAFETY: within the mapping, and aligned; the kernel may change it at any time.
+    let mapped = |base: usize, cell: usize| unsafe { (base as *const u64).add(cell * CELL / 8).read_volatile() };
+    let base = map(&reader);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Others that read, and so keep bringing pages into memory.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let other = File::open(&path).unwrap();
+                let base = map(&other);
+                let mut step = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    step = (step + 7) % CELLS;
+                    let mut seen = [0; 8];
+                    other.read_exact_at(&mut seen, (step * CELL) as u64).unwrap();
+                    std::hint::black_box(mapped(base, step));
+                }
+                unmap(base);
+            });
+        }
+        for number in 1..=2_000u64 {
+            let cell = (number as usize * 37) % CELLS;
+            writer.write_all_at(&number.to_ne_bytes(), (cell * CELL) as u64).unwrap();
+            let mut seen = [0; 8];
+            reader.read_exact_at(&mut seen, (cell * CELL) as u64).unwrap();
+            let seen = (u64::from_ne_bytes(seen), mapped(base, cell));
+            if seen != (number, number) {
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            assert_eq!(seen, (number, number));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    unmap(base);
+    drop((writer, reader));
+    volume.close();
+}
+
+/// st_blocks of a large file are those of its backing file, open or closed, and closing it moves no time.
+#[test]
+fn closing_a_large_file_changes_nothing_that_is_seen() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("sparse");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    file.write_all_at(&[1; 100], 50_000_000).unwrap();
+    let shown = |metadata: fs::Metadata| {
+        let (mtime, ctime) = ((metadata.mtime(), metadata.mtime_nsec()), (metadata.ctime(), metadata.ctime_nsec()));
+        (metadata.len(), mtime, ctime)
+    };
+    let before = shown(file.metadata().unwrap());
+    file.sync_all().unwrap();
+    drop(file);
+    // The last close is told to the file system after close(2) has returned.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let after = fs::metadata(&path).unwrap();
+    assert!(after.blocks() * 512 < 2_000_000, "{} blocks", after.blocks());
+    assert!(after.blocks() * 512 >= 100_000, "{} blocks", after.blocks());
+    assert_eq!(shown(after), before);
+    volume.close();
+}

@@ -39,6 +39,6 @@ impl Rule for RemoveDirectory {
         };
         let mut changes = vec![slot.delete(), slot.tally(-1, -1, context.now)];
         changes.extend(removal.changes);
-        Ok(commit(changes, Removed { last_name_of: removal.last_name_of }))
+        Ok(commit(changes, Removed { last_name_of: removal.last_name_of, at: context.now }))
     }
 }

@@ -245,7 +245,7 @@ fn move_over(
     ];
     changes.extend(source.put_at(new, old.directory != new.directory, context));
     changes.extend(removal.changes);
-    let outcome = Removed { last_name_of: removal.last_name_of };
+    let outcome = Removed { last_name_of: removal.last_name_of, at: context.now };
     Decision::Commit { changes, effects: removal.effects, outcome }
 }
 

@@ -103,7 +103,7 @@ impl Rule for SettleSize {
         Found::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+    fn rule(&self, found: Found<'_>, _context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         let (file, size) = backing(found, self.generation)?;
         match size {
             // Settled already: this is a retry, or tells an older size than who settled it.
@@ -117,7 +117,8 @@ impl Rule for SettleSize {
                 let mut row = file.row.clone();
                 row.attributes.size = self.size;
                 row.attributes.mtime = self.mtime;
-                row.attributes.ctime = context.now;
+                // As who had it open saw it: written when its content was last written, not now.
+                row.attributes.ctime = row.attributes.ctime.max(self.mtime);
                 row.content = Content::Backing(BackingSize::Settled);
                 let node = Node::of(file.inode, &row, file.by_inode());
                 Ok(commit(vec![file.put(row)], node))

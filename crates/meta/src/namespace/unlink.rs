@@ -3,7 +3,7 @@
 use super::names::{self, Slot, Target};
 use super::reader::Reader;
 use super::{Context, Decision, Refusal, Rule, access};
-use varve_types::{Errno, InodeId, Name};
+use varve_types::{Errno, InodeId, Name, Timestamp};
 
 /// Removes `name`, which means anything but a directory (EISDIR), from `parent`.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Unlink {
 pub struct Removed {
     /// The inode whose last name it was.
     pub last_name_of: Option<InodeId>,
+    /// The directory's new mtime and ctime, unless they are later already.
+    pub at: Timestamp,
 }
 
 impl Rule for Unlink {
@@ -43,7 +45,7 @@ impl Rule for Unlink {
         };
         let mut changes = vec![slot.delete(), slot.tally(-1, 0, context.now)];
         changes.extend(removal.changes);
-        let outcome = Removed { last_name_of: removal.last_name_of };
+        let outcome = Removed { last_name_of: removal.last_name_of, at: context.now };
         Ok(Decision::Commit { changes, effects: removal.effects, outcome })
     }
 }

@@ -40,7 +40,7 @@ pub fn entry(entry: &Entry) -> EntryReply {
 }
 
 pub fn removed(removed: &Removed) -> Reply {
-    Reply::Removed { last_name_of: removed.last_name_of.map(|inode| inode.0) }
+    Reply::Removed { last_name_of: removed.last_name_of.map(|inode| inode.0), at: removed.at.into() }
 }
 
 pub fn new_node(node: varve_wire::NewNode) -> NewNode {

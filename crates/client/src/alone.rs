@@ -1,0 +1,173 @@
+//! What a client that is alone with its volume knows of directories without asking: attributes that it asked for once and has
+//! followed through its own changes since, and, of directories that it made, which names cannot be there.
+//!
+//! The kernel asks for a directory's attributes after every change in it, to check permissions against them, and looks
+//! every name up before it makes it. Both are answered from here, so that making or removing a file takes one call.
+//!
+//! Used only while nobody else can change the volume. Invariants:
+//! - Attributes are kept only if no change of the directory was under way at any time between the question and the
+//!   answer; so every change that ends later is in them once it has been added.
+//! - A name's hash is added before the change that may make it is asked for, and never taken away. So a hash that is not
+//!   there belongs to no name.
+
+use crate::Node;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use varve_types::{InodeId, NameHash, Timestamp};
+
+/// Enough that the threads of a mount seldom meet at one lock.
+const STRIPES: usize = 16;
+
+/// Directories known of one stripe; when there are more, all in which nothing is under way are forgotten. Together, without
+/// names, some 4 MiB.
+const DIRECTORIES_PER_STRIPE_MAX: usize = 1024;
+
+/// Names known of all directories: some 32 MiB. A directory that would go beyond is asked for its names from then on.
+const NAMES_MAX: usize = 2 * 1024 * 1024;
+
+#[derive(Default)]
+struct Directory {
+    attributes: Option<Node>,
+    /// Of every name that it ever had.
+    names: Option<HashSet<NameHash>>,
+    /// Changes that have begun and not ended.
+    changing: usize,
+    /// Counts changes that have begun.
+    changes: u64,
+}
+
+/// Taken before a directory is asked for its attributes: how many changes of it had begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(u64);
+
+/// What a change did to the directory that it was in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delta {
+    pub entries: i64,
+    pub subdirectories: i64,
+    /// mtime and ctime are not before.
+    pub at: Timestamp,
+}
+
+#[derive(Default)]
+pub(crate) struct Alone {
+    stripes: [Mutex<HashMap<InodeId, Directory>>; STRIPES],
+    names: AtomicUsize,
+}
+
+/// A change of a directory, from before it is asked for until its answer. Dropped without [`Change::done`], it may have
+/// done anything but make names other than those it began with.
+pub(crate) struct Change<'a> {
+    alone: &'a Alone,
+    directory: InodeId,
+}
+
+impl Alone {
+    /// This client has just made `directory`: it has no names.
+    pub fn made(&self, directory: InodeId) {
+        self.with(directory, |known| known.names = Some(HashSet::new()));
+    }
+
+    /// Whether no name of `hash` can be in `directory`.
+    pub fn is_absent(&self, directory: InodeId, hash: NameHash) -> bool {
+        let stripe = self.stripe(directory).lock();
+        let names = stripe.get(&directory).and_then(|known| known.names.as_ref());
+        names.is_some_and(|names| !names.contains(&hash))
+    }
+
+    pub fn attributes(&self, directory: InodeId) -> Option<Node> {
+        self.stripe(directory).lock().get(&directory)?.attributes
+    }
+
+    /// The attributes of `directory` are about to be asked for. `None`: a change is under way, so the answer is not to be
+    /// kept.
+    pub fn ask(&self, directory: InodeId) -> Option<Ticket> {
+        self.with(directory, |known| (known.changing == 0).then_some(Ticket(known.changes)))
+    }
+
+    /// The answer to what was asked with `ticket`.
+    pub fn keep(&self, directory: InodeId, ticket: Ticket, node: Node) {
+        self.with(directory, |known| {
+            if known.changes == ticket.0 {
+                known.attributes = Some(node);
+            }
+        });
+    }
+
+    /// A change of `directory` is about to be asked for, which may make a name of hash `adds`.
+    pub fn change(&self, directory: InodeId, adds: Option<NameHash>) -> Change<'_> {
+        self.with(directory, |known| {
+            known.changing += 1;
+            known.changes += 1;
+            let Some(hash) = adds else { return };
+            let Some(names) = &mut known.names else { return };
+            if names.insert(hash) && self.names.fetch_add(1, Relaxed) >= NAMES_MAX {
+                self.names.fetch_sub(names.len(), Relaxed);
+                known.names = None;
+            }
+        });
+        Change { alone: self, directory }
+    }
+
+    /// The directory is gone.
+    pub fn removed(&self, directory: InodeId) {
+        let known = self.stripe(directory).lock().remove(&directory);
+        self.count_out(known.iter());
+    }
+
+    fn with<T>(&self, directory: InodeId, change: impl FnOnce(&mut Directory) -> T) -> T {
+        let mut stripe = self.stripe(directory).lock();
+        if stripe.len() >= DIRECTORIES_PER_STRIPE_MAX && !stripe.contains_key(&directory) {
+            self.count_out(stripe.values().filter(|known| known.changing == 0));
+            stripe.retain(|_, known| known.changing > 0);
+        }
+        change(stripe.entry(directory).or_default())
+    }
+
+    fn count_out<'a>(&self, gone: impl Iterator<Item = &'a Directory>) {
+        let names: usize = gone.filter_map(|known| known.names.as_ref()).map(HashSet::len).sum();
+        self.names.fetch_sub(names, Relaxed);
+    }
+
+    fn stripe(&self, directory: InodeId) -> &Mutex<HashMap<InodeId, Directory>> {
+        &self.stripes[(directory.0 ^ (directory.0 >> 48)) as usize % STRIPES]
+    }
+
+    fn end(&self, directory: InodeId, delta: Option<Delta>) {
+        let mut stripe = self.stripe(directory).lock();
+        // It is there unless the directory itself was removed.
+        let Some(known) = stripe.get_mut(&directory) else { return };
+        known.changing = known.changing.saturating_sub(1);
+        known.attributes = known.attributes.zip(delta).map(|(node, delta)| delta.added_to(node));
+    }
+}
+
+impl Delta {
+    fn added_to(&self, mut node: Node) -> Node {
+        let attributes = &mut node.attributes;
+        attributes.size = attributes.size.saturating_add_signed(self.entries);
+        let nlink = i64::from(attributes.nlink).saturating_add(self.subdirectories);
+        attributes.nlink = u32::try_from(nlink).unwrap_or(attributes.nlink);
+        attributes.mtime = attributes.mtime.max(self.at);
+        attributes.ctime = attributes.ctime.max(self.at);
+        node
+    }
+}
+
+impl Change<'_> {
+    /// The change was made, and did this.
+    pub fn done(self, delta: Delta) {
+        self.alone.end(self.directory, Some(delta));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.alone.end(self.directory, None);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -28,8 +28,16 @@ struct Others {
 const MERGES_MAX: usize = 4;
 
 impl FileSystem {
+    /// For a door whose kernel believes what it is told: of a directory that may be what it was told before, with this
+    /// client's own changes since.
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
-        self.count(Operation::GetAttributes, self.attributes_of(caller, inode)).await
+        self.count(Operation::GetAttributes, async {
+            match self.known.attributes(inode, self.core.clock.monotonic()) {
+                Some(node) => Ok(node),
+                None => self.attributes_of(caller, inode).await,
+            }
+        })
+        .await
     }
 
     pub(crate) async fn attributes_of(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
@@ -106,14 +114,16 @@ impl FileSystem {
     /// are asked from the highest index down, the home last, and all again if it knows of further ones by then: what
     /// moved meanwhile is counted once.
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
-        let Some(alone) = self.alone() else { return self.ask_directory_node(caller, directory).await };
-        if let Some(known) = alone.attributes(directory) {
-            return Ok(known);
+        let known = &self.known;
+        if self.embedded()
+            && let Some(node) = known.attributes(directory, self.core.clock.monotonic())
+        {
+            return Ok(node);
         }
-        let ticket = alone.ask(directory);
+        let ticket = known.ask(directory);
         let node = self.ask_directory_node(caller, directory).await?;
         if let Some(ticket) = ticket {
-            alone.keep(directory, ticket, node);
+            known.keep(directory, ticket, node, self.core.clock.monotonic());
         }
         Ok(node)
     }

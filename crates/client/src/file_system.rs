@@ -1,10 +1,10 @@
 //! The volume as this process works on it, and how it is joined.
 
-use crate::alone::{Alone, Change};
 use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
 use crate::files::{Files, backing_blocks};
+use crate::known::{Change, Known};
 use crate::now;
 use crate::session::Session;
 use crate::transport::blocking::BlockingTransport;
@@ -54,7 +54,7 @@ pub struct FileSystem {
     pub(crate) files: Files,
     pub(crate) directories: Directories,
     pub(crate) background: Background,
-    alone: Alone,
+    pub(crate) known: Known,
     /// Milliseconds of the last lease on a directory.
     lease_ms: AtomicU64,
 }
@@ -85,7 +85,7 @@ impl FileSystem {
             files: Files::new(&core.settings),
             directories: Directories::default(),
             background: Background::default(),
-            alone: Alone::default(),
+            known: Known::default(),
             lease_ms: AtomicU64::new(0),
             core,
         });
@@ -102,16 +102,10 @@ impl FileSystem {
         self.core.server().embedded && self.core.config.purpose == Purpose::Work
     }
 
-    /// What is known without asking, while nobody else can change the volume.
-    pub(crate) fn alone(&self) -> Option<&Alone> {
-        self.embedded().then_some(&self.alone)
-    }
-
     /// To be held while `inode` is changed in a way that nobody here follows.
     pub(crate) fn changing(&self, inode: InodeId) -> Option<Change<'_>> {
-        let alone = self.alone()?;
         let directory = inode == InodeId::ROOT || self.core.inodes.is_directory(inode);
-        directory.then(|| alone.change(inode, None))
+        directory.then(|| self.known.change(inode, None))
     }
 
     /// What the kernel is told at present, at the longest.

@@ -10,7 +10,6 @@
 //! - Nothing waits without a deadline ([`ClientConfig::deadline`]).
 //! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
-mod alone;
 mod attributes;
 mod background;
 mod calls;
@@ -22,6 +21,7 @@ mod failure;
 mod file_system;
 mod files;
 mod inodes;
+mod known;
 mod library;
 mod locate;
 mod namespace;

@@ -70,7 +70,7 @@ impl Library {
     pub async fn stat(&self, path: &[u8]) -> Result<Node> {
         let fs = &self.file_system;
         if components(path).next().is_none() {
-            return fs.attributes(&self.caller, InodeId::ROOT).await;
+            return fs.count(Operation::GetAttributes, fs.attributes_of(&self.caller, InodeId::ROOT)).await;
         }
         fs.count(Operation::Lookup, async {
             let (parent, name) = self.parent_of(path).await?;

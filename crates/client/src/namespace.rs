@@ -1,7 +1,7 @@
 //! Operations on names.
 
-use crate::alone::{Change, Delta};
 use crate::inodes::Sighting;
+use crate::known::{Change, Delta};
 use crate::locate::unexpected;
 use crate::{FileSystem, NewNode, Node, OpenFlags, Opened, Operation, RenameFlags, Result};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl FileSystem {
         name: &Name,
         lookups: u64,
     ) -> Result<Node> {
-        if self.alone().is_some_and(|alone| alone.is_absent(parent, name.hash())) {
+        if self.embedded() && self.known.is_absent(parent, name.hash()) {
             return Err(Errno::ENOENT.into());
         }
         for _ in 0..VANISHED_MAX {
@@ -185,7 +185,7 @@ impl FileSystem {
             mode: mode.bits(),
             open,
         };
-        let change = self.alone().map(|alone| alone.change(parent, Some(name.hash())));
+        let change = self.known.change(parent, Some(name.hash()));
         match self.core.ask_name(caller, parent, name, call).await? {
             Reply::Node(made) => {
                 made_in(change, 0, &made);
@@ -213,12 +213,12 @@ impl FileSystem {
     ) -> Result<NodeReply> {
         self.check_writable()?;
         let call = || Call::MakeDirectory { parent: parent.0, name: name.as_bytes().to_vec(), mode: mode.bits() };
-        let change = self.alone().map(|alone| alone.change(parent, Some(name.hash())));
+        let change = self.known.change(parent, Some(name.hash()));
         match self.core.ask_name(caller, parent, name, call).await? {
             Reply::Node(made) => {
                 made_in(change, 1, &made);
-                if let Some(alone) = self.alone() {
-                    alone.made(InodeId(made.inode));
+                if self.embedded() {
+                    self.known.made(InodeId(made.inode));
                 }
                 Ok(made)
             }
@@ -249,7 +249,7 @@ impl FileSystem {
         self.count(Operation::Unlink, async {
             self.check_writable()?;
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
-            let change = self.alone().map(|alone| alone.change(parent, None));
+            let change = self.known.change(parent, None);
             let reply = self.core.ask_name(caller, parent, name, call).await?;
             let Reply::Removed { last_name_of, at } = reply else { return Err(unexpected("Unlink", &reply)) };
             removed_from(change, 0, at);
@@ -271,16 +271,14 @@ impl FileSystem {
         self.count(Operation::RemoveDirectory, async {
             self.check_writable()?;
             let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
-            let change = self.alone().map(|alone| alone.change(parent, None));
+            let change = self.known.change(parent, None);
             match self.core.ask_name(caller, parent, name, call).await? {
                 Reply::Removed { at, .. } => removed_from(change, 1, at),
                 other => return Err(unexpected("RemoveDirectory", &other)),
             }
             if let Some(inode) = self.core.inodes.at(parent, name) {
                 self.core.routing.forget(inode);
-                if let Some(alone) = self.alone() {
-                    alone.removed(inode);
-                }
+                self.known.removed(inode);
             }
             self.core.inodes.unlinked(parent, name);
             Ok(())
@@ -307,8 +305,7 @@ impl FileSystem {
                 flags,
             };
             // A name that is exchanged was there before, so only the new parent can get one that it never had.
-            let _in_both =
-                self.alone().map(|alone| (alone.change(parent, None), alone.change(new_parent, Some(new_name.hash()))));
+            let _in_both = (self.known.change(parent, None), self.known.change(new_parent, Some(new_name.hash())));
             let at = |parent, name| self.core.inodes.at(parent, name).and_then(|inode| self.changing(inode));
             let _of_both = (at(parent, name), at(new_parent, new_name));
             let reply = self.core.ask_name(caller, parent, name, call).await?;
@@ -349,7 +346,7 @@ impl FileSystem {
         self.count(Operation::Link, async {
             self.check_writable()?;
             let hash = new_name.hash();
-            let _change = self.alone().map(|alone| alone.change(new_parent, Some(hash)));
+            let _change = self.known.change(new_parent, Some(hash));
             let reply = self
                 .core
                 .ask_located(
@@ -394,14 +391,10 @@ impl FileSystem {
 }
 
 /// `made` was made in a directory, of whose names `subdirectories` more mean directories.
-fn made_in(change: Option<Change<'_>>, subdirectories: i64, made: &NodeReply) {
-    if let Some(change) = change {
-        change.done(Delta { entries: 1, subdirectories, at: made.attributes.ctime.into() });
-    }
+fn made_in(change: Change<'_>, subdirectories: i64, made: &NodeReply) {
+    change.done(Delta { entries: 1, subdirectories, at: made.attributes.ctime.into() });
 }
 
-fn removed_from(change: Option<Change<'_>>, subdirectories: i64, at: WireTime) {
-    if let Some(change) = change {
-        change.done(Delta { entries: -1, subdirectories: -subdirectories, at: at.into() });
-    }
+fn removed_from(change: Change<'_>, subdirectories: i64, at: WireTime) {
+    change.done(Delta { entries: -1, subdirectories: -subdirectories, at: at.into() });
 }

@@ -137,10 +137,10 @@ fn a_lone_client_knows_its_directories() {
     };
     let _server = varve_meta::server::Server::start(config).unwrap();
     let fs = site.connect();
-    let observer = FileSystem::connect(ClientConfig { purpose: Purpose::Observe, ..site.config() }).unwrap();
     let directory = make_directory(&fs, ROOT, "d").inode;
     let beside = make_directory(&fs, ROOT, "beside").inode;
     let agree = |step: &str| {
+        let observer = FileSystem::connect(ClientConfig { purpose: Purpose::Observe, ..site.config() }).unwrap();
         for inode in [ROOT, directory, beside] {
             let mine = now(fs.attributes(&root(), inode)).unwrap().attributes;
             let theirs = now(observer.attributes(&root(), inode)).unwrap().attributes;

@@ -1,10 +1,12 @@
-//! What a client that is alone with its volume knows of directories without asking: attributes that it asked for once and has
-//! followed through its own changes since, and, of directories that it made, which names cannot be there.
+//! What a client knows of directories without asking: attributes that it asked for once and has followed through its own
+//! changes since, and, of directories that it made, which names cannot be there.
 //!
 //! The kernel asks for a directory's attributes after every change in it, to check permissions against them, and looks
-//! every name up before it makes it. Both are answered from here, so that making or removing a file takes one call.
+//! every name up before it makes it. Both are answered from here, so that a client that is alone makes or removes a file
+//! by one call.
 //!
-//! Used only while nobody else can change the volume. Invariants:
+//! Attributes are believed for as long as the kernel could believe them, which is as long as the directory is leased.
+//! Names are only for a client that is alone with its volume. Invariants:
 //! - Attributes are kept only if no change of the directory was under way at any time between the question and the
 //!   answer; so every change that ends later is in them once it has been added.
 //! - A name's hash is added before the change that may make it is asked for, and never taken away. So a hash that is not
@@ -15,6 +17,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use varve_types::{InodeId, NameHash, Timestamp};
+use varve_world::clock::Moment;
 
 /// Enough that the threads of a mount seldom meet at one lock.
 const STRIPES: usize = 16;
@@ -28,7 +31,8 @@ const NAMES_MAX: usize = 2 * 1024 * 1024;
 
 #[derive(Default)]
 struct Directory {
-    attributes: Option<Node>,
+    /// And until when they may be believed.
+    attributes: Option<(Node, Moment)>,
     /// Of every name that it ever had.
     names: Option<HashSet<NameHash>>,
     /// Changes that have begun and not ended.
@@ -51,7 +55,7 @@ pub(crate) struct Delta {
 }
 
 #[derive(Default)]
-pub(crate) struct Alone {
+pub(crate) struct Known {
     stripes: [Mutex<HashMap<InodeId, Directory>>; STRIPES],
     names: AtomicUsize,
 }
@@ -59,11 +63,11 @@ pub(crate) struct Alone {
 /// A change of a directory, from before it is asked for until its answer. Dropped without [`Change::done`], it may have
 /// done anything but make names other than those it began with.
 pub(crate) struct Change<'a> {
-    alone: &'a Alone,
+    known: &'a Known,
     directory: InodeId,
 }
 
-impl Alone {
+impl Known {
     /// This client has just made `directory`: it has no names.
     pub fn made(&self, directory: InodeId) {
         self.with(directory, |known| known.names = Some(HashSet::new()));
@@ -76,8 +80,11 @@ impl Alone {
         names.is_some_and(|names| !names.contains(&hash))
     }
 
-    pub fn attributes(&self, directory: InodeId) -> Option<Node> {
-        self.stripe(directory).lock().get(&directory)?.attributes
+    /// The attributes as they are known at `now`, to be believed for as long as is left.
+    pub fn attributes(&self, directory: InodeId, now: Moment) -> Option<Node> {
+        let (node, until) = self.stripe(directory).lock().get(&directory)?.attributes?;
+        let left = until.since(now);
+        (!left.is_zero()).then_some(Node { attributes_ttl: left, ..node })
     }
 
     /// The attributes of `directory` are about to be asked for. `None`: a change is under way, so the answer is not to be
@@ -86,11 +93,11 @@ impl Alone {
         self.with(directory, |known| (known.changing == 0).then_some(Ticket(known.changes)))
     }
 
-    /// The answer to what was asked with `ticket`.
-    pub fn keep(&self, directory: InodeId, ticket: Ticket, node: Node) {
+    /// The answer to what was asked with `ticket`, received at `now`.
+    pub fn keep(&self, directory: InodeId, ticket: Ticket, node: Node, now: Moment) {
         self.with(directory, |known| {
             if known.changes == ticket.0 {
-                known.attributes = Some(node);
+                known.attributes = Some((node, now.after(node.attributes_ttl)));
             }
         });
     }
@@ -107,7 +114,7 @@ impl Alone {
                 known.names = None;
             }
         });
-        Change { alone: self, directory }
+        Change { known: self, directory }
     }
 
     /// The directory is gone.
@@ -139,7 +146,7 @@ impl Alone {
         // It is there unless the directory itself was removed.
         let Some(known) = stripe.get_mut(&directory) else { return };
         known.changing = known.changing.saturating_sub(1);
-        known.attributes = known.attributes.zip(delta).map(|(node, delta)| delta.added_to(node));
+        known.attributes = known.attributes.zip(delta).map(|((node, until), delta)| (delta.added_to(node), until));
     }
 }
 
@@ -158,14 +165,14 @@ impl Delta {
 impl Change<'_> {
     /// The change was made, and did this.
     pub fn done(self, delta: Delta) {
-        self.alone.end(self.directory, Some(delta));
+        self.known.end(self.directory, Some(delta));
         std::mem::forget(self);
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.alone.end(self.directory, None);
+        self.known.end(self.directory, None);
     }
 }
 

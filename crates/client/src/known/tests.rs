@@ -1,0 +1,121 @@
+use super::*;
+use std::time::Duration;
+use varve_types::{Attributes, FileKind, Mode};
+
+const DIRECTORY: InodeId = InodeId(10);
+const NOW: Moment = Moment(Duration::from_secs(100));
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 0 }
+}
+
+fn node(entries: u64) -> Node {
+    let attributes = Attributes {
+        kind: FileKind::Directory,
+        mode: Mode::new(0o755),
+        uid: 0,
+        gid: 0,
+        nlink: 2,
+        size: entries,
+        rdev: 0,
+        atime: time(1),
+        mtime: time(1),
+        ctime: time(1),
+        btime: time(1),
+    };
+    Node {
+        inode: DIRECTORY,
+        attributes,
+        blocks: 0,
+        entry_ttl: Duration::from_secs(1),
+        attributes_ttl: Duration::from_secs(1),
+    }
+}
+
+fn delta(entries: i64, at: i64) -> Delta {
+    Delta { entries, subdirectories: entries, at: time(at) }
+}
+
+fn asked(all: &Known, entries: u64) {
+    let ticket = all.ask(DIRECTORY).expect("nothing is under way");
+    all.keep(DIRECTORY, ticket, node(entries), NOW);
+}
+
+#[test]
+fn attributes_follow_changes() {
+    let all = Known::default();
+    assert_eq!(all.attributes(DIRECTORY, NOW), None);
+    asked(&all, 5);
+    all.change(DIRECTORY, None).done(delta(1, 9));
+    all.change(DIRECTORY, None).done(delta(-1, 8));
+    all.change(DIRECTORY, None).done(delta(1, 7));
+    let now = all.attributes(DIRECTORY, NOW).expect("known").attributes;
+    assert_eq!((now.size, now.nlink, now.mtime, now.ctime, now.atime), (6, 3, time(9), time(9), time(1)));
+}
+
+/// A lease that has run out makes it unknown too.
+#[test]
+fn attributes_are_known_for_as_long_as_they_may_be_believed() {
+    let all = Known::default();
+    asked(&all, 5);
+    let later = NOW.after(Duration::from_millis(400));
+    assert_eq!(all.attributes(DIRECTORY, later).map(|node| node.attributes_ttl), Some(Duration::from_millis(600)));
+    assert_eq!(all.attributes(DIRECTORY, NOW.after(Duration::from_secs(1))), None);
+}
+
+/// A change whose effect is not known makes the directory unknown.
+#[test]
+fn what_failed_is_asked_anew() {
+    let all = Known::default();
+    asked(&all, 5);
+    drop(all.change(DIRECTORY, None));
+    assert_eq!(all.attributes(DIRECTORY, NOW), None);
+}
+
+/// An answer that may or may not have a change in it is not kept, however the two overlap.
+#[test]
+fn answers_that_overlap_changes_are_not_kept() {
+    let all = Known::default();
+    let change = all.change(DIRECTORY, None);
+    assert!(all.ask(DIRECTORY).is_none());
+    change.done(delta(1, 2));
+    let ticket = all.ask(DIRECTORY).expect("it has ended");
+    let within = all.change(DIRECTORY, None);
+    all.keep(DIRECTORY, ticket, node(5), NOW);
+    assert_eq!(all.attributes(DIRECTORY, NOW), None);
+    within.done(delta(1, 3));
+    all.keep(DIRECTORY, ticket, node(5), NOW);
+    assert_eq!(all.attributes(DIRECTORY, NOW), None);
+}
+
+/// Only a directory that was made here is known not to have a name.
+#[test]
+fn names_that_never_were_are_absent() {
+    let all = Known::default();
+    assert!(!all.is_absent(DIRECTORY, NameHash(7)));
+    all.made(DIRECTORY);
+    assert!(all.is_absent(DIRECTORY, NameHash(7)));
+    drop(all.change(DIRECTORY, Some(NameHash(7))));
+    assert!(!all.is_absent(DIRECTORY, NameHash(7)), "a failed change may have made it");
+    assert!(all.is_absent(DIRECTORY, NameHash(8)));
+    all.removed(DIRECTORY);
+    assert!(!all.is_absent(DIRECTORY, NameHash(8)));
+    assert_eq!(all.names.load(Relaxed), 0);
+}
+
+/// However many directories there are, what is known stays bounded, and what is under way is not forgotten.
+#[test]
+fn directories_are_forgotten_but_not_their_changes() {
+    let all = Known::default();
+    let change = all.change(DIRECTORY, None);
+    for number in 0..(STRIPES * DIRECTORIES_PER_STRIPE_MAX * 3) as u64 {
+        all.made(InodeId(1000 + number));
+        drop(all.change(InodeId(1000 + number), Some(NameHash(9))));
+    }
+    let known: usize = all.stripes.iter().map(|stripe| stripe.lock().len()).sum();
+    assert!(known <= STRIPES * DIRECTORIES_PER_STRIPE_MAX, "{known}");
+    assert!(all.names.load(Relaxed) <= known);
+    assert!(all.ask(DIRECTORY).is_none(), "still under way");
+    drop(change);
+    assert!(all.ask(DIRECTORY).is_some());
+}

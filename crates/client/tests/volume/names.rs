@@ -188,3 +188,25 @@ fn a_lone_client_knows_its_directories() {
     agree("made again");
     now(fs.lookup(&root(), directory, &name("f4"))).unwrap();
 }
+
+/// Promise: mode and owner of a directory are shown at once also when another client changes them; times and counts at the
+/// latest when the directory's lease has run out.
+#[test]
+fn directories_that_others_change_are_seen_within_their_lease() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (fs, other) = (site.connect(), site.connect());
+    let directory = make_directory(&fs, ROOT, "d").inode;
+    let shown = || now(fs.attributes(&root(), directory)).unwrap();
+    make_file(&fs, directory, "mine");
+    assert_eq!(shown().attributes.size, 1);
+    make_file(&fs, directory, "also");
+    let known = shown();
+    assert_eq!(known.attributes.size, 2, "one's own changes show at once");
+    make_file(&other, directory, "theirs");
+    let set = varve_types::SetAttributes { mode: Some(Mode::new(0o700)), ..Default::default() };
+    now(other.set_attributes(&root(), directory, set, None)).unwrap();
+    // The change of the mode has waited for the lease, so nothing is believed any more that was told before it.
+    let after = shown().attributes;
+    assert_eq!((after.mode, after.size), (Mode::new(0o700), 3));
+}

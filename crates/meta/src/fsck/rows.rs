@@ -95,7 +95,7 @@ async fn read_names(
         if let Some((Key::Entry(directory, name), Row::Entry(entry))) = sound(shard, found, report) {
             reader.entry(directory, &name, &entry, census, report);
         }
-        if report.counts.rows % PROGRESS_ROWS == 0 {
+        if report.counts.rows.is_multiple_of(PROGRESS_ROWS) {
             progress(Progress::Reading { pass: 2, shard, shards, rows: report.counts.rows });
         }
     }

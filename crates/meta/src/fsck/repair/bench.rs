@@ -236,9 +236,8 @@ impl<'a> Bench<'a> {
     /// Makes `name` mean `row`, and counts it unless the name was there.
     pub async fn set_entry(&mut self, directory: InodeId, name: &Name, row: EntryRow) -> Result<(), FsckError> {
         let Some((shard, index)) = self.census.place(directory, name.hash()) else { return Ok(()) };
-        match self.entry_in(shard, directory, name).await? {
-            Some(before) => self.tally(Step::Names, directory, index, &before, -1),
-            None => {}
+        if let Some(before) = self.entry_in(shard, directory, name).await? {
+            self.tally(Step::Names, directory, index, &before, -1);
         }
         self.tally(Step::Names, directory, index, &row, 1);
         self.put(Step::Names, shard, &Key::Entry(directory, name.clone()), Row::Entry(row));
@@ -272,8 +271,10 @@ impl<'a> Bench<'a> {
         for step in STEPS {
             self.tally_partitions(step).await?;
             let mut batches: BTreeMap<ShardId, TableBatch> = BTreeMap::new();
-            let later = self.edits.extract_if(.., |_, edit| edit.step <= step).collect::<Vec<_>>();
-            for ((shard, key), edit) in later {
+            let edits = std::mem::take(&mut self.edits);
+            let (due, later) = edits.into_iter().partition::<BTreeMap<_, _>, _>(|(_, edit)| edit.step <= step);
+            self.edits = later;
+            for ((shard, key), edit) in due {
                 let batch = batches.entry(shard).or_default();
                 match edit.row {
                     Some(row) => batch.put(key, codec::encode_row(&row)),
@@ -297,7 +298,9 @@ impl<'a> Bench<'a> {
     }
 
     async fn tally_partitions(&mut self, step: Step) -> Result<(), FsckError> {
-        let due: Vec<_> = self.tallies.extract_if(.., |(when, ..), _| *when <= step).collect();
+        let tallies = std::mem::take(&mut self.tallies);
+        let (due, later) = tallies.into_iter().partition::<BTreeMap<_, _>, _>(|((when, ..), _)| *when <= step);
+        self.tallies = later;
         for ((_, directory, index), (entries, subdirectories)) in due {
             let Some(mut row) = self.partition_row(directory, index).await? else { continue };
             row.entries = row.entries.saturating_add_signed(entries);

@@ -12,7 +12,7 @@ pub enum LogError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "the log file {} is damaged at byte {offset} ({reason}), below what was fsynced: acknowledged changes are lost. \
-         Restore the file from a copy of the store; `varve fsck` tells what else is affected", path.display()
+         Restore the file from a copy of the store, or save what is intact with `varve fsck --repair`", path.display()
     )]
     Damaged { path: PathBuf, offset: u64, reason: String },
     #[error(

@@ -18,13 +18,14 @@ mod listener;
 mod metrics;
 mod sessions;
 mod shared;
+mod vigil;
 mod worker;
 
 pub use leases::LEASE;
 pub use sessions::SESSION_GRACE;
 
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
-use crate::shards::{OpenFiles, TableConfig};
+use crate::shards::{CacheBudget, OpenFiles, TableConfig};
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
 use leases::Leases;
@@ -339,7 +340,7 @@ fn spawn_workers(
     };
     let tables = worker::TableLimits {
         table,
-        cache_bytes_max: (config.cache_bytes - blocks) / shards,
+        cache: Arc::new(CacheBudget::new(config.cache_bytes - blocks, shards)),
         names_max: config.names_max / shards,
     };
     let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =

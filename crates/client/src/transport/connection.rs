@@ -3,13 +3,16 @@
 #![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
 
 use super::FindError;
-use std::io::{self, Read, Write};
+use rustix::buffer::spare_capacity;
+use rustix::net::RecvFlags;
+use std::io::{self, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use varve_types::{SessionId, VolumeId};
 use varve_wire::frame;
 use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome, WorkerAddress};
+use varve_world::patience::Patience;
 use varve_world::random;
 
 /// A worker of the same host or network takes a connection within this time or is not there.
@@ -49,6 +52,7 @@ pub(super) struct Connection {
     stream: Stream,
     input: Vec<u8>,
     output: Vec<u8>,
+    patience: Patience,
 }
 
 impl Connection {
@@ -59,7 +63,8 @@ impl Connection {
             (_, Some(tcp)) => Stream::Tcp(open_tcp(tcp)?),
             _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
         };
-        Ok(Connection { stream, input: Vec::with_capacity(INPUT_BYTES), output: Vec::with_capacity(INPUT_BYTES) })
+        let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
+        Ok(Connection { stream, input, output, patience: Patience::default() })
     }
 
     /// Proves who both sides are. On success the connection is ready for requests.
@@ -118,7 +123,6 @@ impl Connection {
 
     /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up.
     pub fn receive<M: serde::de::DeserializeOwned>(&mut self, give_up: impl Fn() -> bool) -> io::Result<Option<M>> {
-        // The place for adaptive waiting: spin on a non-blocking read while that has been succeeding, then block.
         self.input.clear();
         loop {
             if let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? {
@@ -129,7 +133,7 @@ impl Connection {
                 self.input.shrink_to(BUFFER_BYTES_KEPT);
                 return Ok(Some(message));
             }
-            match self.read_some() {
+            match self.read_patiently() {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -147,20 +151,41 @@ impl Connection {
         self.receive(|| true)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 
-    fn read_some(&mut self) -> io::Result<usize> {
+    /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
+    fn read_patiently(&mut self) -> io::Result<usize> {
+        if self.input.is_empty()
+            && let Some(look) = self.patience.look()
+        {
+            loop {
+                match self.read_some(RecvFlags::DONTWAIT) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    read => {
+                        self.patience.succeeded();
+                        return read;
+                    }
+                }
+                if !look.again() {
+                    break;
+                }
+            }
+            self.patience.failed();
+        }
+        self.read_some(RecvFlags::empty())
+    }
+
+    fn read_some(&mut self, flags: RecvFlags) -> io::Result<usize> {
         let held = self.input.len();
         let wanted = match self.input.first_chunk() {
             Some(header) => frame::HEADER_BYTES + frame::body_len(header).map_err(io::Error::other)? - held,
-            None => 0,
+            None => INPUT_BYTES,
         };
-        // Never past the frame where its length is known; else what the first read may bring at once.
-        self.input.resize(held + if wanted > 0 { wanted } else { INPUT_BYTES }, 0);
-        let read = match &mut self.stream {
-            Stream::Unix(stream) => stream.read(&mut self.input[held..]),
-            Stream::Tcp(stream) => stream.read(&mut self.input[held..]),
-        };
-        self.input.truncate(held + *read.as_ref().unwrap_or(&0));
-        read
+        self.input.reserve(wanted);
+        let room = spare_capacity(&mut self.input);
+        let (_, received) = match &self.stream {
+            Stream::Unix(stream) => rustix::net::recv(stream, room, flags),
+            Stream::Tcp(stream) => rustix::net::recv(stream, room, flags),
+        }?;
+        Ok(received)
     }
 
     fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {

@@ -9,6 +9,7 @@ use super::handshake::{self, HandshakeError};
 use super::sessions::{Admitted, Peer};
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
+use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::pin::pin;
 use std::rc::Rc;
@@ -81,10 +82,21 @@ where
     loop {
         while end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX {
             match take_request(&mut input, &caller) {
-                Ok(Some(request)) => match dispatch::answer_at_once(&request) {
-                    Some(response) => output.add(&Answer::Response(response)),
-                    None => in_flight.push(dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request)),
-                },
+                Ok(Some(request)) => {
+                    worker.vigil.came();
+                    match dispatch::answer_at_once(&request) {
+                        Some(response) => output.add(&Answer::Response(response)),
+                        None => {
+                            let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
+                            let mut answer = Box::pin(answer);
+                            // What need not wait for anything never joins those that do.
+                            match answer.as_mut().now_or_never() {
+                                Some(answer) => output.add(&answer),
+                                None => in_flight.push(answer),
+                            }
+                        }
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => end = Some(Err(error)),
             }
@@ -104,6 +116,7 @@ where
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
                     output.advance(count);
+                    worker.vigil.moved();
                     progress.bytes += count as u64;
                 }
                 Err(error) => end = output.abandon(Err(error.into())),

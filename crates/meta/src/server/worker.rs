@@ -11,7 +11,8 @@ use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::shared::Shared;
-use crate::shards::{Peers, Shard, ShardConfig, TableConfig};
+use super::vigil::Vigil;
+use crate::shards::{CacheBudget, Peers, Shard, ShardConfig, TableConfig};
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::any::Any;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
 use varve_types::{InodeId, SessionId, ShardId};
 
@@ -54,8 +56,8 @@ pub struct WorkerConfig {
 pub struct TableLimits {
     /// That of every shard, but for its number.
     pub table: TableConfig,
+    pub cache: Arc<CacheBudget>,
     /// Of each shard.
-    pub cache_bytes_max: usize,
     pub names_max: usize,
 }
 
@@ -64,6 +66,7 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     pub metrics: Metrics,
     pub in_flight: InFlight,
+    pub vigil: Vigil,
     board: Arc<Board>,
     inboxes: Vec<mpsc::Sender<Message>>,
     peers: Rc<dyn Peers>,
@@ -253,7 +256,7 @@ impl Worker {
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
             open_files: self.shared.open_files.clone(),
-            cache_bytes_max: self.tables.cache_bytes_max,
+            cache: Arc::clone(&self.tables.cache),
             names_max: self.tables.names_max,
         }
     }
@@ -289,8 +292,8 @@ fn broken(worker: usize, panic: Box<dyn Any + Send>) -> String {
 pub fn run(config: WorkerConfig) {
     let (index, board) = (config.index, Arc::clone(&config.board));
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-        tokio::task::LocalSet::new().block_on(&runtime, live(config))
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+        runtime.map_err(|error| error.to_string())?.block_on(live(config))
     }));
     if let Err(reason) = lived.unwrap_or_else(|panic| Err(broken(index, panic))) {
         tracing::error!("{reason}");
@@ -307,6 +310,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         shared: Arc::clone(&config.shared),
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
+        vigil: Vigil::default(),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
         shards: RefCell::default(),
@@ -319,6 +323,8 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     // Messages are taken from the start: what a shard finds in its log, it may have to ask of another worker's.
     let (_, nobody) = mpsc::channel(1);
     worker.spawn(inbox::receive(Rc::clone(&worker), std::mem::replace(&mut config.inbox, nobody)));
+    let watchful = Rc::clone(&worker);
+    worker.spawn(async move { watchful.vigil.keep().await });
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
 
     let opening = AssertUnwindSafe(open(&worker, &config)).catch_unwind();

@@ -4,14 +4,18 @@ use super::batch::Batch;
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
-use super::table::TableBatch;
+use super::table::{TableBatch, TableError};
 use crate::tables::{Key, Row, codec};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a request waits for its batch. Beyond it the store hangs; the client is told, and the batch goes on.
+/// How long a request waits for its batch at most. Beyond it the store hangs.
 const APPEND_MAX: Duration = Duration::from_secs(30);
+
+/// Rows fetched before the cache is held to its budget, should no batch come in between.
+const FETCHED_MAX: usize = 256;
 
 /// Expired answers deleted a batch, so that they go as fast as they come and never make a batch long.
 const EXPIRED_A_BATCH: usize = 4;
@@ -28,8 +32,8 @@ impl Shard {
                 self.work.notified().await;
                 continue;
             };
-            let number = batch.0;
-            let result = self.table.write(batch.1).await;
+            let (number, batch) = batch;
+            let result = self.write(batch).await;
             let mut state = self.state.borrow_mut();
             let answer = match result {
                 Ok(()) => {
@@ -63,6 +67,25 @@ impl Shard {
         }
     }
 
+    /// Writes a batch. While the store hangs, whoever waits is told so once in [`APPEND_MAX`], and the batch goes on.
+    async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
+        let mut write = pin!(self.table.write(batch));
+        loop {
+            if let Ok(result) = tokio::time::timeout(APPEND_MAX, &mut write).await {
+                return result;
+            }
+            let reason = format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id);
+            tracing::error!("{reason}");
+            let mut state = self.state.borrow_mut();
+            let mut waiters = std::mem::take(&mut state.in_flight);
+            waiters.append(&mut state.open.waiters);
+            drop(state);
+            for waiter in waiters {
+                let _ = waiter.send(Err(Refusal::Failed(reason.clone())));
+            }
+        }
+    }
+
     fn spawn_splits(self: &Rc<Self>) {
         let mut wanted = std::mem::take(&mut self.state.borrow_mut().split_wanted);
         wanted.dedup();
@@ -75,7 +98,7 @@ impl Shard {
     fn take_batch(&self) -> Option<(BatchNumber, TableBatch)> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        if state.open.is_empty() && state.partitions.dirty().next().is_none() {
+        if state.open.is_empty() && !state.partitions.has_dirty() {
             return None;
         }
         let next = Batch::new(BatchNumber(state.open.number.0 + 1));
@@ -102,21 +125,25 @@ impl Shard {
     }
 
     fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {
-        let dirty: Vec<_> = state.partitions.dirty().collect();
-        for (directory, index) in dirty {
+        for (directory, index) in state.partitions.take_dirty(batch.number) {
             let key = Key::Partition(directory, index);
             if let Some(row) = state.resident.row_mut(&key, batch.number) {
                 let row = codec::encode_row(row).into();
                 batch.writes.push((codec::encode_key(&key).into(), Some(row)));
             }
-            if let Some(partition) = state.partitions.get_mut(directory) {
-                partition.row_dirty = false;
-                partition.changed_in = batch.number;
-            }
         }
     }
 
-    fn shrink(&self, state: &mut State) {
+    /// Rows fetched by those who change nothing count too.
+    pub(super) fn shrink_after_fetch(&self, state: &mut State) {
+        state.fetched += 1;
+        if state.fetched >= FETCHED_MAX {
+            self.shrink(state);
+        }
+    }
+
+    pub(super) fn shrink(&self, state: &mut State) {
+        state.fetched = 0;
         state.partitions.shrink(self.names_max, state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
         state.resident.shrink(state.appended, |key| partitions.is_loaded(key) || locks.contains_key(key));
@@ -141,13 +168,7 @@ impl Shard {
             receiver
         };
         self.work.notify_one();
-        match tokio::time::timeout(APPEND_MAX, receiver).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Refusal::Failed(format!("shard {} was closed", self.id))),
-            Err(_) => {
-                Err(Refusal::Failed(format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id)))
-            }
-        }
+        receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id))))
     }
 
     /// Returns when everything that was acknowledged before is fsynced.

@@ -190,7 +190,12 @@ impl Shard {
     pub(super) async fn reap_backing_files(self: Rc<Self>) {
         loop {
             tokio::time::sleep(REAP_EVERY).await;
-            let inodes = std::mem::take(&mut self.state.borrow_mut().reaping);
+            let inodes = {
+                let mut state = self.state.borrow_mut();
+                // An idle shard gives back what others need.
+                self.shrink(&mut state);
+                std::mem::take(&mut state.reaping)
+            };
             if self.failed().is_some() || self.state.borrow().closing {
                 return;
             }

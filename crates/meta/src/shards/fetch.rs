@@ -34,7 +34,7 @@ impl Shard {
     /// directory.
     async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
         if !self.is_loaded(directory) {
-            self.load_partition(directory).await?;
+            Box::pin(self.load_partition(directory)).await?;
         }
         let newer_map = {
             let state = self.state.borrow();
@@ -52,7 +52,7 @@ impl Shard {
             Some(map) => Err(Refusal::Moved { directory, map }),
             None if self.id == directory.shard() => Err(Errno::ENOENT.into()),
             None => {
-                let map = self.map_from_home(directory).await?;
+                let map = Box::pin(self.map_from_home(directory)).await?;
                 match map.shard_of(directory.shard(), hash) {
                     shard if shard == self.id => Err(Refusal::Busy),
                     _ => Err(Refusal::Moved { directory, map }),
@@ -134,6 +134,7 @@ impl Shard {
         let result = match read {
             Ok(row) => {
                 state.resident.end_fetch(key, row);
+                self.shrink_after_fetch(&mut state);
                 Ok(())
             }
             Err(refusal) => {

@@ -37,7 +37,11 @@ impl InodeBlock {
 impl Shard {
     /// An id of this shard that was never given before.
     pub(super) async fn fresh_inode(self: &Rc<Self>) -> Result<InodeId, Refusal> {
-        let counter = self.fresh_counters(1).await?;
+        let at_hand = self.state.borrow_mut().inodes.free.next();
+        let counter = match at_hand {
+            Some(counter) => counter,
+            None => Box::pin(self.fresh_counters(1)).await?,
+        };
         Ok(InodeId::new(self.id, counter))
     }
 

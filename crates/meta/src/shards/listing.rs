@@ -6,7 +6,7 @@
 use super::refusal::Refusal;
 use super::shard::{Address, Shard, State};
 use crate::tables::codec;
-use crate::tables::{EntryRow, Key, Row};
+use crate::tables::{EntryRow, Key, PartitionRow, Row};
 use std::rc::Rc;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 
@@ -42,6 +42,11 @@ impl Shard {
         }
         let bytes = codec::entries_of(directory, HashRange { first: from, last: range.last });
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
+        // A split that was committed meanwhile has perhaps removed rows before the scan began.
+        let uncut = |row: &PartitionRow| row.index.range(row.depth) == range;
+        if !self.partition_here(&self.state.borrow(), directory).is_some_and(uncut) {
+            return Err(Refusal::Busy);
+        }
         let mut entries: Vec<(Name, EntryRow)> = Vec::new();
         let (mut read, mut listed) = (0, 0);
         while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {

@@ -10,6 +10,7 @@ mod effects;
 mod fetch;
 mod foreign;
 mod inodes;
+mod key_hash;
 mod listing;
 pub mod log;
 mod names;
@@ -31,6 +32,7 @@ pub use open::{ShardError, ShardFigures};
 pub use open_files::OpenFiles;
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::Refusal;
+pub use resident::CacheBudget;
 pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};
 pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 

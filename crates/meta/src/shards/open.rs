@@ -36,7 +36,8 @@ impl Shard {
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
         let table = Table::open(config.table).await?;
         let state = State {
-            resident: Resident::new(config.cache_bytes_max),
+            resident: Resident::new(config.cache),
+            fetched: 0,
             partitions: Partitions::default(),
             loading: HashSet::new(),
             locks: HashMap::new(),

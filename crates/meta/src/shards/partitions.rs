@@ -1,5 +1,6 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
+use super::key_hash::KeyHashing;
 use super::names::NameSet;
 use super::resident::BatchNumber;
 use crate::tables::Key;
@@ -11,8 +12,8 @@ pub(super) struct Partition {
     /// `None`: too many names to keep; every name is asked of the table.
     pub names: Option<NameSet>,
     pub changed_in: BatchNumber,
-    /// The row changed since it was last put into a batch.
-    pub row_dirty: bool,
+    /// The row changed since it was last put into a batch; see [`Partitions::mark_dirty`].
+    row_dirty: bool,
     /// Tallies in intents that are not decided yet.
     pub pending_tallies: u32,
     pub split: Option<Split>,
@@ -49,8 +50,15 @@ impl Partition {
 
 #[derive(Default)]
 pub(super) struct Partitions {
-    loaded: HashMap<InodeId, Partition>,
+    loaded: HashMap<InodeId, Partition, KeyHashing>,
+    /// Directories whose partition is marked dirty, and some that are not loaded any more.
+    dirty: Vec<InodeId>,
+    /// Batches until names are counted again.
+    uncounted: u32,
 }
+
+/// Names are counted once in so many batches: counting visits every loaded partition.
+const COUNTED_EVERY: u32 = 256;
 
 impl Partitions {
     pub fn get(&self, directory: InodeId) -> Option<&Partition> {
@@ -77,8 +85,30 @@ impl Partitions {
         self.loaded.values().map(|p| p.names.as_ref().map_or(0, NameSet::len)).sum()
     }
 
-    pub fn dirty(&self) -> impl Iterator<Item = (InodeId, PartitionIndex)> + '_ {
-        self.loaded.iter().filter(|(_, p)| p.row_dirty).map(|(directory, p)| (*directory, p.index))
+    /// The row of `directory`'s partition has changed in `batch`, and is to be put into it.
+    pub fn mark_dirty(&mut self, directory: InodeId, batch: BatchNumber) {
+        if let Some(partition) = self.loaded.get_mut(&directory) {
+            partition.changed_in = batch;
+            partition.used = true;
+            if !std::mem::replace(&mut partition.row_dirty, true) {
+                self.dirty.push(directory);
+            }
+        }
+    }
+
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The partitions whose rows are to be put into `batch`; they are clean from here on.
+    pub fn take_dirty(&mut self, batch: BatchNumber) -> Vec<(InodeId, PartitionIndex)> {
+        let Partitions { loaded, dirty, .. } = self;
+        let clean = |directory: InodeId| {
+            let partition = loaded.get_mut(&directory)?;
+            partition.changed_in = batch;
+            std::mem::take(&mut partition.row_dirty).then_some((directory, partition.index))
+        };
+        dirty.drain(..).filter_map(clean).collect()
     }
 
     pub fn is_loaded(&self, key: &Key) -> bool {
@@ -87,7 +117,13 @@ impl Partitions {
 
     /// Unloads partitions that were not used since the last call, until at most `names_max` names are kept. A partition
     /// with unappended changes, undecided tallies or a split stays. Returns the keys of the rows that may go.
+    /// Looks once in [`COUNTED_EVERY`] calls.
     pub fn shrink(&mut self, names_max: usize, appended: BatchNumber) {
+        if self.uncounted > 0 {
+            self.uncounted -= 1;
+            return;
+        }
+        self.uncounted = COUNTED_EVERY;
         let mut names = self.names();
         if names <= names_max {
             return;

@@ -1,12 +1,18 @@
 //! Rows in memory: the cache that verbs decide on.
 //!
 //! Invariants: a row with a change that is not appended yet is never dropped, and neither is a key that is being fetched
-//! (a fetch that returns late must find what was decided meanwhile, not overwrite it). Bytes are bounded by a limit
-//! that only rows of these two kinds may exceed.
+//! (a fetch that returns late must find what was decided meanwhile, not overwrite it). Bytes are bounded by a budget that
+//! all shards of the server share and that only rows of these two kinds may exceed.
 
+mod budget;
+
+pub use budget::CacheBudget;
+
+use super::key_hash::KeyHashing;
 use crate::namespace::Seen;
 use crate::tables::{Content, EntryBody, Key, NodeRow, Row};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,20 +28,32 @@ struct Slot {
 }
 
 pub(super) struct Resident {
-    slots: HashMap<Key, Slot>,
+    slots: HashMap<Key, Slot, KeyHashing>,
     /// Keys in the order in which the hand visits them. Each key of `slots` stands here once.
     hand: VecDeque<Key>,
     fetching: HashSet<Key>,
     bytes: usize,
-    bytes_max: usize,
+    /// The bytes that the budget was last told of.
+    told: usize,
+    budget: Arc<CacheBudget>,
 }
 
 /// What a slot costs besides its row: key, map entry, place in the hand's queue. A round figure from their sizes.
 const SLOT_BYTES: usize = 256;
 
+/// Keys that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
+const VISITS_MAX: usize = 2048;
+
 impl Resident {
-    pub fn new(bytes_max: usize) -> Resident {
-        Resident { slots: HashMap::new(), hand: VecDeque::new(), fetching: HashSet::new(), bytes: 0, bytes_max }
+    pub fn new(budget: Arc<CacheBudget>) -> Resident {
+        Resident {
+            slots: HashMap::default(),
+            hand: VecDeque::new(),
+            fetching: HashSet::new(),
+            bytes: 0,
+            told: 0,
+            budget,
+        }
     }
 
     pub fn bytes(&self) -> usize {
@@ -102,12 +120,14 @@ impl Resident {
         });
     }
 
-    /// Drops what was not used lately until the bytes are within the limit. `pinned`: keys that must stay.
+    /// Drops what was not used lately until the bytes are within the budget. `pinned`: keys that must stay.
     pub fn shrink(&mut self, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) {
-        let mut visits = 2 * self.hand.len();
-        while self.bytes > self.bytes_max && visits > 0 {
+        self.tell();
+        let bytes_max = self.budget.allows(self.bytes);
+        let mut visits = VISITS_MAX.min(2 * self.hand.len());
+        while self.bytes > bytes_max && visits > 0 {
             visits -= 1;
-            let Some(key) = self.hand.pop_front() else { return };
+            let Some(key) = self.hand.pop_front() else { break };
             let Some(slot) = self.slots.get(&key) else { continue };
             let stays =
                 slot.used.replace(false) || slot.changed_in > appended || self.fetching.contains(&key) || pinned(&key);
@@ -118,6 +138,18 @@ impl Resident {
                 self.slots.remove(&key);
             }
         }
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        self.budget.change(self.told, self.bytes);
+        self.told = self.bytes;
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        self.budget.change(self.told, 0);
     }
 }
 

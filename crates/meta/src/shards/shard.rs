@@ -16,7 +16,7 @@ use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers};
 use super::refusal::Refusal;
 use super::replies::Replies;
-use super::resident::{BatchNumber, Resident};
+use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::table::{Table, TableConfig};
 use super::transaction::Transactions;
 use crate::namespace::{self, Context, Decision, Effect, Seen, Verb, View};
@@ -42,8 +42,8 @@ pub struct ShardConfig {
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
     pub open_files: OpenFiles,
-    /// Bytes that cached rows may take in this shard.
-    pub cache_bytes_max: usize,
+    /// What cached rows may take, all shards together.
+    pub cache: Arc<CacheBudget>,
     /// Names of loaded partitions that may be kept in this shard.
     pub names_max: usize,
 }
@@ -66,6 +66,8 @@ pub struct Shard {
 
 pub(super) struct State {
     pub resident: Resident,
+    /// Rows fetched since the cache was last held to its budget.
+    pub fetched: usize,
     pub partitions: Partitions,
     pub loading: HashSet<InodeId>,
     pub locks: HashMap<Key, TransactionId>,
@@ -171,19 +173,20 @@ impl Shard {
         self.state.borrow().failed.clone()
     }
 
-    /// Runs one verb to its end. `Ok` and `Err` leave when what they rest on is appended.
+    /// Runs one verb to its end. What few requests need waits in boxes of its own, so that the others' stay small: a
+    /// request is moved into its place when it comes. `Ok` and `Err` leave when what they rest on is appended.
     pub async fn run<V: Verb>(self: &Rc<Self>, verb: &V, run: Run<'_, V::Outcome>) -> Result<V::Outcome, Refusal> {
         let fresh = match run.makes {
             Makes::Nothing => InodeId::ROOT,
             Makes::File => self.fresh_inode().await?,
-            Makes::Directory { home } => self.fresh_inode_of(home).await?,
+            Makes::Directory { home } => Box::pin(self.fresh_inode_of(home)).await?,
         };
         let mut way = Way { fresh, placed: None, rename_lock: None };
         let result = self.run_with(verb, &run, &mut way).await;
         if result.is_err()
             && let Some(rows) = way.placed
         {
-            self.withdraw(fresh, rows).await;
+            Box::pin(self.withdraw(fresh, rows)).await;
         }
         if let Some(holder) = way.rename_lock {
             self.peers.call(InodeId::ROOT.shard(), PeerCall::UnlockRenames(holder)).await;
@@ -235,7 +238,7 @@ impl Shard {
             }
             Decided::FreshElsewhere(changes) => {
                 way.placed = Some(changes.clone());
-                self.place_fresh(way.fresh, changes).await?;
+                Box::pin(self.place_fresh(way.fresh, changes)).await?;
                 return Ok(None);
             }
             Decided::NeedsRenameLock => {
@@ -248,7 +251,7 @@ impl Shard {
                 return Ok(None);
             }
             Decided::Several { changes, effects, outcome, reply } => {
-                let carried_out = self.commit_in_two_phases(changes, &foreign, reply).await?;
+                let carried_out = Box::pin(self.commit_in_two_phases(changes, &foreign, reply)).await?;
                 if way.rename_lock.is_some() {
                     // The next holder must find this change applied everywhere.
                     let _ = carried_out.await;
@@ -256,7 +259,9 @@ impl Shard {
                 (outcome, effects)
             }
         };
-        self.perform(effects).await?;
+        if !effects.is_empty() {
+            Box::pin(self.perform(effects)).await?;
+        }
         Ok(Some(outcome))
     }
 
@@ -277,7 +282,7 @@ impl Shard {
             if missing.is_empty() {
                 return Ok(());
             }
-            self.fetch(missing, foreign).await?;
+            Box::pin(self.fetch(missing, foreign)).await?;
         }
         Err(Refusal::Busy)
     }
@@ -525,11 +530,7 @@ impl Shard {
                 state.split_wanted.push(directory);
             }
         }
-        if let Some(partition) = state.partitions.get_mut(directory) {
-            partition.changed_in = number;
-            partition.row_dirty = true;
-            partition.used = true;
-        }
+        state.partitions.mark_dirty(directory, number);
     }
 
     pub(super) fn remember(&self, state: &mut State, record: crate::tables::ReplyRecord) {

@@ -12,7 +12,7 @@ fn row(len: usize) -> Option<Row> {
 
 #[test]
 fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
-    let mut resident = Resident::new(100_000);
+    let mut resident = Resident::new(Arc::new(CacheBudget::new(100_000, 1)));
     for n in 0..1000 {
         resident.set(key(n), row(1000), BatchNumber(if n < 10 { 2 } else { 1 }));
         resident.shrink(BatchNumber(1), |_| false);
@@ -24,10 +24,33 @@ fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
 
 #[test]
 fn a_fetch_does_not_overwrite_a_decision() {
-    let mut resident = Resident::new(1000);
+    let mut resident = Resident::new(Arc::new(CacheBudget::new(1000, 1)));
     assert!(resident.begin_fetch(&key(1)));
     assert!(!resident.begin_fetch(&key(1)));
     resident.set(key(1), None, BatchNumber(1));
     resident.end_fetch(&key(1), row(5));
     assert_eq!(resident.seen(&key(1)), (Seen::Absent, BatchNumber(1)));
+}
+
+/// Promise: one busy shard has what the others leave, and gives it back when they need their share.
+#[test]
+fn what_others_leave_is_anyones() {
+    let budget = Arc::new(CacheBudget::new(100_000, 10));
+    let fill = |resident: &mut Resident, rows: u64| {
+        for n in 0..rows {
+            resident.set(key(n), row(1000), BatchNumber(1));
+            resident.shrink(BatchNumber(1), |_| false);
+        }
+    };
+    let mut busy = Resident::new(Arc::clone(&budget));
+    fill(&mut busy, 1000);
+    assert!((80_000..=100_000).contains(&busy.bytes()), "{} bytes", busy.bytes());
+    let mut others: Vec<Resident> = (0..9).map(|_| Resident::new(Arc::clone(&budget))).collect();
+    others.iter_mut().for_each(|other| fill(other, 100));
+    busy.shrink(BatchNumber(1), |_| false);
+    let all = busy.bytes() + others.iter().map(Resident::bytes).sum::<usize>();
+    assert!(all <= 100_000, "{all} bytes");
+    others.clear();
+    fill(&mut busy, 1000);
+    assert!(busy.bytes() >= 80_000, "{} bytes", busy.bytes());
 }

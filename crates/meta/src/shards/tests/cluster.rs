@@ -3,7 +3,7 @@
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 use crate::shards::{
-    Address, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
+    Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
 };
 use crate::tables::{Change, DirectoryRow, EntryRow, Key, PartitionRow, PartitionState, Row};
 use std::cell::RefCell;
@@ -120,7 +120,7 @@ impl Cluster {
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
             open_files: self.open_files.clone(),
-            cache_bytes_max: 4 << 20,
+            cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names_max: 100_000,
         }
     }

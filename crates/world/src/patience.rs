@@ -1,0 +1,91 @@
+//! How to wait for a message that may come at once: look for it for a short while before sleeping, but only while that
+//! succeeds.
+//!
+//! A processor that has gone idle takes tens of microseconds to wake, longer than many an answer takes. Where processors
+//! are free, looking is several times faster than sleeping; where they are not, it takes them away from whoever is to
+//! answer. So every look gives the processor to whoever else wants it, and looking in vain is paid for by not looking
+//! the next times, twice as often each time.
+
+use std::time::{Duration, Instant};
+
+/// How long one looks: about what waking a processor costs.
+pub const LOOK: Duration = Duration::from_micros(20);
+
+/// Waits without looking after the last of many failures: costs 20 µs in 256 waits at most, and finds out soon when
+/// processors have become free.
+const PASSED_OVER_MAX: u32 = 256;
+
+/// One waiter's experience.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Waits to come in which it does not look.
+    pass_over: u32,
+    /// How many those were after the last failure.
+    failures: u32,
+}
+
+impl Patience {
+    /// Begins a wait; `None`: to be slept through.
+    pub fn look(&mut self) -> Option<Look> {
+        if self.pass_over > 0 {
+            self.pass_over -= 1;
+            return None;
+        }
+        Some(Look { begun: Instant::now() })
+    }
+
+    /// What was waited for came while it looked.
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+
+    /// It did not come in time.
+    pub fn failed(&mut self) {
+        self.failures = (self.failures * 2).clamp(1, PASSED_OVER_MAX);
+        self.pass_over = self.failures;
+    }
+}
+
+/// A wait in which one looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    begun: Instant,
+}
+
+impl Look {
+    /// Lets others run; `false` when the time is over.
+    pub fn again(&self) -> bool {
+        rustix::thread::sched_yield();
+        self.begun.elapsed() < LOOK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: failures make looking rare, at most one in 257; a success makes it the rule again.
+    #[test]
+    fn looks_only_while_that_succeeds() {
+        let mut patience = Patience::default();
+        let mut looks = 0;
+        for _ in 0..10_000 {
+            if patience.look().is_some() {
+                looks += 1;
+                patience.failed();
+            }
+        }
+        assert!((10_000 / 257..60).contains(&looks), "{looks} looks in vain");
+        while patience.look().is_none() {}
+        patience.succeeded();
+        assert!((0..1000).all(|_| patience.look().is_some()));
+    }
+
+    /// Promise: a look ends.
+    #[test]
+    fn a_look_ends() {
+        let look = Patience::default().look().expect("nothing has failed yet");
+        while look.again() {}
+        assert!(look.begun.elapsed() >= LOOK);
+    }
+}

@@ -221,7 +221,7 @@ impl Shard {
     }
 }
 
-fn remove_if_there(path: &PathBuf) -> io::Result<()> {
+fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
     match disk::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))

@@ -213,7 +213,8 @@ impl Shard {
                 continue;
             }
             let paths: Vec<_> = inodes.into_iter().map(|inode| self.volume.backing_file(inode)).collect();
-            let removed = tokio::task::spawn_blocking(move || paths.iter().try_for_each(remove_if_there)).await;
+            let removed =
+                tokio::task::spawn_blocking(move || paths.iter().try_for_each(|path| remove_if_there(path))).await;
             if let Ok(Err(error)) = removed {
                 tracing::warn!("shard {}: a backing file without a name stays: {error}", self.id);
             }

@@ -41,6 +41,9 @@ impl Shard {
     /// a time; one that fails leaves the old state and is tried again after a pause.
     pub(super) async fn split(self: Rc<Self>, directory: InodeId) {
         for _ in 0..TRIES_MAX {
+            if self.stopping() {
+                return;
+            }
             let Some(row) = self.begin_split(directory) else { return };
             let upper = row.index.upper_half(row.depth);
             let result = self.split_off(directory, row, upper).await;
@@ -123,7 +126,12 @@ impl Shard {
         }
     }
 
+    /// Refused once this shard has ended: its next owner may have begun the same split, or ended it, and the target
+    /// would take the rows of this one for the other's.
     async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, Refusal> {
+        if self.stopping() {
+            return Err(Refusal::Failed(format!("shard {} has ended", self.id)));
+        }
         match self.peers.call(shard, call).await {
             PeerReply::Busy => Err(Refusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),

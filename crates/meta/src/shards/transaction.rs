@@ -198,7 +198,8 @@ impl Shard {
         self.work.notify_one();
     }
 
-    fn stopping(&self) -> bool {
+    /// The shard was closed or has failed: another may own it by now.
+    pub(super) fn stopping(&self) -> bool {
         let state = self.state.borrow();
         state.closing || state.failed.is_some()
     }

@@ -238,8 +238,9 @@ impl Both {
                     let generation = LayoutGeneration(1);
                     let answer = self.run(&SettleSize { at, generation, size, mtime }, who);
                     prop_assert!(answer.is_ok(), "{:?}", answer);
-                    let now = self.table.now;
-                    self.reference.nodes.get_mut(&inode).unwrap().ctime_or = Some(now);
+                    // If it is this that settles it: at least when its content was last written.
+                    let node = self.reference.nodes.get_mut(&inode).unwrap();
+                    node.ctime_or = Some(node.ctime.max(mtime));
                 }
             }
             Step::Promote(_, size) => {

@@ -44,10 +44,14 @@ use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
 use varve_world::posix_store::PosixStore;
+use varve_world::reserve::Reserve;
 use varve_world::volume_dir::{LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
 
 /// Threads of a server: as many as the largest machines have processors that one service may take.
 pub const WORKERS_MAX: usize = 256;
+
+/// How often the room kept back for removals is looked at: what is written in that time at full speed is above it.
+const RESERVE_TENDED_EVERY: Duration = Duration::from_secs(1);
 
 /// Threads that flush and compact tables, for all shards: as many as may wait for the store without holding each other
 /// up; they compete with the workers for processors, so not more.
@@ -169,6 +173,9 @@ impl Server {
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
+        let reserve = Reserve::of(volume.reserve()).map_err(doing("cannot tell how much room the store has"))?;
+        let reserve = Arc::new(reserve);
+        let store = store.with_reserve(Arc::clone(&reserve));
         store.remove_leftovers().map_err(doing(leftovers))?;
         let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
         let admission = Admission {
@@ -182,6 +189,7 @@ impl Server {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
+            reserve,
             volume,
             key,
             clock,
@@ -198,6 +206,7 @@ impl Server {
             .enable_all()
             .build()
             .map_err(doing("cannot start the threads for tables"))?;
+        background.spawn(tend(Arc::clone(&shared.reserve)));
         let threads = spawn_workers(&config, &shared, &board, &command, store, background.handle())?;
         let running = Mutex::new(Some(Running { threads, background, lock }));
         let server = Server { shared, board, command, running };
@@ -290,6 +299,22 @@ impl Server {
         }
         self.board.stop();
         withdrawn.map_err(doing("cannot withdraw the server's announcement"))
+    }
+}
+
+/// Keeps room back in the store, as long as the server runs.
+async fn tend(reserve: Arc<Reserve>) {
+    let mut failing = false;
+    loop {
+        let tended = Arc::clone(&reserve);
+        let result = tokio::task::spawn_blocking(move || tended.tend()).await.unwrap_or_else(|end| Err(end.into()));
+        if let Err(error) = &result
+            && !failing
+        {
+            tracing::warn!("cannot keep room back for removals from a full store: {error}");
+        }
+        failing = result.is_err();
+        tokio::time::sleep(RESERVE_TENDED_EVERY).await;
     }
 }
 

@@ -13,5 +13,6 @@ pub mod patience;
 pub mod posix_store;
 pub mod power_loss;
 pub mod random;
+pub mod reserve;
 pub mod store_url;
 pub mod volume_dir;

@@ -24,6 +24,7 @@ mod write;
 pub use error::{StoreIoError, io_error_within};
 
 use crate::disk::{self, Exclusive};
+use crate::reserve::{self, Reserve};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -58,6 +59,7 @@ struct Inner {
     publications: parking_lot::RwLock<()>,
     /// Whether reads can be tried without waiting for the device here (`RWF_NOWAIT`); assumed until one fails.
     reads_without_waiting: AtomicBool,
+    reserve: Option<Arc<Reserve>>,
 }
 
 impl PosixStore {
@@ -76,8 +78,19 @@ impl PosixStore {
                 exclusive,
                 publications: parking_lot::RwLock::new(()),
                 reads_without_waiting: AtomicBool::new(true),
+                reserve: None,
             }),
         }
+    }
+
+    /// This store, just opened, with room kept back for when it is full.
+    pub fn with_reserve(mut self, reserve: Arc<Reserve>) -> PosixStore {
+        Arc::get_mut(&mut self.inner).expect("a store that was just opened is not shared").reserve = Some(reserve);
+        self
+    }
+
+    pub fn reserve(&self) -> Option<&Arc<Reserve>> {
+        self.inner.reserve.as_ref()
     }
 
     pub fn root(&self) -> &Path {
@@ -128,6 +141,18 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 }
 
 impl Inner {
+    /// Does `write` once more where the store was full and had room kept back.
+    fn with_room<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match write() {
+            Err(error)
+                if reserve::is_for_want_of_room(&error) && self.reserve.as_ref().is_some_and(|r| r.release()) =>
+            {
+                write()
+            }
+            written => written,
+        }
+    }
+
     /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.
     fn file(&self, location: &ObjectPath) -> Result<PathBuf> {
         let mut file = self.root.clone();

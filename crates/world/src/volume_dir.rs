@@ -9,6 +9,7 @@
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/data/<xx>/<inode>     backing files
+//! STORE/reserve              room kept back for removals from a full store
 //! STORE/damaged/              what a repair took out of tables
 //! ```
 
@@ -89,6 +90,11 @@ impl VolumeDir {
 
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
+    }
+
+    /// The file of the room kept back: [`crate::reserve`].
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("reserve")
     }
 
     /// Where `varve fsck --repair` keeps bytes that it takes out of tables; made when it is needed.

@@ -40,6 +40,47 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     volume.expect_sound();
 }
 
+/// Filled through the mount itself, by a large file whose bytes go to the store past every limit of ours: names and small
+/// files are refused with ENOSPC, what is there can be read and listed, and removals make room again.
+#[test]
+fn a_full_store_takes_removals() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let volume = Volume::format_in(&disk.path(), &SMALL);
+    let server = volume.serve(&[]);
+    let mount = mount(&volume);
+    let mut kept = Kept::default();
+    kept.write(&mount.directory, "before");
+    let large = mount.directory.join("large");
+    let fill = || -> io::Result<()> {
+        let mut file = File::create(&large)?;
+        (0..128).try_for_each(|_| io::Write::write_all(&mut file, &[7; 1 << 20]))
+    };
+    assert_eq!(fails("filling the store", fill), libc::ENOSPC);
+    let small = |number: u32| std::fs::write(mount.directory.join(format!("small-{number}")), [1; 3000]);
+    let refused = (0..2000).find_map(|number| {
+        // What is still under the mark when it is looked at goes in.
+        std::thread::sleep(Duration::from_millis(2));
+        small(number).err()
+    });
+    assert_eq!(refused.expect("it is full").raw_os_error(), Some(libc::ENOSPC));
+    kept.expect(&mount.directory);
+    let listed = std::fs::read_dir(&mount.directory).expect("listing").count();
+    for entry in std::fs::read_dir(&mount.directory).expect("listing") {
+        let path = entry.expect("an entry").path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("small-")) {
+            std::fs::remove_file(path).expect("removals go on");
+        }
+    }
+    assert!(std::fs::read_dir(&mount.directory).expect("listing").count() <= listed);
+    std::fs::remove_file(&large).expect("removals go on");
+    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
+    kept.expect(&mount.directory);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
 #[test]
 fn a_store_that_hangs_is_waited_for() {
     let Some(disk) = Disk::make("64M") else { return };

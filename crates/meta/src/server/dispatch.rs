@@ -99,6 +99,9 @@ async fn respond_at(
     if !changes {
         return case.perform(call).await;
     }
+    if grows(&call) && worker.shared.reserve.is_short() {
+        return Err(errno(Errno::ENOSPC));
+    }
     // The first try of the same call may still be under way, its connection lost. Only when it has ended is its answer
     // one that may leave.
     let Some(_entered) = worker.in_flight.enter(id) else {
@@ -146,6 +149,19 @@ fn changes(call: &Call) -> bool {
         | Call::ReadMoment { .. }
         | Call::ForgetMoment { .. }
         | Call::Ping { .. } => false,
+    }
+}
+
+/// Whether a call adds to the volume: refused while the store has no room but what is kept for removals.
+fn grows(call: &Call) -> bool {
+    match call {
+        Call::WriteInline { data, .. } => !data.is_empty(),
+        Call::Create { .. }
+        | Call::MakeDirectory { .. }
+        | Call::Link { .. }
+        | Call::Promote { .. }
+        | Call::SetXattr { .. } => true,
+        _ => false,
     }
 }
 

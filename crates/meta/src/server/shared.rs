@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
 use varve_world::clock::Clock;
+use varve_world::reserve::Reserve;
 use varve_world::volume_dir::VolumeDir;
 
 pub struct Shared {
@@ -17,6 +18,8 @@ pub struct Shared {
     pub sessions: Arc<Sessions>,
     pub leases: Arc<Leases>,
     pub open_files: OpenFiles,
+    /// Room kept back in the store for removals.
+    pub reserve: Arc<Reserve>,
     pub workers: usize,
     pub embedded: bool,
     /// Set once all workers listen, before any of them accepts.

@@ -45,6 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_types::ShardId;
 use varve_world::disk::Exclusive;
+use varve_world::reserve::Reserve;
 
 /// What a shard's log is opened with.
 #[derive(Clone, Debug)]
@@ -60,6 +61,8 @@ pub struct LogConfig {
     pub memtable_bytes_share: u64,
     pub memtable_bytes_max: u64,
     pub memtables: Arc<MemtableBudget>,
+    /// Given up when the store has no room for an append.
+    pub reserve: Option<Arc<Reserve>>,
     /// Where syncs are driven and where they block.
     pub background: tokio::runtime::Handle,
 }

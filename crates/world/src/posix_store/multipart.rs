@@ -42,10 +42,11 @@ impl MultipartUpload for Upload {
             return futures::future::ready(Err(self.ended())).boxed();
         };
         let (output, location, mut offset) = (output.clone(), self.location.clone(), self.offset);
+        let store = self.store.clone();
         self.offset += payload.content_length() as u64;
         off_thread(move || {
             for part in payload.iter() {
-                output.write_all_at(part, offset).map_err(failed("write", &location))?;
+                store.inner.with_room(|| output.write_all_at(part, offset)).map_err(failed("write", &location))?;
                 offset += part.len() as u64;
             }
             Ok(())

@@ -131,6 +131,10 @@ impl Inner {
     }
 
     fn write(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
+        self.with_room(|| self.write_once(file, payload))
+    }
+
+    fn write_once(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
         let (output, path) = self.create_temporary(file)?;
         let written =
             disk::write_parts(&output, payload.iter().map(|part| part.as_ref())).and_then(|()| output.sync_all());

@@ -63,6 +63,7 @@ impl VolumeDir {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
         absent_is_fine(disk::remove_published(&self.key_file()))?;
+        absent_is_fine(disk::remove_file(&self.reserve()))?;
         disk::sync_directory(self.root())
     }
 

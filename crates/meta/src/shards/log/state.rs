@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::time::Instant;
 use varve_world::disk::{self, File};
+use varve_world::reserve::is_for_want_of_room;
 
 /// A file with bytes that are not fsynced, or whose name is not.
 #[derive(Clone, Debug)]
@@ -293,6 +294,11 @@ impl State {
     /// when it is fsynced: from then on the old file counts only up to there. If that fails too, the old file is left
     /// with whole records only, and `cause` is the error.
     fn move_to_new_file(&mut self, config: &LogConfig, more: &[u8], cause: LogError) -> Result<(), LogError> {
+        if let (LogError::Io { source, .. }, Some(reserve)) = (&cause, &config.reserve)
+            && is_for_want_of_room(source)
+        {
+            reserve.release();
+        }
         let header = self.next_header(self.synced);
         let path = directory::file_path(&config.directory, self.epoch, header.number);
         match self.publish_copy(config, &header, &path, more) {

@@ -55,6 +55,7 @@ impl World {
             memtable_bytes_share: 10_000,
             memtable_bytes_max: 100_000,
             memtables: self.memtables.clone(),
+            reserve: None,
             background: self.runtime.handle().clone(),
         }
     }

@@ -119,6 +119,7 @@ impl TableConfig {
             memtable_bytes_share: self.memtable_bytes,
             memtable_bytes_max: self.memtable_bytes.max(MEMTABLE_BYTES_MAX),
             memtables: self.cache.memtables.clone(),
+            reserve: self.store.reserve().cloned(),
             background: self.background.clone(),
         }
     }

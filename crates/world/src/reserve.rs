@@ -1,0 +1,121 @@
+//! Room that a volume keeps back in its store, so that a full store still takes removals.
+//!
+//! A file `reserve` of the volume holds [`Reserve::bytes`] of the store's room. Whoever must write and is refused for
+//! want of room gives it up ([`Reserve::release`]) and writes again; while the store [`Reserve::is_short`], what would
+//! grow is refused at the door, so that the room given up goes to removals and to the tables. [`Reserve::tend`] takes
+//! it back when there is room again.
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, StatVfs, fallocate, ftruncate, statvfs};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What is kept back of a large store: enough for some hundred thousand removals, their tables included.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Of a small store, this part of it.
+const PART_OF_STORE: u64 = 16;
+
+/// Written at a time where the store cannot allocate without writing.
+const STEP_BYTES: usize = 1024 * 1024;
+
+#[derive(Debug)]
+pub struct Reserve {
+    path: PathBuf,
+    bytes: u64,
+    held: Mutex<bool>,
+    short: AtomicBool,
+}
+
+impl Reserve {
+    /// The reserve of the store that `path`, the reserve's file, is in. Nothing is held before [`Reserve::tend`].
+    pub fn of(path: PathBuf) -> io::Result<Reserve> {
+        let store = look(&path)?;
+        let bytes = (store.f_blocks * store.f_frsize / PART_OF_STORE).min(BYTES_MAX);
+        Ok(Reserve { path, bytes, held: Mutex::new(false), short: AtomicBool::new(false) })
+    }
+
+    /// The store has so little room left that only what makes room should be done.
+    pub fn is_short(&self) -> bool {
+        self.short.load(Relaxed)
+    }
+
+    /// Takes room where there is enough, and notes whether there is too little. To be called once a second or so; waits
+    /// for the store.
+    pub fn tend(&self) -> io::Result<()> {
+        let mut held = self.held.lock();
+        let free = free(&self.path)?;
+        if !*held && free >= 2 * self.bytes {
+            self.take()?;
+            *held = true;
+        }
+        // Half of the reserve besides it, for what is under way while this is noticed.
+        self.short.store(!*held || free < self.bytes / 2, Relaxed);
+        Ok(())
+    }
+
+    /// Gives the room up to who was refused for want of it. Whether there was any.
+    pub fn release(&self) -> bool {
+        let mut held = self.held.lock();
+        self.short.store(true, Relaxed);
+        if !std::mem::take(&mut *held) {
+            return false;
+        }
+        let released = File::options().write(true).open(&self.path).and_then(|file| Ok(ftruncate(&file, 0)?));
+        match released {
+            Ok(()) => {
+                tracing::warn!(
+                    "the store is full: the {} bytes kept back for removals are used now, and what would grow is refused",
+                    self.bytes
+                );
+                true
+            }
+            Err(error) => {
+                tracing::error!(file = %self.path.display(), %error, "cannot give up the room kept back for removals");
+                false
+            }
+        }
+    }
+
+    fn take(&self) -> io::Result<()> {
+        let file = File::options().write(true).create(true).truncate(false).open(&self.path)?;
+        let taken = match fallocate(&file, FallocateFlags::empty(), 0, self.bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP) => self.write(&file),
+            taken => taken.map_err(io::Error::from),
+        };
+        if taken.is_err() {
+            ftruncate(&file, 0)?;
+        }
+        taken
+    }
+
+    /// By writing, on stores that cannot allocate.
+    fn write(&self, file: &File) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        // Not zeros, which some stores do not keep.
+        let step = vec![0xa5; STEP_BYTES];
+        let mut at = 0;
+        while at < self.bytes {
+            file.write_all_at(&step, at)?;
+            at += STEP_BYTES as u64;
+        }
+        file.sync_all()
+    }
+}
+
+fn look(path: &Path) -> io::Result<StatVfs> {
+    Ok(statvfs(crate::disk::parent(path))?)
+}
+
+/// Bytes that this user may still take.
+fn free(path: &Path) -> io::Result<u64> {
+    let store = look(path)?;
+    Ok(store.f_bavail * store.f_frsize)
+}
+
+/// Whether `error` says that the store has no room.
+pub fn is_for_want_of_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,25 +1,6 @@
 //! Changes of bytes from a seed: what a run of `cargo test` does is always the same.
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA'14).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.number() % limit.max(1) as u64) as usize
-    }
-
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.number() as u8).collect()
-    }
-}
+use varve_world::random::Seeded;
 
 /// Lengths, counts and numbers at which decoders go wrong: as varints, little- and big-endian.
 const HOSTILE: [&[u8]; 10] = [
@@ -39,7 +20,7 @@ const HOSTILE: [&[u8]; 10] = [
 const WORDS: [&str; 12] = ["=", "\n", "\"", "[[", "]]", "{", "-1", "99999999999999999999", "%", "\u{0}", "é", "../"];
 
 /// A neighbour of one of `corpus`: a few changes, or nothing but noise.
-pub fn mutated(corpus: &[Vec<u8>], random: &mut Random, bytes_max: usize) -> Vec<u8> {
+pub fn mutated(corpus: &[Vec<u8>], random: &mut Seeded, bytes_max: usize) -> Vec<u8> {
     if corpus.is_empty() || random.below(50) == 0 {
         let length = random.below(200);
         return random.bytes(length);
@@ -52,7 +33,7 @@ pub fn mutated(corpus: &[Vec<u8>], random: &mut Random, bytes_max: usize) -> Vec
     bytes
 }
 
-fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
+fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Seeded) {
     let at = random.below(bytes.len() + 1);
     match random.below(9) {
         0 | 1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),

@@ -2,8 +2,9 @@
 //! versions have written is still read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use varve_fuzz::mutation::{Random, mutated};
+use varve_fuzz::mutation::mutated;
 use varve_fuzz::targets::{Corpus, TARGETS, Target, find};
+use varve_world::random::Seeded;
 
 /// Mutations a target, for those that take microseconds; the slow ones say less.
 const MUTATIONS: usize = 400_000;
@@ -26,7 +27,7 @@ fn fuzz(name: &str) {
         try_out(target, bytes).unwrap_or_else(|failure| panic!("{file}: {failure}"));
     }
     let seeds: Vec<Vec<u8>> = corpus.files.into_values().collect();
-    let mut random = Random(0x0076_6172_7665);
+    let mut random = Seeded::new(0x0076_6172_7665);
     let rounds = MUTATIONS / target.cost * if soak() { 50 } else { 1 };
     for round in 0..rounds {
         let bytes = mutated(&seeds, &mut random, target.bytes_max);

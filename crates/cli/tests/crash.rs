@@ -17,13 +17,13 @@ mod door;
 mod manifest;
 
 use check::Writer;
-use common::random::Random;
 use common::{Mount, SHORT, Server, Volume, on_plain_directory, run, soak, varve};
 use door::{Door, InLibrary, Mounted};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use varve_client::Library;
+use varve_world::random::Seeded;
 use varve_world::volume_dir::VolumeDir;
 
 /// On each side of the volume.
@@ -68,7 +68,7 @@ fn work<T>(writers: &mut [Writer], meanwhile: impl FnOnce() -> T) -> T {
     })
 }
 
-fn a_while(random: &mut Random) {
+fn a_while(random: &mut Seeded) {
     std::thread::sleep(Duration::from_millis(20 + random.below(400) as u64));
 }
 
@@ -114,7 +114,7 @@ impl Site {
     }
 
     /// Kills, and brings the server back; a dead mount stays as it is until its writers have noticed.
-    fn suffer(&mut self, victim: Victim, random: &mut Random) {
+    fn suffer(&mut self, victim: Victim, random: &mut Seeded) {
         a_while(random);
         match victim {
             Victim::Server => self.kill_server(),
@@ -158,7 +158,7 @@ impl Site {
 #[test]
 fn acknowledged_survives_kill_of_the_server() {
     let (deaths, _) = deaths();
-    let mut random = Random::new(seed());
+    let mut random = Seeded::new(seed());
     let mut site = Site::start(volume());
     let root = site.volume.mount_point();
     let mut writers = on_mount(&root);
@@ -195,7 +195,7 @@ fn partitions(directory: &Path) -> usize {
 #[test]
 fn acknowledged_survives_kill_of_the_mount() {
     let (_, deaths) = deaths();
-    let mut random = Random::new(seed() + 1);
+    let mut random = Seeded::new(seed() + 1);
     let volume = volume();
     let mut mount = volume.mount(&[]);
     let mut writers = on_mount(&mount.directory);

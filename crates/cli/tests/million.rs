@@ -4,7 +4,6 @@
 
 mod common;
 
-use common::random::Random;
 use common::{Mount, SHORT, Volume, resident_bytes, run, soak, varve};
 use std::collections::HashSet;
 use std::io::Read;
@@ -13,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Library, now};
 use varve_types::{Credentials, Mode};
+use varve_world::random::Seeded;
 use varve_world::volume_dir::VolumeDir;
 
 const CLIENTS: usize = 4;
@@ -113,7 +113,7 @@ fn expect_all(library: &Library) {
     let lost: Vec<String> = (0..files()).map(name).filter(|name| !found.contains(name.as_bytes())).collect();
     assert!(lost.is_empty(), "{} names are lost: {:?}", lost.len(), &lost[..lost.len().min(5)]);
     assert_eq!(found.len(), files(), "names that nobody made");
-    let mut random = Random::new(7);
+    let mut random = Seeded::new(7);
     for _ in 0..2_000 {
         let path = format!("/many/{}", name(random.below(files())));
         now(library.stat(path.as_bytes())).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::random::Random;
 use common::{Volume, must, run, soak, varve};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
+use varve_world::random::Seeded;
 
 const FILES: usize = 400;
 
@@ -64,7 +64,7 @@ fn a_repair_that_is_killed_goes_on() {
     assert_eq!(repaired.code(), Some(1), "{}\n{}", repaired.stdout, repaired.stderr);
     let expected = counts(&at_once);
 
-    let mut random = Random::new(11);
+    let mut random = Seeded::new(11);
     for round in 0..if soak() { 60 } else { 2 } {
         let store = volume.beside(&format!("killed{round}"));
         must(std::process::Command::new("cp").arg("-a").arg(volume.store()).arg(&store));

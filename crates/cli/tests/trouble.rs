@@ -12,12 +12,12 @@ mod sockets;
 #[path = "trouble/stores.rs"]
 mod stores;
 
-use common::random::Random;
 use common::{Outcome, SHORT, Volume, run, varve};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use varve_world::random::Seeded;
 
 /// What a mount is told to wait for a server that does not answer.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -43,7 +43,7 @@ impl Kept {
     }
 
     fn write_one(&mut self, directory: &Path, name: &str, length: usize) -> io::Result<()> {
-        let bytes = Random::new(length as u64 + self.files.len() as u64).bytes(length);
+        let bytes = Seeded::new(length as u64 + self.files.len() as u64).bytes(length);
         let mut file = std::fs::File::create(directory.join(name))?;
         file.write_all(&bytes)?;
         file.sync_all()?;

@@ -12,7 +12,6 @@
 pub mod disk;
 pub mod mounted;
 pub mod process;
-pub mod random;
 pub mod tree;
 
 #[allow(unused_imports, reason = "each suite uses its part")]

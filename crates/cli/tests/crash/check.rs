@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub struct Writer {
     pub name: String,
     door: Box<dyn Door>,
-    random: super::Random,
+    random: varve_world::random::Seeded,
     manifest: Manifest,
     /// Under way when a process died.
     pub unanswered: Option<Operation>,
@@ -26,7 +26,7 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     pub fn new(name: String, door: Box<dyn Door>, seed: u64) -> Writer {
-        let random = super::Random::new(seed);
+        let random = varve_world::random::Seeded::new(seed);
         Writer { name, door, random, manifest: Manifest::default(), unanswered: None, acknowledged: 0 }
     }
 

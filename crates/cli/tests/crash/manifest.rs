@@ -1,7 +1,7 @@
 //! What writers were told, kept outside the volume, and the operations that make sense by it.
 
-use super::common::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use varve_world::random::Seeded;
 
 /// More names than this in one directory make later operations meet earlier files; a few times the split threshold of the
 /// suite's volumes.
@@ -22,13 +22,13 @@ pub struct Piece {
 }
 
 impl Piece {
-    fn chance(random: &mut Random, length: usize) -> Piece {
-        Piece { seed: Some(random.next()), length }
+    fn chance(random: &mut Seeded, length: usize) -> Piece {
+        Piece { seed: Some(random.number()), length }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
         match self.seed {
-            Some(seed) => Random::new(seed).bytes(self.length),
+            Some(seed) => Seeded::new(seed).bytes(self.length),
             None => vec![0; self.length],
         }
     }
@@ -146,13 +146,13 @@ impl Operation {
     }
 }
 
-fn pick<'a, T>(random: &mut Random, mut all: impl ExactSizeIterator<Item = &'a T>) -> Option<&'a T> {
+fn pick<'a, T>(random: &mut Seeded, mut all: impl ExactSizeIterator<Item = &'a T>) -> Option<&'a T> {
     if all.len() == 0 { None } else { all.nth(random.below(all.len())) }
 }
 
 impl Manifest {
     /// An operation that makes sense now.
-    pub fn choose(&self, random: &mut Random) -> Operation {
+    pub fn choose(&self, random: &mut Seeded) -> Operation {
         let unused = self.fresh(random);
         let Some(name) = pick(random, self.names.keys().collect::<Vec<_>>().iter()).map(|name| (*name).clone()) else {
             return self.write(unused, random);
@@ -182,7 +182,7 @@ impl Manifest {
         }
     }
 
-    fn of_directories(&self, random: &mut Random) -> Option<Operation> {
+    fn of_directories(&self, random: &mut Seeded) -> Option<Operation> {
         let fresh = format!("d{}", self.next_directory);
         let empty = |name: &String| !self.inside(name).any(|_| true);
         let name = pick(random, self.directories.iter());
@@ -214,7 +214,7 @@ impl Manifest {
     }
 
     /// A name in some directory, taken or not.
-    fn fresh(&self, random: &mut Random) -> String {
+    fn fresh(&self, random: &mut Seeded) -> String {
         let name = format!("f{}", random.below(NAMES));
         match pick(random, self.directories.iter()).filter(|_| random.below(2) == 0) {
             Some(directory) => format!("{directory}/{name}"),
@@ -226,7 +226,7 @@ impl Manifest {
         self.names.keys().chain(&self.directories).filter(move |name| is_inside(name, directory))
     }
 
-    fn write(&self, name: String, random: &mut Random) -> Operation {
+    fn write(&self, name: String, random: &mut Seeded) -> Operation {
         let length = SIZES[random.below(SIZES.len())];
         Operation::Write { name, piece: Piece::chance(random, length), sync: random.below(4) == 0 }
     }

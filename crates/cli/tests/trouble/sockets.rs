@@ -1,6 +1,5 @@
 //! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, and peers that say nothing.
 
-use super::common::random::Random;
 use super::common::{Volume, resident_bytes, until};
 use super::expect_no_panic;
 use std::io::{Read, Write};
@@ -11,6 +10,7 @@ use std::time::Duration;
 use varve_wire::frame::{self, FRAME_BYTES_MAX, HEADER_BYTES};
 use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome};
 use varve_wire::{Call, CallId, Request, WireCredentials};
+use varve_world::random::Seeded;
 
 /// What the server may grow by under all of it: a few frames of the longest kind, and its own caches.
 const GROWTH_MAX: u64 = 96 << 20;
@@ -76,7 +76,7 @@ fn hangs_up(mut stream: UnixStream, bytes: &[u8], what: &str) {
     }
 }
 
-fn abuse(socket: &Path, store: &Path, random: &mut Random) {
+fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
     let header = |length: u32| [length.to_le_bytes(), 0_u32.to_le_bytes()].concat();
     for stranger in 0..STRANGERS {
         let length = 1 + random.below(2_000);
@@ -138,7 +138,7 @@ fn strangers_on_the_socket_disturb_nobody() {
         });
         let abused = std::panic::catch_unwind(|| {
             let silent = hang(&socket, &store);
-            abuse(&socket, &store, &mut Random::new(5));
+            abuse(&socket, &store, &mut Seeded::new(5));
             let so_far = made.load(Relaxed);
             until("others go on beside silent peers", PATIENCE, || made.load(Relaxed) > so_far + 10);
             drop(silent);

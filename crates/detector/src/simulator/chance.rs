@@ -1,29 +1,21 @@
-//! Chance from a seed: the same on every run. (`world::random` is the kernel's, which nobody can repeat.)
+//! Chance as a detector has it.
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-pub struct Chance(u64);
+use varve_world::random::Seeded;
+
+pub struct Chance(Seeded);
 
 impl Chance {
     pub fn new(seed: u64) -> Chance {
-        Chance(seed)
+        Chance(Seeded::new(seed))
     }
 
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// A number below `limit`, which is far below 2^64.
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+        self.0.below(limit as usize) as u64
     }
 
     /// Above 0, at most 1.
     fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+        ((self.0.number() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
     /// Counts of a process with this mean: by multiplying chances (Knuth) where few are expected, by the normal

@@ -1,6 +1,7 @@
 //! What each client does in each phase: pure arithmetic from the settings and a seed.
 
 use serde::{Deserialize, Serialize};
+use varve_world::random::Seeded;
 
 /// One phase; all clients begin it together and the next begins when all have ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +119,7 @@ impl Plan {
             return Order::Rising(share);
         }
         let mut numbers: Vec<u32> = (0..share as u32).collect();
-        SplitMix64(self.seed ^ ((phase as u64) << 56) ^ ((rank as u64) << 32)).shuffle(&mut numbers);
+        Seeded::new(self.seed ^ ((phase as u64) << 56) ^ ((rank as u64) << 32)).shuffle(&mut numbers);
         Order::Shuffled(numbers)
     }
 }
@@ -149,28 +150,6 @@ impl Order {
         match self {
             Order::Rising(_) => position,
             Order::Shuffled(numbers) => u64::from(numbers[position as usize]),
-        }
-    }
-}
-
-/// Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014). A benchmark needs the same order
-/// from the same seed on every machine and nothing more.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Fisher and Yates; the bias of the multiplication is below 2^-32 for 32-bit lengths.
-    fn shuffle(&mut self, numbers: &mut [u32]) {
-        for i in (1..numbers.len()).rev() {
-            let j = ((u128::from(self.next()) * (i as u128 + 1)) >> 64) as usize;
-            numbers.swap(i, j);
         }
     }
 }

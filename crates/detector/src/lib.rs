@@ -7,6 +7,7 @@
 //! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`simulator`] makes frames as detectors do.
+//! - [`stream`] what detectors and the service say to each other over TCP.
 //! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
 #![allow(
@@ -26,5 +27,6 @@ pub mod journal;
 mod length;
 pub mod recover;
 pub mod simulator;
+pub mod stream;
 pub mod structure;
 pub mod writer;

@@ -1,0 +1,105 @@
+//! What detectors and the service say to each other over TCP; byte by byte in `formats/detector-stream.md`. Heads are
+//! coded here without I/O; [`message`] puts them on a stream of bytes. [`ranges`] says which frames are acknowledged.
+//!
+//! Entry: [`ToService`], [`FromService`].
+
+pub mod answers;
+pub mod frames;
+pub mod hello;
+pub mod message;
+pub mod ranges;
+mod read;
+
+pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal};
+pub use frames::{FrameHead, ScalarsHead};
+pub use hello::{Hello, Role, Welcome};
+pub use message::{BodyChecksum, HEAD_BYTES_MAX, HEADER_BYTES, Header};
+pub use ranges::Ranges;
+
+use crate::frame::Level;
+use read::Reader;
+
+/// Of this document: `formats/detector-stream.md`.
+pub const VERSION: u16 = 1;
+/// Frames and chunks are below this by a run's description; no service takes longer bodies.
+pub const BODY_BYTES_MAX: u64 = 4 << 30;
+
+/// Why bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadMessage(pub String);
+
+fn bad<T>(text: impl Into<String>) -> Result<T, BadMessage> {
+    Err(BadMessage(text.into()))
+}
+
+/// A level's bit in messages.
+pub fn level_bit(level: Level) -> u8 {
+    match level {
+        Level::Memory => 1,
+        Level::Written => 2,
+        Level::Durable => 4,
+    }
+}
+
+/// The heads that a client sends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToService {
+    Hello(Hello),
+    /// `again`: sent before, on a connection that broke.
+    Frame {
+        head: FrameHead,
+        again: bool,
+    },
+    Scalars(ScalarsHead),
+    /// `complete`: the client brings nothing more on any connection. `lost`: frames that it had to drop itself.
+    End {
+        complete: bool,
+        lost: u64,
+    },
+    Ping,
+}
+
+const HELLO: u8 = 1;
+const FRAME: u8 = 2;
+const SCALARS: u8 = 3;
+const END: u8 = 4;
+const PING: u8 = 5;
+/// Of FRAME: sent before. Of END: complete.
+const FLAG: u8 = 1;
+
+impl ToService {
+    /// Kind, flags and head.
+    pub fn encode(&self) -> (u8, u8, Vec<u8>) {
+        match self {
+            ToService::Hello(hello) => (HELLO, 0, hello.encode()),
+            ToService::Frame { head, again } => (FRAME, u8::from(*again) * FLAG, head.encode()),
+            ToService::Scalars(head) => (SCALARS, 0, head.encode()),
+            ToService::End { complete, lost } => (END, u8::from(*complete) * FLAG, lost.to_le_bytes().to_vec()),
+            ToService::Ping => (PING, 0, Vec::new()),
+        }
+    }
+
+    /// # Errors
+    /// If a service cannot take it; says why.
+    pub fn decode(header: &Header, head: &[u8]) -> Result<ToService, BadMessage> {
+        let flag = header.flags & FLAG != 0;
+        let mut reader = Reader(head);
+        let message = match header.kind {
+            HELLO => ToService::Hello(Hello::decode(&mut reader)?),
+            FRAME => ToService::Frame { head: FrameHead::decode(&mut reader)?, again: flag },
+            SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader)?),
+            END => ToService::End { complete: flag, lost: reader.u64()? },
+            PING => ToService::Ping,
+            kind => return bad(format!("no client sends messages of kind {kind}")),
+        };
+        let bodied = matches!(message, ToService::Frame { .. } | ToService::Scalars(_));
+        if header.body_bytes > 0 && !bodied {
+            return bad(format!("a message of kind {} has no body, and this one has", header.kind));
+        }
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

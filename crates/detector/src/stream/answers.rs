@@ -1,0 +1,250 @@
+//! What the service says.
+
+use super::hello::Welcome;
+use super::message::Header;
+use super::read::{Reader, put_text};
+use super::{BadMessage, bad, level_bit};
+use crate::frame::Level;
+use std::fmt;
+use std::ops::Range;
+
+/// Ranges in one ACK: its head stays far below the limit.
+pub const RANGES_MAX: usize = 4096;
+pub const NO_FRAME: u64 = u64::MAX;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    pub level: Level,
+    pub frames: Vec<Range<u64>>,
+}
+
+/// One frame is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub code: NoticeCode,
+    /// [`NO_FRAME`] if unknown.
+    pub frame: u64,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum NoticeCode {
+    Dropped = 1,
+    Damaged = 2,
+    Duplicate = 3,
+    Refused = 4,
+}
+
+impl NoticeCode {
+    const ALL: [NoticeCode; 4] = [NoticeCode::Dropped, NoticeCode::Damaged, NoticeCode::Duplicate, NoticeCode::Refused];
+}
+
+/// Why the service ends a connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {text}")]
+pub struct Refusal {
+    pub code: ErrorCode,
+    pub text: String,
+}
+
+impl Refusal {
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> Refusal {
+        Refusal { code, text: text.into() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum ErrorCode {
+    Protocol = 1,
+    Version = 2,
+    Token = 3,
+    Unknown = 4,
+    Busy = 5,
+    Failed = 6,
+    Description = 7,
+    Limit = 8,
+    Ended = 9,
+    Vanished = 10,
+    Stopping = 11,
+}
+
+impl ErrorCode {
+    const NAMES: [(ErrorCode, &'static str); 11] = [
+        (ErrorCode::Protocol, "protocol"),
+        (ErrorCode::Version, "version"),
+        (ErrorCode::Token, "token"),
+        (ErrorCode::Unknown, "unknown"),
+        (ErrorCode::Busy, "busy"),
+        (ErrorCode::Failed, "failed"),
+        (ErrorCode::Description, "description"),
+        (ErrorCode::Limit, "limit"),
+        (ErrorCode::Ended, "ended"),
+        (ErrorCode::Vanished, "vanished"),
+        (ErrorCode::Stopping, "stopping"),
+    ];
+
+    pub fn name(self) -> &'static str {
+        ErrorCode::NAMES[self as usize - 1].1
+    }
+
+    /// Whether the same may succeed later, on a new connection.
+    pub fn passes(self) -> bool {
+        matches!(self, ErrorCode::Protocol | ErrorCode::Vanished | ErrorCode::Stopping)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct FinishedHead {
+    pub frames: u64,
+    pub received: u64,
+    pub missing: u64,
+    pub damaged: u64,
+    pub duplicate: u64,
+    pub late: u64,
+    pub dropped: u64,
+    /// 0 while the run goes on.
+    pub file_bytes: u64,
+}
+
+/// The heads that the service sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromService {
+    Welcome(Welcome),
+    Ack(Ack),
+    Notice(Notice),
+    Error(Refusal),
+    Finished(FinishedHead),
+    Pong,
+}
+
+const WELCOME: u8 = 129;
+const ACK: u8 = 130;
+const NOTICE: u8 = 131;
+const ERROR: u8 = 132;
+const FINISHED: u8 = 133;
+const PONG: u8 = 134;
+
+impl FromService {
+    /// Kind, flags and head.
+    pub fn encode(&self) -> (u8, u8, Vec<u8>) {
+        match self {
+            FromService::Welcome(welcome) => (WELCOME, 0, welcome.encode()),
+            FromService::Ack(ack) => (ACK, 0, ack.encode()),
+            FromService::Notice(notice) => (NOTICE, 0, words(notice.code as u16, notice.frame, &notice.text)),
+            FromService::Error(refusal) => (ERROR, 0, words(refusal.code as u16, 0, &refusal.text)),
+            FromService::Finished(finished) => (FINISHED, 0, finished.encode()),
+            FromService::Pong => (PONG, 0, Vec::new()),
+        }
+    }
+
+    /// # Errors
+    /// If a client cannot take it; says why.
+    pub fn decode(header: &Header, head: &[u8]) -> Result<FromService, BadMessage> {
+        let mut reader = Reader(head);
+        if header.body_bytes > 0 {
+            return bad("a service's message has a body");
+        }
+        Ok(match header.kind {
+            WELCOME => FromService::Welcome(Welcome::decode(&mut reader)?),
+            ACK => FromService::Ack(Ack::decode(&mut reader)?),
+            NOTICE => {
+                let (code, frame, text) = unword(&mut reader)?;
+                let known = NoticeCode::ALL.get(usize::from(code).wrapping_sub(1)).copied();
+                let Some(code) = known else { return bad(format!("a notice of code {code}")) };
+                FromService::Notice(Notice { code, frame, text })
+            }
+            ERROR => {
+                let (code, _, text) = unword(&mut reader)?;
+                let known = ErrorCode::NAMES.get(usize::from(code).wrapping_sub(1));
+                let Some((code, _)) = known else { return bad(format!("an error of code {code}: {text}")) };
+                FromService::Error(Refusal { code: *code, text })
+            }
+            FINISHED => FromService::Finished(FinishedHead::decode(&mut reader)?),
+            PONG => FromService::Pong,
+            kind => return bad(format!("no service sends messages of kind {kind}")),
+        })
+    }
+}
+
+fn words(code: u16, frame: u64, text: &str) -> Vec<u8> {
+    let mut text_field = Vec::new();
+    put_text(text, &mut text_field);
+    let mut head = code.to_le_bytes().to_vec();
+    head.extend(&text_field[..2]);
+    head.extend([0; 4]);
+    head.extend(frame.to_le_bytes());
+    head.extend(&text_field[2..]);
+    head
+}
+
+fn unword(reader: &mut Reader<'_>) -> Result<(u16, u64, String), BadMessage> {
+    let (code, length) = (reader.u16()?, reader.u16()?);
+    reader.u32()?;
+    let frame = reader.u64()?;
+    Ok((code, frame, reader.text(length.into(), "a text")?))
+}
+
+impl Ack {
+    fn encode(&self) -> Vec<u8> {
+        let mut head = vec![level_bit(self.level), 0, 0, 0];
+        head.extend((self.frames.len() as u32).to_le_bytes());
+        for range in &self.frames {
+            head.extend(range.start.to_le_bytes());
+            head.extend((range.end - range.start).to_le_bytes());
+        }
+        head
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Ack, BadMessage> {
+        let bit = reader.u8()?;
+        let levels = [Level::Memory, Level::Written, Level::Durable];
+        let Some(level) = levels.into_iter().find(|level| level_bit(*level) == bit) else {
+            return bad(format!("an acknowledgement of level {bit}"));
+        };
+        reader.bytes(3)?;
+        let count = reader.u32()? as usize;
+        if count > RANGES_MAX {
+            return bad(format!("an acknowledgement of {count} ranges; {RANGES_MAX} at most"));
+        }
+        let mut frames = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (first, many) = (reader.u64()?, reader.u64()?);
+            let Some(end) = first.checked_add(many) else { return bad("an acknowledgement beyond all numbers") };
+            frames.push(first..end);
+        }
+        Ok(Ack { level, frames })
+    }
+}
+
+impl FinishedHead {
+    fn fields(&self) -> [u64; 8] {
+        let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes } = *self;
+        [frames, received, missing, damaged, duplicate, late, dropped, file_bytes]
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        self.fields().into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<FinishedHead, BadMessage> {
+        Ok(FinishedHead {
+            frames: reader.u64()?,
+            received: reader.u64()?,
+            missing: reader.u64()?,
+            damaged: reader.u64()?,
+            duplicate: reader.u64()?,
+            late: reader.u64()?,
+            dropped: reader.u64()?,
+            file_bytes: reader.u64()?,
+        })
+    }
+}

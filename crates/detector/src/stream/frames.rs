@@ -1,0 +1,134 @@
+//! Heads of what is brought: frames and scalars.
+
+use super::read::Reader;
+use super::{BadMessage, bad};
+use crate::hdf5::ElementType;
+
+/// As the columns of a description.
+const NAMES_MAX: u16 = 1024;
+
+fn element_code(element: ElementType) -> u8 {
+    1 + ElementType::ALL.iter().position(|known| *known == element).expect("all are there") as u8
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Of the first frame.
+    pub number: u64,
+    /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
+    pub taken: u64,
+    pub element: ElementType,
+    /// How many frames follow one after the other.
+    pub frames: u32,
+    /// Sides of what the source sends of a frame, the slowest first.
+    pub sides: Vec<u32>,
+    /// Of chunks that come filtered: the filter's name; empty for plain elements.
+    pub filter: String,
+    /// Bytes of each chunk; empty for plain elements.
+    pub chunks: Vec<u32>,
+}
+
+impl FrameHead {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut head = self.number.to_le_bytes().to_vec();
+        head.extend(self.taken.to_le_bytes());
+        head.extend([element_code(self.element), self.sides.len() as u8, self.filter.len() as u8, 0]);
+        head.extend(self.frames.to_le_bytes());
+        head.extend((self.chunks.len() as u32).to_le_bytes());
+        head.extend([0; 4]);
+        head.extend(self.sides.iter().flat_map(|side| side.to_le_bytes()));
+        head.extend(self.filter.as_bytes());
+        head.extend(self.chunks.iter().flat_map(|bytes| bytes.to_le_bytes()));
+        head
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<FrameHead, BadMessage> {
+        let (number, taken) = (reader.u64()?, reader.u64()?);
+        let (code, rank, filter_bytes) = (reader.u8()?, reader.u8()?, reader.u8()?);
+        reader.u8()?;
+        let (frames, chunks) = (reader.u32()?, reader.u32()?);
+        reader.u32()?;
+        let Some(element) = ElementType::ALL.get(usize::from(code).wrapping_sub(1)).copied() else {
+            return bad(format!("a frame has elements of type {code}; there are 1 to {}", ElementType::ALL.len()));
+        };
+        if !(1..=3).contains(&rank) || frames == 0 || number.checked_add(frames.into()).is_none() {
+            return bad(format!("a frame message has {rank} sides and {frames} frames from {number} on"));
+        }
+        if (chunks == 0) != (filter_bytes == 0) {
+            return bad("a frame has chunks without a filter's name, or a name without chunks");
+        }
+        let mut sides = Vec::with_capacity(rank.into());
+        for _ in 0..rank {
+            sides.push(reader.u32()?);
+        }
+        let filter = reader.text(filter_bytes.into(), "a filter's name")?;
+        // The head holds them all, and has a limit: its bytes are there before a list is made.
+        let Some(listed) = (chunks as usize).checked_mul(4) else { return bad("a frame of too many chunks") };
+        let sizes = reader.bytes(listed)?.chunks_exact(4);
+        let chunks = sizes.map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes"))).collect();
+        Ok(FrameHead { number, taken, element, frames, sides, filter, chunks })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalarsHead {
+    pub rows: u32,
+    pub names: Vec<String>,
+}
+
+/// One row: a frame's number, and a value for each name.
+pub type Row = (u64, Vec<f64>);
+
+impl ScalarsHead {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut head = self.rows.to_le_bytes().to_vec();
+        head.extend((self.names.len() as u16).to_le_bytes());
+        for name in &self.names {
+            head.push(name.len() as u8);
+            head.extend(name.as_bytes());
+        }
+        head
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<ScalarsHead, BadMessage> {
+        let (rows, count) = (reader.u32()?, reader.u16()?);
+        if rows == 0 || !(1..=NAMES_MAX).contains(&count) {
+            return bad(format!(
+                "scalars of {rows} rows and {count} names; give at least 1 row, 1 to {NAMES_MAX} names"
+            ));
+        }
+        let mut names = Vec::with_capacity(count.into());
+        for _ in 0..count {
+            let bytes = reader.u8()?.into();
+            names.push(reader.text(bytes, "a scalar's name")?);
+        }
+        Ok(ScalarsHead { rows, names })
+    }
+
+    /// Bytes of the body.
+    pub fn body_bytes(&self) -> u64 {
+        u64::from(self.rows) * self.row_bytes() as u64
+    }
+
+    fn row_bytes(&self) -> usize {
+        8 + 8 * self.names.len()
+    }
+
+    /// The rows of a body of [`ScalarsHead::body_bytes`].
+    pub fn rows<'b>(&self, body: &'b [u8]) -> impl Iterator<Item = Row> + 'b {
+        let word = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).expect("8 bytes");
+        body.chunks_exact(self.row_bytes()).map(move |row| {
+            let values = row[8..].chunks_exact(8).map(|bytes| f64::from_le_bytes(word(bytes))).collect();
+            (u64::from_le_bytes(word(&row[..8])), values)
+        })
+    }
+
+    pub fn body(rows: &[Row]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (frame, values) in rows {
+            body.extend(frame.to_le_bytes());
+            body.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        body
+    }
+}

@@ -1,0 +1,153 @@
+use super::*;
+use crate::hdf5::ElementType;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+fn hello() -> Hello {
+    Hello {
+        version: VERSION,
+        role: Role::Frames,
+        checksum: BodyChecksum::Crc32,
+        levels: 4,
+        source: 0,
+        connection: 0,
+        connections: 1,
+        patience: None,
+        client: std::array::from_fn(|i| i as u8 + 1),
+        run: "r1".into(),
+        token: String::new(),
+        start: String::new(),
+    }
+}
+
+fn frame() -> FrameHead {
+    FrameHead {
+        number: 258,
+        taken: 3,
+        element: ElementType::U16,
+        frames: 1,
+        sides: vec![2, 4],
+        filter: "lz4".into(),
+        chunks: vec![3, 2],
+    }
+}
+
+fn sent(message: (u8, u8, Vec<u8>), body: &[&[u8]], checksum: BodyChecksum) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message::send(&mut bytes, message, body, checksum.of(&body.concat())).expect("memory takes it");
+    bytes
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Header and head as a receiver finds them.
+fn received(bytes: &[u8]) -> (Header, &[u8], &[u8]) {
+    let header = Header::decode(bytes[..HEADER_BYTES].try_into().unwrap()).expect("a header");
+    let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes as usize);
+    header.check_head(head).expect("a head");
+    (header, head, body)
+}
+
+/// The example of `formats/detector-stream.md`, and a frame.
+#[test]
+fn messages_have_their_golden_bytes() {
+    let example = include_str!("../../../../formats/detector-stream.md");
+    let example = example.split("## Example").nth(1).expect("there is one");
+    let example: String =
+        example.split("```").nth(1).expect("bytes").lines().filter_map(|line| line.get(..54)).collect();
+    assert_eq!(sent(ToService::Hello(hello()).encode(), &[], BodyChecksum::Crc32), hex(&example));
+    let message = ToService::Frame { head: frame(), again: true };
+    let golden = "02 01 00 00 33 00 00 00 05 00 00 00 00 00 00 00 65 d8 87 85 00 00 00 00 78 7e 8c bd 23 fe ca e0
+        02 01 00 00 00 00 00 00 03 00 00 00 00 00 00 00 02 02 03 00 01 00 00 00 02 00 00 00 00 00 00 00
+        02 00 00 00 04 00 00 00 6c 7a 34 03 00 00 00 02 00 00 00 61 62 63 64 65";
+    assert_eq!(sent(message.encode(), &[b"abc", b"de"], BodyChecksum::Crc32), hex(golden));
+}
+
+#[test]
+fn messages_of_clients_come_back() {
+    let messages = [
+        ToService::Hello(Hello { patience: Some(Duration::from_millis(7)), start: "{}".into(), ..hello() }),
+        ToService::Frame { head: frame(), again: false },
+        ToService::Scalars(ScalarsHead { rows: 2, names: vec!["energy".into(), "x".into()] }),
+        ToService::End { complete: true, lost: 3 },
+        ToService::Ping,
+    ];
+    for message in messages {
+        let bytes = sent(message.encode(), &[], BodyChecksum::None);
+        let (header, head, _) = received(&bytes);
+        assert_eq!(ToService::decode(&header, head), Ok(message));
+    }
+}
+
+#[test]
+fn messages_of_services_come_back() {
+    let welcome = Welcome { version: 1, idle: Duration::from_secs(30), body_bytes_max: 5, frames: 6 };
+    let messages = [
+        FromService::Welcome(welcome),
+        FromService::Ack(Ack { level: Level::Written, frames: vec![0..4, 7..9] }),
+        FromService::Notice(Notice { code: NoticeCode::Refused, frame: 4, text: "ä".into() }),
+        FromService::Error(Refusal::new(ErrorCode::Stopping, "later")),
+        FromService::Finished(FinishedHead { frames: 1, received: 1, file_bytes: 9, ..FinishedHead::default() }),
+        FromService::Pong,
+    ];
+    for message in messages {
+        let bytes = sent(message.encode(), &[], BodyChecksum::None);
+        let (header, head, _) = received(&bytes);
+        assert_eq!(FromService::decode(&header, head), Ok(message));
+    }
+}
+
+#[test]
+fn changed_bytes_are_noticed() {
+    let bytes = sent(ToService::Frame { head: frame(), again: false }.encode(), &[b"abcde"], BodyChecksum::Xxh3);
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x10;
+        let header = Header::decode(changed[..HEADER_BYTES].try_into().unwrap());
+        let head_end = bytes.len() - 5;
+        let noticed = header.is_err()
+            || header.as_ref().unwrap().check_head(&changed[HEADER_BYTES..head_end]).is_err()
+            || header.as_ref().unwrap().checksum != BodyChecksum::Xxh3.of(&changed[head_end..]);
+        assert!(noticed, "byte {at}");
+    }
+}
+
+#[test]
+fn names_of_runs_cannot_leave_a_directory() {
+    for name in ["", ".hidden", "a/b", "..", "ü", &"n".repeat(65)] {
+        assert!(hello::check_run_name(name).is_err(), "{name}");
+    }
+    hello::check_run_name("2026-11_scan.7").expect("a name");
+}
+
+proptest! {
+    #[test]
+    fn any_head_is_taken_or_refused(kind in 0_u8..140, flags: u8, head in prop::collection::vec(any::<u8>(), 0..200)) {
+        let header = Header { kind, flags, head_bytes: head.len() as u32, body_bytes: 0, checksum: 0, head_crc: 0 };
+        let _ = ToService::decode(&header, &head);
+        let _ = FromService::decode(&header, &head);
+    }
+
+    #[test]
+    fn ranges_are_a_set(steps in prop::collection::vec((0_u64..40, 1_u64..6, any::<bool>()), 0..40)) {
+        let mut ranges = Ranges::default();
+        let mut set = BTreeSet::new();
+        for (start, length, add) in steps {
+            if add {
+                ranges.add(start..start + length);
+                set.extend(start..start + length);
+            } else {
+                ranges.remove(start);
+                set.remove(&start);
+            }
+            prop_assert_eq!(ranges.iter().flatten().collect::<Vec<_>>(), set.iter().copied().collect::<Vec<_>>());
+            prop_assert!(ranges.iter().zip(ranges.iter().skip(1)).all(|(a, b)| a.end < b.start));
+            prop_assert_eq!(ranges.len(), set.len() as u64);
+            prop_assert_eq!(ranges.end(), set.last().map_or(0, |last| last + 1));
+        }
+    }
+}

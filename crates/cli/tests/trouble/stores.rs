@@ -1,7 +1,7 @@
 //! A store that is full, frozen, read-only or failing, and a server that is not there.
 
 use super::common::disk::Disk;
-use super::common::{Mount, SHORT, Volume, run, soak, varve};
+use super::common::{Mount, SHORT, Server, Volume, run, soak, varve};
 use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
 use rustix::process::Signal;
 use std::fs::File;
@@ -11,8 +11,34 @@ use std::time::{Duration, Instant};
 
 const SMALL: [&str; 4] = ["--shards", "2", "--inline-limit", "4KiB"];
 
-fn mount(volume: &Volume) -> Mount {
-    volume.mount(&["-o", DEADLINE_OPTION])
+/// A small volume at work, with files in it that are to be there at the end.
+struct Site {
+    volume: Volume,
+    server: Server,
+    mount: Mount,
+    kept: Kept,
+}
+
+impl Site {
+    fn on(directory: &Path) -> Site {
+        let volume = Volume::format_in(directory, &SMALL);
+        let server = volume.serve(&[]);
+        let mount = volume.mount(&["-o", DEADLINE_OPTION]);
+        let mut kept = Kept::default();
+        kept.write(&mount.directory, "before");
+        Site { volume, server, mount, kept }
+    }
+
+    /// Work goes on, nothing that was kept is lost, and the volume is sound.
+    fn ends_well(mut self) {
+        comes_back("writing", || self.kept.write_one(&self.mount.directory, "after", 5_000));
+        self.kept.write(&self.mount.directory, "later");
+        self.kept.expect(&self.mount.directory);
+        expect_no_panic("the server", &self.server.log());
+        self.mount.unmount();
+        self.server.stop();
+        self.volume.expect_sound();
+    }
 }
 
 fn fill_until_refused(kept: &mut Kept, directory: &Path) -> io::Result<()> {
@@ -22,22 +48,12 @@ fn fill_until_refused(kept: &mut Kept, directory: &Path) -> io::Result<()> {
 #[test]
 fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     let Some(disk) = Disk::make("48M") else { return };
-    let volume = Volume::format_in(&disk.path(), &SMALL);
-    let server = volume.serve(&[]);
-    let mount = mount(&volume);
-    let mut kept = Kept::default();
-    kept.write(&mount.directory, "before");
+    let mut site = Site::on(&disk.path());
     disk.fill();
-    let errno = fails("writing to a full store", || fill_until_refused(&mut kept, &mount.directory));
+    let errno = fails("writing to a full store", || fill_until_refused(&mut site.kept, &site.mount.directory));
     assert!(matches!(errno, libc::ENOSPC | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
     disk.give_room();
-    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
-    kept.write(&mount.directory, "later");
-    kept.expect(&mount.directory);
-    expect_no_panic("the server", &server.log());
-    mount.unmount();
-    server.stop();
-    volume.expect_sound();
+    site.ends_well();
 }
 
 /// Filled through the mount itself, by a large file whose bytes go to the store past every limit of ours: names and small
@@ -45,72 +61,52 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
 #[test]
 fn a_full_store_takes_removals() {
     let Some(disk) = Disk::make("64M") else { return };
-    let volume = Volume::format_in(&disk.path(), &SMALL);
-    let server = volume.serve(&[]);
-    let mount = mount(&volume);
-    let mut kept = Kept::default();
-    kept.write(&mount.directory, "before");
-    let large = mount.directory.join("large");
+    let site = Site::on(&disk.path());
+    let large = site.mount.directory.join("large");
     let fill = || -> io::Result<()> {
         let mut file = File::create(&large)?;
         (0..128).try_for_each(|_| io::Write::write_all(&mut file, &[7; 1 << 20]))
     };
     assert_eq!(fails("filling the store", fill), libc::ENOSPC);
-    let small = |number: u32| std::fs::write(mount.directory.join(format!("small-{number}")), [1; 3000]);
+    let small = |number: u32| std::fs::write(site.mount.directory.join(format!("small-{number}")), [1; 3000]);
     let refused = (0..2000).find_map(|number| {
         // What is still under the mark when it is looked at goes in.
         std::thread::sleep(Duration::from_millis(2));
         small(number).err()
     });
     assert_eq!(refused.expect("it is full").raw_os_error(), Some(libc::ENOSPC));
-    kept.expect(&mount.directory);
-    let listed = std::fs::read_dir(&mount.directory).expect("listing").count();
-    for entry in std::fs::read_dir(&mount.directory).expect("listing") {
+    site.kept.expect(&site.mount.directory);
+    for entry in std::fs::read_dir(&site.mount.directory).expect("listing") {
         let path = entry.expect("an entry").path();
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("small-")) {
             std::fs::remove_file(path).expect("removals go on");
         }
     }
-    assert!(std::fs::read_dir(&mount.directory).expect("listing").count() <= listed);
+    let is_small = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("small-");
+    let left =
+        std::fs::read_dir(&site.mount.directory).expect("listing").map(|entry| entry.expect("an entry").file_name());
+    assert_eq!(left.filter(|name| is_small(name)).count(), 0);
     std::fs::remove_file(&large).expect("removals go on");
-    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
-    kept.expect(&mount.directory);
-    expect_no_panic("the server", &server.log());
-    mount.unmount();
-    server.stop();
-    volume.expect_sound();
+    site.ends_well();
 }
 
 #[test]
 fn a_store_that_hangs_is_waited_for() {
     let Some(disk) = Disk::make("64M") else { return };
-    let volume = Volume::format_in(&disk.path(), &SMALL);
-    let server = volume.serve(&[]);
-    let mount = mount(&volume);
-    let mut kept = Kept::default();
-    kept.write(&mount.directory, "before");
+    let site = Site::on(&disk.path());
     disk.freeze();
     let frozen = Instant::now();
-    let errno = fails("creating on a store that hangs", || File::create(mount.directory.join("hung")));
+    let errno = fails("creating on a store that hangs", || File::create(site.mount.directory.join("hung")));
     assert!(matches!(errno, libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
     std::thread::sleep(Duration::from_secs(if soak() { 60 } else { 5 }).saturating_sub(frozen.elapsed()));
     disk.thaw();
-    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
-    kept.expect(&mount.directory);
-    expect_no_panic("the server", &server.log());
-    mount.unmount();
-    server.stop();
-    volume.expect_sound();
+    site.ends_well();
 }
 
 #[test]
 fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
     let Some(disk) = Disk::make("64M") else { return };
-    let volume = Volume::format_in(&disk.path(), &SMALL);
-    let server = volume.serve(&[]);
-    let mount = mount(&volume);
-    let mut kept = Kept::default();
-    kept.write(&mount.directory, "before");
+    let Site { volume, server, mount, mut kept } = Site::on(&disk.path());
     disk.turn_read_only();
     let errno = fails("writing to a store that is read-only", || {
         let mut refused = Kept::default();
@@ -139,25 +135,15 @@ fn a_store_that_answers_errors_for_a_while_works_again_after() {
     let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
     let beneath_server = beneath.serve(&[]);
     let store = beneath.mount(&["-o", "noembedded,deadline=1s"]);
-    let volume = Volume::format_in(&store.directory, &SMALL);
-    let server = volume.serve(&[]);
-    let mount = mount(&volume);
-    let mut kept = Kept::default();
-    kept.write(&mount.directory, "before");
+    let site = Site::on(&store.directory);
     beneath_server.kill();
     let errno = fails("writing to a store that fails", || {
         let mut refused = Kept::default();
-        fill_until_refused(&mut refused, &mount.directory)
+        fill_until_refused(&mut refused, &site.mount.directory)
     });
     assert!(matches!(errno, libc::EIO | libc::ETIMEDOUT | libc::EHOSTDOWN), "{}", io::Error::from_raw_os_error(errno));
     let beneath_server = beneath.serve(&[]);
-    comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
-    kept.write(&mount.directory, "later");
-    kept.expect(&mount.directory);
-    expect_no_panic("the server", &server.log());
-    mount.unmount();
-    server.stop();
-    volume.expect_sound();
+    site.ends_well();
     store.unmount();
     beneath_server.stop();
     beneath.expect_sound();

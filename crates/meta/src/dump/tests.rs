@@ -1,10 +1,11 @@
 use super::*;
 use crate::fsck;
 use crate::shards::{Table, TableBatch, TableConfig};
-use crate::tables::{Content, EntryBody, EntryRow, NodeRow, OrphanRow};
+use crate::tables::samples::regular;
+use crate::tables::{Content, EntryBody, EntryRow, OrphanRow};
 use bytes::Bytes;
 use std::time::Duration;
-use varve_types::{Attributes, FileKind, LayoutGeneration, Mode, Name, ShardCount, Timestamp, VolumeId};
+use varve_types::{Name, ShardCount, Timestamp, VolumeId};
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::FormatOver;
 
@@ -20,24 +21,6 @@ fn settings() -> VolumeSettings {
     }
 }
 
-fn node(content: Content, size: u64) -> NodeRow {
-    let at = Timestamp::default();
-    let attributes = Attributes {
-        kind: FileKind::Regular,
-        mode: Mode(0o600),
-        uid: 0,
-        gid: 0,
-        nlink: 1,
-        size,
-        rdev: 0,
-        atime: at,
-        mtime: at,
-        ctime: at,
-        btime: at,
-    };
-    NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() }
-}
-
 /// A volume with a small file, a large one, and one that was unlinked while open.
 fn volume(directory: &std::path::Path) -> VolumeDir {
     let volume = VolumeDir::new(directory);
@@ -49,9 +32,9 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
     let large = Content::Backing(crate::tables::BackingSize::Settled);
     let rows = [
         (Key::Counter, Row::Counter(crate::tables::CounterRow { inodes_end: 100 })),
-        entry("small", 2, node(Content::Inline(Bytes::from_static(b"bytes")), 5)),
-        entry("large", 3, node(large.clone(), 3)),
-        (Key::Inode(InodeId(4)), Row::Inode(node(large, 4))),
+        entry("small", 2, regular(5, Content::Inline(Bytes::from_static(b"bytes")))),
+        entry("large", 3, regular(3, large.clone())),
+        (Key::Inode(InodeId(4)), Row::Inode(regular(4, large))),
         (Key::Orphan(InodeId(4)), Row::Orphan(OrphanRow { since: Timestamp::default() })),
     ];
     let runtime = at_rest::runtime().unwrap();

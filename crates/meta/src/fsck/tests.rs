@@ -3,17 +3,18 @@
 use super::*;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig};
+use crate::tables::samples::{attributes, regular};
 use crate::tables::*;
 use bytes::Bytes;
 use std::time::Duration;
 use varve_types::{
-    Attributes, FileKind, InodeId, LayoutGeneration, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount,
-    Timestamp, VolumeId,
+    FileKind, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, Timestamp, VolumeId,
 };
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::FormatOver;
 
 mod repairs;
+mod salvage;
 
 const SHARDS: u16 = 2;
 const ROOT: InodeId = InodeId::ROOT;
@@ -132,34 +133,12 @@ impl Site {
     }
 }
 
-fn attributes(kind: FileKind, size: u64) -> Attributes {
-    let at = Timestamp { seconds: 1, nanoseconds: 0 };
-    Attributes {
-        kind,
-        mode: Mode(0o755),
-        uid: 0,
-        gid: 0,
-        nlink: 1,
-        size,
-        rdev: 0,
-        atime: at,
-        mtime: at,
-        ctime: at,
-        btime: at,
-    }
-}
-
-fn node(size: u64, content: Content) -> NodeRow {
-    let attributes = attributes(FileKind::Regular, size);
-    NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs: Vec::new() }
-}
-
 fn inline(bytes: &'static [u8]) -> NodeRow {
-    node(bytes.len() as u64, Content::Inline(Bytes::from_static(bytes)))
+    regular(bytes.len() as u64, Content::Inline(Bytes::from_static(bytes)))
 }
 
 fn backing(size: u64, state: BackingSize) -> NodeRow {
-    node(size, Content::Backing(state))
+    regular(size, Content::Backing(state))
 }
 
 fn entry_key(parent: InodeId, name: &str) -> Key {

@@ -51,6 +51,8 @@ impl Shard {
             reaping: Vec::new(),
             truncating: HashMap::new(),
             split_wanted: Vec::new(),
+            splits_begun: 0,
+            adoptions: HashMap::new(),
             failed: None,
             closing: false,
         };

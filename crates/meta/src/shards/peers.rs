@@ -4,7 +4,14 @@
 use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use std::future::Future;
 use std::pin::Pin;
-use varve_types::{InodeId, PartitionIndex, PartitionMap, ShardId};
+use varve_types::{Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
+
+/// An attempt at a split: the epoch of its source, and its number there. Of two the later is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SplitAttempt {
+    pub epoch: Epoch,
+    pub number: u64,
+}
 
 /// A row of another shard, as it was when it was asked for.
 #[derive(Clone, Debug)]
@@ -39,19 +46,21 @@ pub enum PeerCall {
         directory: InodeId,
         map: PartitionMap,
     },
-    /// Split, to the target: drop what an aborted adoption left, be ready for rows.
+    /// Split, to the target: drop what an aborted adoption left, be ready for the rows of this attempt and no other.
     AdoptBegin {
         directory: InodeId,
-        index: PartitionIndex,
+        attempt: SplitAttempt,
     },
     AdoptRows {
         directory: InodeId,
+        attempt: SplitAttempt,
         changes: Vec<Change>,
         replies: Vec<ReplyRecord>,
     },
     /// All rows are sent: count them, fsync, answer the partition as it will be.
     AdoptEnd {
         directory: InodeId,
+        attempt: SplitAttempt,
         partition: Row,
     },
     /// The source has committed: be live.

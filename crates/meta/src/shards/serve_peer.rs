@@ -25,9 +25,16 @@ impl Shard {
             PeerCall::Resolve { transaction, commit } => self.resolve(transaction, commit).await,
             PeerCall::Outcome(transaction) => self.outcome(transaction).await,
             PeerCall::LearnMap { directory, map } => self.learn_map_at_home(directory, map).await,
-            PeerCall::AdoptBegin { directory, .. } => self.adopt_begin(directory).await,
-            PeerCall::AdoptRows { changes, replies, .. } => self.adopt_rows(changes, replies).await,
-            PeerCall::AdoptEnd { directory, partition } => self.adopt_end(directory, partition).await,
+            PeerCall::AdoptBegin { directory, attempt } => {
+                self.adopt_begin(directory, attempt).await.map_or_else(peer_reply, |()| PeerReply::Done)
+            }
+            PeerCall::AdoptRows { directory, attempt, changes, replies } => {
+                let adopted = self.adopt_rows(directory, attempt, changes, replies).await;
+                adopted.map_or_else(peer_reply, |()| PeerReply::Done)
+            }
+            PeerCall::AdoptEnd { directory, attempt, partition } => {
+                self.adopt_end(directory, attempt, partition).await.unwrap_or_else(peer_reply)
+            }
             PeerCall::AdoptLive { directory, .. } => match self.load_partition(directory).await {
                 Ok(()) => PeerReply::Done,
                 Err(refusal) => peer_reply(refusal),

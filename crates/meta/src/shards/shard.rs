@@ -13,7 +13,7 @@ use super::foreign::Foreign;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
-use super::peers::{PeerCall, PeerReply, Peers};
+use super::peers::{PeerCall, PeerReply, Peers, SplitAttempt};
 use super::refusal::Refusal;
 use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
@@ -85,6 +85,10 @@ pub(super) struct State {
     pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
     /// Directories whose partition here has grown above the threshold.
     pub split_wanted: Vec<InodeId>,
+    /// Attempts at splits from here, in this epoch.
+    pub splits_begun: u64,
+    /// Splits to here: the attempt whose rows are taken.
+    pub adoptions: HashMap<InodeId, SplitAttempt>,
     /// The table refused a write: this shard answers nothing any more and must be opened again.
     pub failed: Option<String>,
     pub closing: bool,

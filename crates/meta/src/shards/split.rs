@@ -4,7 +4,7 @@
 //!
 //! 1. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
 //!    a shard that asks the source, which then splits.)
-//! 2. The target drops what an aborted adoption left.
+//! 2. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
 //! 3. The upper half is copied in the background, while changes to it go on and are noted.
 //! 4. Changes of that half wait, once no intent is left in this partition; what was changed is copied again, with the
 //!    answers given to retries.
@@ -17,7 +17,7 @@
 //! A split starts only from a partition row, never from a map.
 
 use super::partitions::Split;
-use super::peers::{PeerCall, PeerReply, SplitState};
+use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
 use super::refusal::Refusal;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
@@ -36,6 +36,24 @@ const STEP_BYTES: usize = 1024 * 1024;
 const TRIES_MAX: usize = 300;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
+/// Adoptions that a target knows of. Above it all are forgotten, and begun anew by their sources.
+const ADOPTIONS_MAX: usize = 10_000;
+
+/// What goes where in an attempt at a split.
+struct Adoption {
+    directory: InodeId,
+    /// The half that goes.
+    range: HashRange,
+    target: ShardId,
+    attempt: SplitAttempt,
+}
+
+impl Adoption {
+    fn rows(&self, changes: Vec<Change>, replies: Vec<ReplyRecord>) -> PeerCall {
+        PeerCall::AdoptRows { directory: self.directory, attempt: self.attempt, changes, replies }
+    }
+}
+
 impl Shard {
     /// Splits the partition of `directory` here until it is within the threshold, at least once. One split a partition at
     /// a time; one that fails leaves the old state and is tried again after a pause.
@@ -44,9 +62,9 @@ impl Shard {
             if self.stopping() {
                 return;
             }
-            let Some(row) = self.begin_split(directory) else { return };
+            let Some((row, attempt)) = self.begin_split(directory) else { return };
             let upper = row.index.upper_half(row.depth);
-            let result = self.split_off(directory, row, upper).await;
+            let result = self.split_off(directory, row, attempt).await;
             if let Err(refusal) = &result
                 && let Some(partition) = self.state.borrow_mut().partitions.get_mut(directory)
             {
@@ -71,7 +89,7 @@ impl Shard {
         }
     }
 
-    fn begin_split(&self, directory: InodeId) -> Option<PartitionRow> {
+    fn begin_split(&self, directory: InodeId) -> Option<(PartitionRow, SplitAttempt)> {
         let mut state = self.state.borrow_mut();
         let row = self.partition_here(&state, directory)?.clone();
         let partition = state.partitions.get_mut(directory)?;
@@ -83,25 +101,29 @@ impl Shard {
         }
         let range = row.index.upper_half(row.depth).range(row.depth + 1);
         partition.split = Some(Split { range, changed: BTreeSet::new(), held: false });
-        Some(row)
+        state.splits_begun += 1;
+        let attempt = SplitAttempt { epoch: self.table.epoch(), number: state.splits_begun };
+        Some((row, attempt))
     }
 
     async fn split_off(
         self: &Rc<Self>,
         directory: InodeId,
         row: PartitionRow,
-        upper: PartitionIndex,
+        attempt: SplitAttempt,
     ) -> Result<(), Refusal> {
+        let upper = row.index.upper_half(row.depth);
         let range = upper.range(row.depth + 1);
         let target = self.shard_of_partition(directory, upper);
         let mut map = row.map.clone();
         map.add(upper);
         let learn = PeerCall::LearnMap { directory, map: map.clone() };
         self.ask(directory.shard(), learn).await?;
-        self.ask(target, PeerCall::AdoptBegin { directory, index: upper }).await?;
-        self.copy_half(directory, range, target).await?;
+        let adoption = Adoption { directory, range, target, attempt };
+        self.ask(target, PeerCall::AdoptBegin { directory, attempt }).await?;
+        self.copy_half(&adoption).await?;
         self.hold_half(directory, range).await?;
-        self.copy_changed(directory, range, target).await?;
+        self.copy_changed(&adoption).await?;
 
         let (depth, mtime) = match self.partition_here(&self.state.borrow(), directory) {
             Some(now) => (now.depth + 1, now.mtime),
@@ -117,7 +139,7 @@ impl Shard {
             map: map.clone(),
             ..row
         };
-        let end = PeerCall::AdoptEnd { directory, partition: Row::Partition(arriving) };
+        let end = PeerCall::AdoptEnd { directory, attempt, partition: Row::Partition(arriving) };
         match self.ask(target, end).await? {
             PeerReply::Adopted { entries, subdirectories } => {
                 self.commit_split(directory, map, entries, subdirectories).await
@@ -145,10 +167,10 @@ impl Shard {
     }
 
     /// Step 3.
-    async fn copy_half(self: &Rc<Self>, directory: InodeId, range: HashRange, target: ShardId) -> Result<(), Refusal> {
+    async fn copy_half(self: &Rc<Self>, adoption: &Adoption) -> Result<(), Refusal> {
         let batch = self.state.borrow().open.number;
         self.appended_with_work(batch).await?;
-        let bytes = codec::entries_of(directory, range);
+        let bytes = codec::entries_of(adoption.directory, adoption.range);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
         loop {
             let mut changes = Vec::new();
@@ -161,7 +183,7 @@ impl Shard {
             if changes.is_empty() {
                 return Ok(());
             }
-            self.ask(target, PeerCall::AdoptRows { directory, changes, replies: Vec::new() }).await?;
+            self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
         }
     }
 
@@ -186,13 +208,9 @@ impl Shard {
     }
 
     /// The changes since the copy began, as the rows are now.
-    async fn copy_changed(
-        self: &Rc<Self>,
-        directory: InodeId,
-        range: HashRange,
-        target: ShardId,
-    ) -> Result<(), Refusal> {
-        let (names, mut replies) = {
+    async fn copy_changed(self: &Rc<Self>, adoption: &Adoption) -> Result<(), Refusal> {
+        let Adoption { directory, range, target, .. } = *adoption;
+        let (names, replies) = {
             let mut state = self.state.borrow_mut();
             let replies = state.replies.about(directory, range);
             match state.partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
@@ -210,11 +228,10 @@ impl Shard {
             });
             if changes.len() >= STEP_ROWS {
                 let changes = std::mem::take(&mut changes);
-                self.ask(target, PeerCall::AdoptRows { directory, changes, replies: Vec::new() }).await?;
+                self.ask(target, adoption.rows(changes, Vec::new())).await?;
             }
         }
-        let replies = std::mem::take(&mut replies);
-        self.ask(target, PeerCall::AdoptRows { directory, changes, replies }).await.map(|_| ())
+        self.ask(target, adoption.rows(changes, replies)).await.map(|_| ())
     }
 
     /// Step 6.
@@ -329,48 +346,82 @@ impl Shard {
         self.done_when_durable(batch).await
     }
 
-    pub(super) async fn adopt_begin(self: &Rc<Self>, directory: InodeId) -> PeerReply {
-        if self.partition_here(&self.state.borrow(), directory).is_some() {
-            return PeerReply::Failed(format!("the partition of directory {directory} in shard {} is live", self.id));
+    /// Step 2. Refused once the partition is live, and while a later attempt is under way: a source that has ended and
+    /// does not know it must not touch what its successor has moved.
+    pub(super) async fn adopt_begin(self: &Rc<Self>, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
+        match self.load_partition(directory).await {
+            Ok(()) => {
+                let here = self.id;
+                return Err(Refusal::Failed(format!("the partition of directory {directory} in shard {here} is live")));
+            }
+            // The source is working on it, and this is the source.
+            Err(Refusal::Busy) => {}
+            Err(refusal) => return Err(refusal),
         }
-        match self.delete_entries(directory, HashRange::ALL).await {
-            Ok(()) => PeerReply::Done,
-            Err(refusal) => super::fetch::peer_reply(refusal),
+        {
+            let adoptions = &mut self.state.borrow_mut().adoptions;
+            if adoptions.get(&directory).is_some_and(|known| *known > attempt) {
+                return Err(self.of_another_attempt(directory));
+            }
+            if adoptions.len() >= ADOPTIONS_MAX {
+                adoptions.clear();
+            }
+            adoptions.insert(directory, attempt);
+        }
+        self.delete_entries(directory, HashRange::ALL).await
+    }
+
+    /// The adoption is of this attempt, at this moment.
+    fn adopts(&self, state: &State, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
+        match state.adoptions.get(&directory) {
+            Some(known) if *known == attempt => Ok(()),
+            _ => Err(self.of_another_attempt(directory)),
         }
     }
 
-    pub(super) async fn adopt_rows(&self, changes: Vec<Change>, replies: Vec<ReplyRecord>) -> PeerReply {
+    fn of_another_attempt(&self, directory: InodeId) -> Refusal {
+        Refusal::Failed(format!("shard {} adopts from another attempt to split directory {directory}", self.id))
+    }
+
+    pub(super) async fn adopt_rows(
+        &self,
+        directory: InodeId,
+        attempt: SplitAttempt,
+        changes: Vec<Change>,
+        replies: Vec<ReplyRecord>,
+    ) -> Result<(), Refusal> {
         let batch = {
             let mut state = self.state.borrow_mut();
+            self.adopts(&state, directory, attempt)?;
             for change in &changes {
                 match change {
                     Change::Put(key, row) => state.open.write(key, Some(row)),
                     Change::Delete(key) => state.open.write(key, None),
-                    Change::Tally { .. } => return PeerReply::Failed("a split sends rows, not tallies".into()),
+                    Change::Tally { .. } => return Err(Refusal::Failed("a split sends rows, not tallies".into())),
                 }
             }
             replies.into_iter().for_each(|record| self.remember(&mut state, record));
             state.open.number
         };
-        match self.appended_with_work(batch).await {
-            Ok(()) => PeerReply::Done,
-            Err(refusal) => super::fetch::peer_reply(refusal),
-        }
+        self.appended_with_work(batch).await
     }
 
     /// Step 5.
-    pub(super) async fn adopt_end(self: &Rc<Self>, directory: InodeId, partition: Row) -> PeerReply {
+    pub(super) async fn adopt_end(
+        self: &Rc<Self>,
+        directory: InodeId,
+        attempt: SplitAttempt,
+        partition: Row,
+    ) -> Result<PeerReply, Refusal> {
         let Row::Partition(mut row) = partition else {
-            return PeerReply::Failed("a split ends with a partition row".into());
+            return Err(Refusal::Failed("a split ends with a partition row".into()));
         };
-        let counted = self.count_entries(directory, row.index.range(row.depth)).await;
-        let (entries, subdirectories) = match counted {
-            Ok(counts) => counts,
-            Err(refusal) => return super::fetch::peer_reply(refusal),
-        };
+        let (entries, subdirectories) = self.count_entries(directory, row.index.range(row.depth)).await?;
         (row.entries, row.subdirectories) = (entries, subdirectories);
         let batch = {
             let mut state = self.state.borrow_mut();
+            self.adopts(&state, directory, attempt)?;
+            state.adoptions.remove(&directory);
             let key = Key::Partition(directory, row.index);
             // Not loaded: whoever asks for a name of it loads it, and so asks the source.
             state.open.write(&key, Some(&Row::Partition(row)));
@@ -379,8 +430,8 @@ impl Shard {
         };
         self.work.notify_one();
         match self.done_when_durable(batch).await {
-            PeerReply::Done => PeerReply::Adopted { entries, subdirectories },
-            failed => failed,
+            PeerReply::Done => Ok(PeerReply::Adopted { entries, subdirectories }),
+            failed => Ok(failed),
         }
     }
 

@@ -1,6 +1,8 @@
 //! What is stored: keys and rows. The bytes are in [`codec`]; `formats/tables.md` describes them.
 
 pub mod codec;
+#[cfg(test)]
+pub mod samples;
 mod stored;
 
 use bytes::Bytes;

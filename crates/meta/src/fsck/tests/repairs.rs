@@ -32,7 +32,7 @@ impl Site {
         })
     }
 
-    fn tree(&self) -> Tree {
+    pub(super) fn tree(&self) -> Tree {
         let entries = self.rows(Kind::Entry);
         let inodes: BTreeMap<InodeId, NodeRow> = self
             .rows(Kind::Inode)
@@ -495,7 +495,7 @@ fn rows_that_contradict_themselves_are_corrected() {
     let outcome = Outcome { come: &come, ..NOTHING };
     repaired(|site| site.put(SHARD_0, entry_key(ROOT, "plain"), short), FindingKind::WrongAttributes, &outcome);
     let long = Bytes::from(vec![b'l'; 2000]);
-    let row = entry(PLAIN, EntryBody::Node(node(2000, Content::Inline(long))));
+    let row = entry(PLAIN, EntryBody::Node(regular(2000, Content::Inline(long))));
     let outcome = Outcome { changed: &["/plain"], ..NOTHING };
     let damage = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "plain"), row);
     let site = repaired(damage, FindingKind::WrongAttributes, &outcome);
@@ -529,83 +529,4 @@ fn several_damages_are_repaired_together() {
     let come = [("/lost+found/3", "1 Regular "), ("/lost+found/3c", "1 Regular stray")];
     let outcome = Outcome { gone: &["/one", "/dir/two", "/large"], come: &come, ..NOTHING };
     repaired(damage, FindingKind::MissingPartition, &outcome);
-}
-
-/// Changes one byte in the middle of the longest file of a directory, of those that end so.
-fn spoil(directory: &std::path::Path, ending: &str) -> std::path::PathBuf {
-    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let of_kind = files.filter(|path| path.to_str().unwrap().ends_with(ending));
-    let path = of_kind.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
-    let mut bytes = std::fs::read(&path).unwrap();
-    let place = bytes.len() / 2;
-    bytes[place] ^= 0x40;
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
-
-/// Many files in `dir`, in the table of shard 1 or in its log alone.
-fn fill(site: &Site, in_table: bool) {
-    let runtime = at_rest::runtime().unwrap();
-    let store = PosixStore::open(site.volume.shards()).unwrap();
-    let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
-    runtime.block_on(async {
-        let table = Table::open(TableConfig { shard: SHARD_1, ..config }).await.unwrap();
-        for number in 10..1000 {
-            let mut batch = TableBatch::default();
-            let row = entry(InodeId((1 << 48) | number), EntryBody::Node(inline(b"some bytes")));
-            batch.put(codec::encode_key(&entry_key(DIRECTORY, &format!("f{number}"))), codec::encode_row(&row));
-            table.write(batch).await.unwrap();
-            if number % 100 == 0 {
-                table.sync().await.unwrap();
-            }
-        }
-        table.sync().await.unwrap();
-        match in_table {
-            true => table.close().await.unwrap(),
-            // A later group says that what is before it was fsynced.
-            false => {
-                let mut batch = TableBatch::default();
-                batch.put(
-                    codec::encode_key(&Key::Counter),
-                    codec::encode_row(&Row::Counter(CounterRow { inodes_end: 5000 })),
-                );
-                table.write(batch).await.unwrap();
-            }
-        }
-    });
-}
-
-fn spoiled(in_table: bool, kind: FindingKind) {
-    let site = Site::new();
-    fill(&site, in_table);
-    repair(&site.volume, &mut |_| {}).unwrap();
-    // The repair has moved all into tables.
-    if !in_table {
-        fill(&site, false);
-    }
-    let (directory, ending) = match in_table {
-        true => (site.volume.shard(SHARD_1).join("compacted"), ".sst"),
-        false => (site.volume.shard_log(SHARD_1), ".log"),
-    };
-    let path = spoil(&directory, ending);
-    let found = site.check();
-    assert!(!found.is_sound());
-    let finding = found.findings.iter().find(|finding| finding.kind == kind).expect("what is damaged is named");
-    assert!(finding.place.contains(path.to_str().unwrap()) && finding.what.contains("at byte"), "{finding}");
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
-    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
-    assert_eq!(site.check().findings, []);
-    let saved = site.tree().keys().filter(|path| path.contains("/f")).count();
-    assert!(saved > 100, "{saved} files were saved");
-    assert!(site.volume.damaged().join("0001-0").is_dir(), "the damaged table is kept");
-}
-
-#[test]
-fn what_is_intact_in_a_damaged_table_is_saved() {
-    spoiled(true, FindingKind::DamagedTable);
-}
-
-#[test]
-fn what_is_intact_in_a_damaged_log_is_saved() {
-    spoiled(false, FindingKind::DamagedLog);
 }

@@ -1,9 +1,11 @@
 use super::cluster::{Cluster, name};
 use crate::namespace::Unlink;
-use crate::shards::Makes;
+use crate::shards::peers::SplitAttempt;
+use crate::shards::{Makes, PeerCall, PeerReply, Peers};
+use crate::tables::{Change, Key};
 use futures::future::join_all;
 use std::time::Duration;
-use varve_types::{Errno, InodeId};
+use varve_types::{Epoch, Errno, InodeId, PartitionIndex, ShardId};
 
 /// Waits until the splits that are under way have ended: the map does not change any more.
 async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
@@ -84,4 +86,36 @@ fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {
             assert_eq!(cluster.counted(InodeId::ROOT).await, 32);
         });
     }
+}
+
+/// The task of a source that has ended goes on where its process lives on: what its successor has moved stays moved.
+#[test]
+fn a_source_that_has_ended_splits_nothing() {
+    Cluster::run(2, 20, |cluster| async move {
+        let made: Vec<_> = (0..40).map(|n| format!("{n}")).collect();
+        cluster.create(InodeId::ROOT, &made[0]).await.unwrap();
+        let ended = cluster.shard(ShardId(0));
+        cluster.reopen_after_crash().await;
+        for at in &made[1..] {
+            cluster.create(InodeId::ROOT, at).await.unwrap();
+        }
+        settle(&cluster, InodeId::ROOT, 2).await;
+        let target = ShardId(1);
+        let live = PeerCall::AdoptLive { directory: InodeId::ROOT, index: PartitionIndex(1) };
+        while !matches!(cluster.peers.call(target, live.clone()).await, PeerReply::Done) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // As if its last look, whether it has ended, had been a moment before.
+        let attempt = SplitAttempt { epoch: Epoch(1), number: 1 };
+        let begin = PeerCall::AdoptBegin { directory: InodeId::ROOT, attempt };
+        assert!(matches!(cluster.peers.call(target, begin).await, PeerReply::Failed(_)));
+        let gone = Change::Delete(Key::Entry(InodeId::ROOT, name(&made[7])));
+        let rows = PeerCall::AdoptRows { directory: InodeId::ROOT, attempt, changes: vec![gone], replies: Vec::new() };
+        assert!(matches!(cluster.peers.call(target, rows).await, PeerReply::Failed(_)));
+        ended.split(InodeId::ROOT).await;
+        cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 40);
+    });
 }

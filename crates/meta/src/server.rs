@@ -15,6 +15,7 @@ mod handshake;
 mod inbox;
 mod leases;
 mod listener;
+mod local_stream;
 mod metrics;
 mod sessions;
 mod shared;

@@ -4,6 +4,7 @@
 
 use super::FindError;
 use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::RecvFlags;
 use std::io::{self, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -53,6 +54,8 @@ pub(super) struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     patience: Patience,
+    /// The longest wait for bytes before [`Connection::receive`] asks whether to give up.
+    wait: Duration,
 }
 
 impl Connection {
@@ -64,7 +67,7 @@ impl Connection {
             _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
         };
         let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
-        Ok(Connection { stream, input, output, patience: Patience::default() })
+        Ok(Connection { stream, input, output, patience: Patience::default(), wait: HANDSHAKE_TIMEOUT })
     }
 
     /// Proves who both sides are. On success the connection is ready for requests.
@@ -170,7 +173,22 @@ impl Connection {
             }
             self.patience.failed();
         }
-        self.read_some(RecvFlags::empty())
+        self.wait_for_bytes()?;
+        self.read_some(RecvFlags::DONTWAIT)
+    }
+
+    /// Sleeps until there are bytes. Not in recv(2): a thread that waits there on a Unix socket is also woken when the
+    /// peer takes what was sent before.
+    fn wait_for_bytes(&self) -> io::Result<()> {
+        let mut watched = [match &self.stream {
+            Stream::Unix(stream) => PollFd::new(stream, PollFlags::IN),
+            Stream::Tcp(stream) => PollFd::new(stream, PollFlags::IN),
+        }];
+        let timeout = rustix::event::Timespec::try_from(self.wait).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut watched, Some(&timeout))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 
     fn read_some(&mut self, flags: RecvFlags) -> io::Result<usize> {
@@ -188,16 +206,12 @@ impl Connection {
         Ok(received)
     }
 
-    fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+    /// `wait`: see the field of that name. What is sent and not taken for as long as a handshake may take is given up.
+    fn set_timeouts(&mut self, wait: Duration) -> io::Result<()> {
+        self.wait = wait;
         match &self.stream {
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))
-            }
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))
-            }
+            Stream::Unix(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
+            Stream::Tcp(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
+use super::local_stream::LocalStream;
 use super::sessions::Peer;
 use super::worker::Worker;
 use std::io;
@@ -149,12 +150,13 @@ async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
     }
 }
 
-fn spawn_unix(mut stream: UnixStream, worker: &Rc<Worker>) {
+fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
     let peer = match stream.peer_cred() {
         Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
         Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
     };
     spawn(worker, peer, |worker| async move {
+        let stream = LocalStream::new(stream)?;
         let (reader, writer) = stream.split();
         connection::serve(reader, writer, peer, worker).await
     });

@@ -1,0 +1,131 @@
+//! A connection over a Unix socket, watched for what comes and not for room to send.
+//!
+//! A Unix socket tells its watchers that there is room again whenever the peer has taken bytes, whether anybody waits for
+//! room or not. A stream of tokio's watches for both, so each answer that is read would wake its worker once more, for
+//! nothing. Room is watched for only while an answer does not fit, on a second descriptor of the socket, for the kernel
+//! keeps one watch a descriptor.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+pub struct LocalStream(AsyncFd<OwnedFd>);
+
+pub struct Reader<'a>(&'a LocalStream);
+
+pub struct Writer<'a> {
+    stream: &'a LocalStream,
+    /// While an answer does not fit.
+    room: Option<AsyncFd<OwnedFd>>,
+}
+
+impl LocalStream {
+    pub fn new(stream: UnixStream) -> io::Result<LocalStream> {
+        let socket = OwnedFd::from(stream.into_std()?);
+        Ok(LocalStream(watch(socket, Interest::READABLE)?))
+    }
+
+    pub fn split(&self) -> (Reader<'_>, Writer<'_>) {
+        (Reader(self), Writer { stream: self, room: None })
+    }
+}
+
+fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an owned descriptor is open and the same for as long as it is owned, here by what is returned.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+impl AsyncRead for Reader<'_> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let socket = &self.0.0;
+        loop {
+            let mut ready = ready!(socket.poll_read_ready(context))?;
+            let room = buffer.remaining();
+            // SAFETY: what is uninitialised stays so, but for the bytes that recv(2) has written.
+            let unfilled = unsafe { buffer.unfilled_mut() };
+            match rustix::net::recv(socket.get_ref(), unfilled, RecvFlags::DONTWAIT) {
+                Ok((_, received)) => {
+                    // Less than there was room for: nothing is left, and the next bytes are told of anew.
+                    if received > 0 && received < room {
+                        ready.clear_ready();
+                    }
+                    // SAFETY: recv(2) has written so many.
+                    unsafe { buffer.assume_init(received) };
+                    buffer.advance(received);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Writer<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match rustix::net::send(self.stream.0.get_ref(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => {
+                    self.room = None;
+                    return Poll::Ready(Ok(sent));
+                }
+                Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+            let room = match self.room.take() {
+                Some(room) => room,
+                None => watch(self.stream.0.get_ref().try_clone()?, Interest::WRITABLE)?,
+            };
+            let room = self.room.insert(room);
+            ready!(room.poll_write_ready(context))?.clear_ready();
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(self.stream.0.get_ref(), rustix::net::Shutdown::Write).map_err(Into::into))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Promise: answers that do not fit wait for room, and all of them arrive.
+    #[tokio::test]
+    async fn what_does_not_fit_waits_for_room() {
+        const BYTES: usize = 8 << 20;
+        let (near, far) = UnixStream::pair().unwrap();
+        let (near, far) = (LocalStream::new(near).unwrap(), LocalStream::new(far).unwrap());
+        let sent: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+        let (_, mut writer) = near.split();
+        let (mut reader, _) = far.split();
+        let mut received = Vec::new();
+        let (written, read) = tokio::join!(
+            async {
+                let written = writer.write_all(&sent).await;
+                writer.shutdown().await.and(written)
+            },
+            async {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                reader.read_to_end(&mut received).await
+            },
+        );
+        written.unwrap();
+        read.unwrap();
+        assert_eq!(received, sent);
+    }
+}

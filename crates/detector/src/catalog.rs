@@ -69,6 +69,7 @@ impl Catalog {
                     state.status = FrameStatus::Duplicate;
                 }
             }
+            Entry::Damaged { frame } => self.damage(*frame),
         }
     }
 
@@ -84,7 +85,7 @@ impl Catalog {
     fn frame(&mut self, entry: &FrameEntry, durable: u64) {
         let late = entry.number < self.published;
         let state = self.state(entry.number);
-        if state.status != FrameStatus::Missing {
+        if !matches!(state.status, FrameStatus::Missing | FrameStatus::Damaged) {
             state.status = FrameStatus::Duplicate;
             return;
         }

@@ -51,7 +51,8 @@ pub enum FrameStatus {
     /// Never came; reads as the fill value.
     Missing = 0,
     Received = 1,
-    /// Came, and its bytes were not those that were written when the file was recovered; reads as the fill value.
+    /// Came, and its bytes were changed on their way, or were not those that were written when the file was recovered;
+    /// reads as the fill value.
     Damaged = 2,
     /// Came more than once; the first is kept.
     Duplicate = 3,

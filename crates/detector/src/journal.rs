@@ -5,6 +5,7 @@ use crate::description::Description;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,6 +26,8 @@ pub enum Entry {
     Scalars { frame: u64, values: Vec<(u32, f64)> },
     /// The frame came again.
     Duplicate { frame: u64 },
+    /// The frame came, but not whole.
+    Damaged { frame: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -146,6 +149,20 @@ impl Journal {
     pub fn lock(file: File) -> io::Result<Journal> {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         Ok(Journal { file, entries: 0, scratch: Vec::new() })
+    }
+
+    /// Takes over a journal that has `entries` already.
+    ///
+    /// # Errors
+    /// As of [`Journal::lock`].
+    pub fn resume(file: File, entries: u64) -> io::Result<Journal> {
+        Ok(Journal { entries, ..Journal::lock(file)? })
+    }
+
+    /// Whether `path` names this journal.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let (own, there) = (self.file.metadata()?, std::fs::metadata(path)?);
+        Ok((own.dev(), own.ino()) == (there.dev(), there.ino()))
     }
 
     pub fn write_head(&mut self, description: &Description) -> io::Result<()> {

@@ -4,7 +4,7 @@ use crate::allocate::Allocator;
 use crate::catalog::{Catalog, Counts};
 use crate::commit;
 use crate::hdf5::superblock::{self, Superblock};
-use crate::journal::{self, Entry, FrameEntry, Journal, JournalError};
+use crate::journal::{self, Contents, Entry, FrameEntry, Journal, JournalError};
 use crate::length::Length;
 use crate::writer::{ALIGN_BYTES, now, remove_journal};
 use std::fs::{File, OpenOptions};
@@ -41,40 +41,71 @@ pub struct Recovered {
 /// If there is no journal, its writer still runs, or the files cannot be read or written.
 pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
-    let beside = journal::path_beside(path);
-    if !beside.try_exists().map_err(io)? {
-        // A missing file is said to be missing, not to be in order.
-        File::open(path).map_err(io)?;
-        return Err(RecoverError::NothingToDo { path: path.to_owned() });
-    }
-    let held = OpenOptions::new().append(true).open(&beside).map_err(io)?;
-    let _held = Journal::lock(held).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => RecoverError::Running { path: path.to_owned() },
-        _ => io(error),
-    })?;
-    let contents = journal::read(&beside)?;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-    let mut catalog = Catalog::new(contents.description);
-    let times = durable_times(&contents.entries);
-    let now = now();
-    let mut damaged = Vec::new();
-    for (number, entry) in contents.entries.iter().enumerate() {
-        match (entry, times.get(number)) {
-            // A loss of power may have taken any of what no mark covers.
-            (Entry::Frame(frame), None) if !whole(&file, frame).map_err(io)? => damaged.push(frame.number),
-            (_, durable) => catalog.apply(entry, durable.copied().unwrap_or(now)),
-        }
-    }
-    for number in damaged {
-        catalog.damage(number);
-    }
+    let found = Found::read(path)?;
+    let (_, mut catalog) = found.sound().map_err(io)?;
+    let file = &found.file;
     let length = file.metadata().map_err(io)?.len();
     file.sync_data().map_err(io)?;
-    let allocator = Allocator::new(used(&file, &contents.entries).map_err(io)?.max(ALIGN_BYTES), ALIGN_BYTES);
-    let end = commit::publish(&file, &Length::new(length), &allocator, &mut catalog).map_err(io)?;
+    let allocator = Allocator::new(found.used().map_err(io)?.max(ALIGN_BYTES), ALIGN_BYTES);
+    let end = commit::publish(file, &Length::new(length), &allocator, &mut catalog).map_err(io)?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     remove_journal(path).map_err(io)?;
-    Ok(Recovered { counts: catalog.counts(), torn_bytes: contents.torn_bytes })
+    Ok(Recovered { counts: catalog.counts(), torn_bytes: found.contents.torn_bytes })
+}
+
+/// What a crash left: the file, and its journal, which is held for as long as this is.
+pub(crate) struct Found {
+    pub file: File,
+    pub contents: Contents,
+    _held: Journal,
+}
+
+impl Found {
+    pub fn read(path: &Path) -> Result<Found, RecoverError> {
+        let io = |source| RecoverError::Io { path: path.to_owned(), source };
+        let beside = journal::path_beside(path);
+        if !beside.try_exists().map_err(io)? {
+            // A missing file is said to be missing, not to be in order.
+            File::open(path).map_err(io)?;
+            return Err(RecoverError::NothingToDo { path: path.to_owned() });
+        }
+        let held = OpenOptions::new().append(true).open(&beside).map_err(io)?;
+        let held = Journal::lock(held).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => RecoverError::Running { path: path.to_owned() },
+            _ => io(error),
+        })?;
+        // A run that was taken up has a new journal by this name, and the one that was opened here is no more.
+        if !held.is_at(&beside).map_err(io)? {
+            return Err(RecoverError::Running { path: path.to_owned() });
+        }
+        let contents = journal::read(&beside)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        Ok(Found { file, contents, _held: held })
+    }
+
+    /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; and the
+    /// catalog that they make.
+    pub fn sound(&self) -> io::Result<(Vec<Entry>, Catalog)> {
+        let mut catalog = Catalog::new(self.contents.description.clone());
+        let times = durable_times(&self.contents.entries);
+        let now = now();
+        let mut entries = Vec::new();
+        for (number, entry) in self.contents.entries.iter().enumerate() {
+            let entry = match (entry, times.get(number)) {
+                // A loss of power may have taken any of what no mark covers.
+                (Entry::Frame(frame), None) if !whole(&self.file, frame)? => Entry::Damaged { frame: frame.number },
+                _ => entry.clone(),
+            };
+            catalog.apply(&entry, times.get(number).copied().unwrap_or(now));
+            entries.push(entry);
+        }
+        Ok((entries, catalog))
+    }
+
+    /// The end of all that the journal or a reader knows of; what lies above was never named.
+    pub fn used(&self) -> io::Result<u64> {
+        used(&self.file, &self.contents.entries)
+    }
 }
 
 /// When each of the entries that marks cover was synced.
@@ -89,7 +120,6 @@ fn durable_times(entries: &[Entry]) -> Vec<u64> {
     times
 }
 
-/// The end of all that the journal or a reader knows of; what lies above was never named.
 fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
     let mut head = [0; superblock::LENGTH];
     let mut end = match file.read_exact_at(&mut head, 0) {

@@ -6,24 +6,31 @@
 
 mod committer;
 mod gather;
+mod intake;
+pub mod join;
 mod queue;
+mod resume;
 mod split;
+
+pub use resume::Resumed;
 
 use crate::allocate::Allocator;
 use crate::catalog::{Catalog, Counts};
 use crate::commit;
 use crate::description::{BadDescription, Description};
-use crate::frame::{Frame, Level, Nanoseconds, Payload};
-use crate::hdf5::index::Element;
+use crate::frame::{Frame, Level, Nanoseconds};
 use crate::journal::{self, Entry, Journal};
 use crate::length::{self, Length};
+use crate::recover::RecoverError;
+use join::Coordinator;
 use parking_lot::{Condvar, Mutex};
-use queue::{Job, Queue};
+use queue::Queue;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use varve_world::clock::{Clock, RealClock};
@@ -81,6 +88,8 @@ pub enum WriteError {
     Unfinished { path: PathBuf },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Resume(#[from] RecoverError),
     /// The run as a whole has failed and takes no more frames.
     #[error("the run has failed and takes no more frames: {0}")]
     Failed(String),
@@ -120,10 +129,11 @@ pub struct Finished {
 struct Shared {
     path: PathBuf,
     file: File,
+    /// Which writer of the run this is: 0 made the file.
+    epoch: u32,
     description: Description,
     settings: Settings,
-    allocator: Allocator,
-    length: Length,
+    space: Space,
     queue: Queue,
     ledger: Mutex<Ledger>,
     rows: Mutex<Vec<Entry>>,
@@ -134,19 +144,48 @@ struct Shared {
     acknowledge: Acknowledge,
 }
 
-/// The journal, and what has been appended to it since the last sync.
+/// Where extents come from.
+enum Space {
+    /// This process commits the file.
+    Own { allocator: Allocator, length: Length },
+    /// Another one does, and hands out extents that the file is long enough for.
+    Granted(Arc<dyn Coordinator>),
+}
+
+/// What has been written and not yet synced, and the journal that says so; a process that joined has none.
 struct Ledger {
-    journal: Journal,
+    journal: Option<Journal>,
     unsynced: Vec<Entry>,
 }
 
 impl Shared {
-    /// Appends to the journal what has been written to the file.
-    fn enter(&self, entries: Vec<Entry>) -> io::Result<()> {
+    /// An extent of at least `bytes` that nobody else writes to.
+    fn extent(&self, bytes: u64) -> io::Result<Range<u64>> {
+        match &self.space {
+            Space::Own { allocator, length } => {
+                let extent = allocator.extent(bytes);
+                length.ensure(&self.file, extent.end)?;
+                Ok(extent)
+            }
+            Space::Granted(coordinator) => coordinator.extent(bytes),
+        }
+    }
+
+    fn publish(&self, catalog: &mut Catalog) -> io::Result<u64> {
+        let Space::Own { allocator, length } = &self.space else {
+            return Err(io::Error::other("only the process that made the file commits it"));
+        };
+        commit::publish(&self.file, length, allocator, catalog)
+    }
+
+    /// Takes note of what has been written to the file. Whether it is *written* already: it has a record in the journal.
+    fn enter(&self, entries: Vec<Entry>) -> io::Result<bool> {
         let mut ledger = self.ledger.lock();
-        ledger.journal.append(&entries)?;
+        if let Some(journal) = &mut ledger.journal {
+            journal.append(&entries)?;
+        }
         ledger.unsynced.extend(entries);
-        Ok(())
+        Ok(ledger.journal.is_some())
     }
 
     /// Nothing more is taken; what has been published stays.
@@ -174,11 +213,63 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// A run being written.
+/// A run being written, by the process that commits its file.
 pub struct Writer {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     committer: Option<JoinHandle<io::Result<Catalog>>>,
+}
+
+/// The threads that compress and write.
+fn spawn_writing(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
+    let spawn = |number| {
+        let mine = Arc::clone(shared);
+        std::thread::Builder::new().name(format!("write-{number}")).spawn(move || gather::run(&mine))
+    };
+    (0..shared.settings.threads.max(1)).map(spawn).collect()
+}
+
+impl Shared {
+    fn new(
+        (path, file): (&Path, File),
+        description: Description,
+        settings: Settings,
+        (space, journal): (Space, Option<Journal>),
+        acknowledge: Acknowledge,
+    ) -> Shared {
+        Shared {
+            path: path.to_owned(),
+            file,
+            epoch: 0,
+            queue: Queue::new(settings.queue_bytes),
+            description,
+            settings,
+            space,
+            ledger: Mutex::new(Ledger { journal, unsynced: Vec::new() }),
+            rows: Mutex::new(Vec::new()),
+            highest: AtomicU64::new(0),
+            progress: Mutex::new(Progress::default()),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+            acknowledge,
+        }
+    }
+
+    /// Ends the writing threads, then the one that syncs.
+    fn close<T>(&self, threads: &mut Vec<JoinHandle<()>>, syncing: JoinHandle<io::Result<T>>) -> io::Result<T> {
+        self.queue.close();
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                self.fail("a writing thread has panicked".into());
+            }
+        }
+        *self.stop.lock() = true;
+        self.stopped.notify_all();
+        syncing.join().unwrap_or_else(|_| {
+            self.fail("the thread that syncs has panicked".into());
+            Err(io::Error::other("the thread that syncs has panicked"))
+        })
+    }
 }
 
 impl Writer {
@@ -213,34 +304,16 @@ impl Writer {
         let length = Length::new(length::STEP_BYTES);
         let mut catalog = Catalog::new(description.clone());
         commit::publish(&file, &length, &allocator, &mut catalog).and_then(|_| sync_directory(path)).map_err(io)?;
-        let shared = Arc::new(Shared {
-            path: path.to_owned(),
-            file,
-            queue: Queue::new(settings.queue_bytes),
-            description,
-            settings,
-            allocator,
-            length,
-            ledger: Mutex::new(Ledger { journal, unsynced: Vec::new() }),
-            rows: Mutex::new(Vec::new()),
-            highest: AtomicU64::new(0),
-            progress: Mutex::new(Progress::default()),
-            stop: Mutex::new(false),
-            stopped: Condvar::new(),
-            acknowledge,
-        });
-        Writer::start(shared, catalog).map_err(io)
+        let own = (Space::Own { allocator, length }, Some(journal));
+        let shared = Shared::new((path, file), description, settings, own, acknowledge);
+        Writer::start(Arc::new(shared), catalog).map_err(io)
     }
 
     fn start(shared: Arc<Shared>, catalog: Catalog) -> io::Result<Writer> {
-        let named = |name: String| std::thread::Builder::new().name(name);
-        let mut threads = Vec::new();
-        for number in 0..shared.settings.threads.max(1) {
-            let mine = Arc::clone(&shared);
-            threads.push(named(format!("write-{number}")).spawn(move || gather::run(&mine))?);
-        }
+        let threads = spawn_writing(&shared)?;
         let mine = Arc::clone(&shared);
-        let committer = named("commit".into()).spawn(move || committer::run(&mine, catalog))?;
+        let committer =
+            std::thread::Builder::new().name("commit".into()).spawn(move || committer::run(&mine, catalog))?;
         Ok(Writer { shared, threads, committer: Some(committer) })
     }
 
@@ -250,63 +323,7 @@ impl Writer {
     /// [`WriteError::Frame`] if this frame cannot be written, [`WriteError::Full`] if there was no room in time: it is
     /// counted as dropped; [`WriteError::Failed`] if the run has failed.
     pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
-        let number = frame.number;
-        self.check(&frame).map_err(|why| WriteError::Frame { number, why })?;
-        let bytes = frame.payload.bytes();
-        let mut progress = match self.shared.queue.push(Job { frame, received: now() }, bytes, wait) {
-            Ok(()) => self.shared.progress.lock(),
-            Err(queue::Refused::Full) => {
-                self.shared.progress.lock().dropped += 1;
-                return Err(WriteError::Full);
-            }
-            Err(queue::Refused::Closed) => {
-                let failure = self.shared.progress.lock().failure.clone();
-                return Err(WriteError::Failed(failure.unwrap_or_else(|| "it is being stopped".into())));
-            }
-        };
-        progress.taken += 1;
-        drop(progress);
-        self.shared.highest.fetch_max(number, Ordering::Relaxed);
-        (self.shared.acknowledge)(Level::Memory, &[number]);
-        Ok(())
-    }
-
-    fn check(&self, frame: &Frame) -> Result<(), String> {
-        let description = &self.shared.description;
-        if let Some(frames) = description.frames_max()
-            && frame.number >= frames
-        {
-            return Err(format!("the scan has {frames} frames, numbered from 0"));
-        }
-        let highest = self.shared.highest.load(Ordering::Relaxed);
-        let chunks = description.chunks_per_frame();
-        if frame.number > highest + JUMP_MAX || frame.number >= CHUNKS_MAX / chunks {
-            return Err(format!("the highest number so far is {highest}; one so far above it is taken for damage"));
-        }
-        match &frame.payload {
-            Payload::Plain(bytes) if bytes.len() != description.frame_bytes() => {
-                Err(format!("it has {} bytes instead of {}", bytes.len(), description.frame_bytes()))
-            }
-            Payload::Filtered(blobs) if blobs.len() as u64 != chunks => {
-                Err(format!("it has {} chunks instead of {chunks}", blobs.len()))
-            }
-            Payload::Filtered(blobs) => {
-                let bytes = description.chunk_bytes();
-                let most = if description.filter.is_raw() {
-                    bytes as u64
-                } else {
-                    Element::new(true, bytes as u64).size_max()
-                };
-                let unfit = |blob: &Vec<u8>| {
-                    blob.is_empty() || blob.len() as u64 > most || (description.filter.is_raw() && blob.len() != bytes)
-                };
-                match blobs.iter().find(|blob| unfit(blob)) {
-                    Some(blob) => Err(format!("a chunk of {} bytes cannot be one of {bytes} filtered", blob.len())),
-                    None => Ok(()),
-                }
-            }
-            Payload::Plain(_) => Ok(()),
-        }
+        self.shared.submit(frame, wait)
     }
 
     /// Scalars of a frame, by column; they may come before the frame, after it, or without it, until the run is finished.
@@ -314,25 +331,44 @@ impl Writer {
     /// # Errors
     /// [`WriteError::Frame`] if there is no such column or frame, [`WriteError::Full`] if a million rows wait already.
     pub fn scalars(&self, frame: u64, values: Vec<(u32, f64)>) -> Result<(), WriteError> {
-        let columns = self.shared.description.scalars.len();
-        if let Some((column, _)) = values.iter().find(|(column, _)| *column as usize >= columns) {
-            return Err(WriteError::Frame {
-                number: frame,
-                why: format!("it has a scalar {column}, the run has {columns}"),
-            });
-        }
-        if frame > self.shared.highest.load(Ordering::Relaxed) + JUMP_MAX {
-            return Err(WriteError::Frame {
-                number: frame,
-                why: "its scalars are too far above all frames so far".into(),
-            });
-        }
-        let mut rows = self.shared.rows.lock();
-        if rows.len() >= ROWS_MAX {
-            return Err(WriteError::Full);
-        }
-        rows.push(Entry::Scalars { frame, values });
-        Ok(())
+        self.shared.scalars(frame, values)
+    }
+
+    /// A frame came again, and the first is kept.
+    ///
+    /// # Errors
+    /// As of [`Writer::scalars`].
+    pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
+        self.shared.row(frame, Entry::Duplicate { frame })
+    }
+
+    /// A frame came, but not whole; it may come again.
+    ///
+    /// # Errors
+    /// As of [`Writer::scalars`].
+    pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
+        self.shared.row(frame, Entry::Damaged { frame })
+    }
+
+    /// An extent for another process that writes into this file; see [`join`].
+    ///
+    /// # Errors
+    /// If the file cannot be made longer.
+    pub fn grant(&self, bytes: u64) -> io::Result<Range<u64>> {
+        self.shared.extent(bytes)
+    }
+
+    /// Enters what another process has written to its extents and synced.
+    ///
+    /// # Errors
+    /// [`WriteError::Frame`] if a frame cannot be one of this run; nothing is entered then. [`WriteError::Failed`] if the
+    /// run has failed, as it has if the journal cannot be written.
+    pub fn report(&self, entries: Vec<Entry>) -> Result<(), WriteError> {
+        self.shared.report(entries)
+    }
+
+    pub fn description(&self) -> &Description {
+        &self.shared.description
     }
 
     pub fn progress(&self) -> Progress {
@@ -352,27 +388,15 @@ impl Writer {
         }
         let mut catalog = catalog.map_err(io)?;
         let file = &self.shared.file;
-        let end = commit::publish(file, &self.shared.length, &self.shared.allocator, &mut catalog).map_err(io)?;
+        let end = self.shared.publish(&mut catalog).map_err(io)?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
         remove_journal(&self.shared.path).map_err(io)?;
         Ok(Finished { counts: catalog.counts(), file_bytes: end, dropped: progress.dropped })
     }
 
-    /// Ends the threads, the writing ones first.
     fn join(&mut self) -> io::Result<Catalog> {
-        self.shared.queue.close();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                self.shared.fail("a writing thread has panicked".into());
-            }
-        }
-        *self.shared.stop.lock() = true;
-        self.shared.stopped.notify_all();
         let committer = self.committer.take().expect("joined once");
-        committer.join().unwrap_or_else(|_| {
-            self.shared.fail("the committer has panicked".into());
-            Err(io::Error::other("the committer has panicked"))
-        })
+        self.shared.close(&mut self.threads, committer)
     }
 }
 

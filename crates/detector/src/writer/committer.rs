@@ -3,26 +3,33 @@
 
 use super::{Shared, now};
 use crate::catalog::Catalog;
-use crate::commit;
 use crate::frame::Level;
 use crate::journal::Entry;
 use std::io;
 
 pub(super) fn run(shared: &Shared, mut catalog: Catalog) -> io::Result<Catalog> {
-    loop {
-        let stop = {
-            let mut stop = shared.stop.lock();
-            if !*stop {
-                shared.stopped.wait_for(&mut stop, shared.settings.commit_interval);
-            }
-            *stop
-        };
-        match round(shared, &mut catalog, stop) {
-            Ok(()) if stop => return Ok(catalog),
-            Ok(()) => {}
-            Err(error) => {
-                shared.fail(format!("committing {}: {error}", shared.path.display()));
-                return Err(error);
+    shared.rounds("committing", |last| round(shared, &mut catalog, last))?;
+    Ok(catalog)
+}
+
+impl Shared {
+    /// Does `round` at every interval and once more, as the last, when the writing threads have ended.
+    pub(super) fn rounds(&self, what: &str, mut round: impl FnMut(bool) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            let last = {
+                let mut stop = self.stop.lock();
+                if !*stop {
+                    self.stopped.wait_for(&mut stop, self.settings.commit_interval);
+                }
+                *stop
+            };
+            match round(last) {
+                Ok(()) if last => return Ok(()),
+                Ok(()) => {}
+                Err(error) => {
+                    self.fail(format!("{what} {}: {error}", self.path.display()));
+                    return Err(error);
+                }
             }
         }
     }
@@ -36,14 +43,17 @@ fn round(shared: &Shared, catalog: &mut Catalog, last: bool) -> io::Result<()> {
     }
     let (entries, covered, journal) = {
         let mut ledger = shared.ledger.lock();
-        (std::mem::take(&mut ledger.unsynced), ledger.journal.entries(), ledger.journal.handle()?)
+        let entries = std::mem::take(&mut ledger.unsynced);
+        let journal = ledger.journal.as_ref().expect("who commits has the journal");
+        (entries, journal.entries(), journal.handle()?)
     };
     if entries.is_empty() {
         return Ok(());
     }
     shared.file.sync_data()?;
     let durable = now();
-    shared.ledger.lock().journal.append(&[Entry::Durable { entries: covered, time: durable }])?;
+    let mark = [Entry::Durable { entries: covered, time: durable }];
+    shared.ledger.lock().journal.as_mut().expect("who commits has the journal").append(&mark)?;
     journal.sync_data()?;
     let frames = |entry: &Entry| match entry {
         Entry::Frame(frame) => Some(frame.number),
@@ -56,7 +66,7 @@ fn round(shared: &Shared, catalog: &mut Catalog, last: bool) -> io::Result<()> {
     shared.progress.lock().durable += numbers.len() as u64;
     (shared.acknowledge)(Level::Durable, &numbers);
     if !last {
-        commit::publish(&shared.file, &shared.length, &shared.allocator, catalog)?;
+        shared.publish(catalog)?;
         shared.progress.lock().published = catalog.frames.len() as u64;
     }
     Ok(())

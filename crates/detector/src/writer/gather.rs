@@ -13,9 +13,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The writer that began the run.
-const FIRST_EPOCH: u32 = 0;
-
 pub(super) fn run(shared: &Shared) {
     match Gather::new(shared).and_then(|mut gather| gather.run()) {
         Ok(()) => {}
@@ -96,7 +93,7 @@ impl<'s> Gather<'s> {
             }
         }
         let times = [frame.taken, received, now(), 0];
-        self.frames.push(FrameEntry { number: frame.number, epoch: FIRST_EPOCH, times, chunks });
+        self.frames.push(FrameEntry { number: frame.number, epoch: self.shared.epoch, times, chunks });
         Ok(())
     }
 
@@ -108,8 +105,7 @@ impl<'s> Gather<'s> {
         };
         if self.extent.end - self.extent.start < (self.buffer.len() + length) as u64 {
             self.write()?;
-            self.extent = self.shared.allocator.extent(self.shared.settings.extent_bytes.max(length as u64));
-            self.shared.length.ensure(&self.shared.file, self.extent.end)?;
+            self.extent = self.shared.extent(self.shared.settings.extent_bytes.max(length as u64))?;
         }
         if self.shared.description.allocate == Allocate::Sparse {
             // Nothing is gathered: what lies between is never written.
@@ -152,9 +148,10 @@ impl<'s> Gather<'s> {
             frame.times[3] = written;
         }
         let numbers: Vec<u64> = frames.iter().map(|frame| frame.number).collect();
-        self.shared.enter(frames.into_iter().map(Entry::Frame).collect())?;
-        self.shared.progress.lock().written += numbers.len() as u64;
-        (self.shared.acknowledge)(Level::Written, &numbers);
+        if self.shared.enter(frames.into_iter().map(Entry::Frame).collect())? {
+            self.shared.progress.lock().written += numbers.len() as u64;
+            (self.shared.acknowledge)(Level::Written, &numbers);
+        }
         Ok(())
     }
 }

@@ -41,6 +41,26 @@ fn a_simulated_run_is_one_nexus_file() {
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("needs no recovery"), "{nothing:?}");
 }
 
+/// Issue 5: a bad description is refused with line and reason before the run starts.
+#[test]
+fn a_layout_file_is_followed_or_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, layout) = (directory.path().join("run.h5"), directory.path().join("layout.xml"));
+    let path = layout.to_str().expect("text");
+    let simulate = ["detector", "simulate", "--model", "20x10xu16", "--frames", "4", "--layout", path, "--out"];
+    let missing = varve(&simulate, &file);
+    assert_eq!(missing.status.code(), Some(2), "{missing:?}");
+    let text = "<hdf5_layout>\n<group name='scan'>\n<dataset name='images' source='detector'/>\n</group></hdf5_layout>";
+    std::fs::write(&layout, text.replace("'detector'", "'camera'")).expect("the layout written");
+    let refused = varve(&simulate, &file);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("line 3, column 1: source=\"camera\""), "{refused:?}");
+    assert!(!file.exists());
+    std::fs::write(&layout, text).expect("the layout written");
+    assert!(varve(&simulate, &file).status.success());
+    assert!(h5ls(&file, "scan/images").contains("{4, 10, 20}"), "{}", h5ls(&file, "scan/images"));
+}
+
 #[test]
 fn a_killed_run_is_recovered() {
     let directory = tempfile::tempdir().expect("a directory");

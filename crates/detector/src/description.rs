@@ -3,7 +3,10 @@
 
 use crate::filters::Filter;
 use crate::hdf5::{ElementType, Grid};
+use crate::layout::Layout;
+use crate::structure;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
 const RANK_MAX: usize = 8;
@@ -12,6 +15,8 @@ const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// An object header takes attributes and links below 64 KiB each; names are far below.
 const NAME_BYTES_MAX: usize = 255;
 const COLUMNS_MAX: usize = 1024;
+/// As an attribute it must fit a message of an object header, which has less than 64 KiB with the name.
+pub const VALUE_BYTES_MAX: usize = 60_000;
 
 /// One run. In JSON, with unknown keys refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,10 +38,13 @@ pub struct Description {
     #[serde(default)]
     pub fill: Option<f64>,
     #[serde(default)]
-    pub structure: StructureName,
+    pub structure: Structure,
     /// Names of the scalars of each frame, in the order in which they come.
     #[serde(default)]
     pub scalars: Vec<String>,
+    /// What holds for the whole run, by name; a layout's NDAttributes that are no scalars.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, RunValue>,
     #[serde(default)]
     pub allocate: Allocate,
 }
@@ -49,15 +57,26 @@ fn bslz4() -> Filter {
     Filter::BSLZ4
 }
 
-/// The layout of groups and datasets in the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The groups and datasets of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StructureName {
+pub enum Structure {
     /// `/data` and what belongs to it, at the root.
     #[default]
     Raw,
     /// NXentry, NXinstrument, NXdetector, NXdata.
     Nexus,
+    /// As a layout file says; in JSON its text.
+    Layout(Layout),
+}
+
+/// What holds for the whole run, as long as nobody says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RunValue {
+    Integer(i64),
+    Float(f64),
+    Text(String),
 }
 
 /// How chunks get their addresses.
@@ -75,6 +94,11 @@ pub enum Allocate {
 #[error("the run cannot start: {0}")]
 pub struct BadDescription(pub String);
 
+/// Whether a group's member may have this name.
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name != "." && !name.contains(['/', '\0'])
+}
+
 impl Description {
     /// A description with everything by default.
     pub fn new(element: ElementType, frame: Vec<u64>) -> Description {
@@ -85,8 +109,9 @@ impl Description {
             chunk: None,
             filter: bslz4(),
             fill: None,
-            structure: StructureName::default(),
+            structure: Structure::default(),
             scalars: Vec::new(),
+            values: BTreeMap::new(),
             allocate: Allocate::default(),
         }
     }
@@ -132,18 +157,30 @@ impl Description {
         if chunks.is_none_or(|chunks| chunks > u64::from(u32::MAX)) {
             return bad(format!("`scan` {:?} has more than 2^32 chunks", self.scan));
         }
-        self.check_names()
+        self.check_names()?;
+        structure::check(self).map_err(|why| BadDescription(why.to_string()))
     }
 
     fn check_names(&self) -> Result<(), BadDescription> {
-        if self.scalars.len() > COLUMNS_MAX {
-            return Err(BadDescription(format!("{} scalars; {COLUMNS_MAX} at most", self.scalars.len())));
+        if self.scalars.len() > COLUMNS_MAX || self.values.len() > COLUMNS_MAX {
+            let (scalars, values) = (self.scalars.len(), self.values.len());
+            return Err(BadDescription(format!(
+                "{scalars} scalars and {values} values; {COLUMNS_MAX} at most of each"
+            )));
         }
         for (number, name) in self.scalars.iter().enumerate() {
-            let unfit = name.is_empty() || name.len() > NAME_BYTES_MAX || name == "." || name.contains(['/', '\0']);
-            if unfit || self.scalars[..number].contains(name) {
+            if !is_name(name) || self.scalars[..number].contains(name) {
                 return Err(BadDescription(format!(
                     "the scalar `{name}` has a name that is empty, too long, given twice, or contains `/`"
+                )));
+            }
+        }
+        for (name, value) in &self.values {
+            let long = matches!(value, RunValue::Text(text) if text.len() > VALUE_BYTES_MAX);
+            if !is_name(name) || self.scalars.contains(name) || long {
+                return Err(BadDescription(format!(
+                    "the value `{name}` has a name that is empty, too long, a scalar's, or contains `/`; \
+                     or a text of more than {VALUE_BYTES_MAX} bytes"
                 )));
             }
         }

@@ -4,7 +4,8 @@
 //! - [`hdf5`] the file's bytes: pure, no I/O.
 //! - [`filters`] compression in the framing of HDF5's registered filters.
 //! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
-//! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets.
+//! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets, after a
+//!   [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`simulator`] makes frames as detectors do.
 //! - [`stream`] what detectors and the service say to each other over TCP.
@@ -24,6 +25,7 @@ pub mod filters;
 pub mod frame;
 pub mod hdf5;
 pub mod journal;
+pub mod layout;
 mod length;
 pub mod recover;
 pub mod simulator;

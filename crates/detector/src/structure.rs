@@ -1,20 +1,33 @@
-//! Where in the file everything lies: the built-in layouts.
+//! Where in the file everything lies: the built-in layouts, and [`layout`], which follows a layout file.
+
+mod layout;
 
 use crate::catalog::Catalog;
-use crate::description::StructureName;
+use crate::description::{Description, Structure};
 use crate::frame::{FrameStatus, Times};
 use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
+use crate::layout::BadLayout;
 
 /// The tree of a run's file as far as `catalog` knows.
 pub fn tree(catalog: &Catalog) -> Group<'_> {
-    match catalog.description.structure {
-        StructureName::Raw => {
+    match &catalog.description.structure {
+        Structure::Raw => {
             let mut root = Group::default();
             root.members.push(("data".into(), Node::Dataset(frames(catalog, Vec::new()))));
             root.members.extend(beside(catalog, |_| Vec::new()));
             root
         }
-        StructureName::Nexus => nexus(catalog),
+        Structure::Nexus => nexus(catalog),
+        Structure::Layout(layout) => layout::tree(layout, catalog).expect("checked before the run started"),
+    }
+}
+
+/// # Errors
+/// If no file can be made of what is said, given that its shape and names are right.
+pub fn check(description: &Description) -> Result<(), BadLayout> {
+    match &description.structure {
+        Structure::Raw | Structure::Nexus => Ok(()),
+        Structure::Layout(layout) => layout::tree(layout, &Catalog::new(description.clone())).map(|_| ()),
     }
 }
 
@@ -63,28 +76,37 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
 
 /// Status, times and scalars of each frame.
 fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, Node<'a>)> {
-    let whole = |datatype, data: Vec<u8>, attributes| {
-        let value = Value { datatype, dims: vec![catalog.frames.len() as u64], data };
-        Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
-    };
-    let status = catalog.frames.iter().map(|frame| frame.status as u8).collect();
-    let status = whole(Datatype::Enumeration(FrameStatus::NAMES.to_vec()), status, Vec::new());
-    let arrays: Vec<[u64; 5]> = catalog.frames.iter().map(|frame| frame.times.as_array()).collect();
-    let times = Times::NAMES.iter().enumerate().map(|(which, name)| {
-        let data = arrays.iter().flat_map(|times| times[which].to_le_bytes()).collect();
-        let unit = vec![text("units", "ns"), text("start", "1970-01-01T00:00:00Z")];
-        ((*name).to_owned(), whole(Datatype::Number(ElementType::U64), data, unit))
-    });
-    let times = Group { attributes: collection("NXcollection"), members: times.collect() };
-    let mut members = vec![("frame_status".to_owned(), status), ("times".to_owned(), Node::Group(times))];
+    let mut members = status_and_times(catalog, collection("NXcollection"));
     if !catalog.scalars.is_empty() {
         let columns = catalog.description.scalars.iter().zip(&catalog.scalars).map(|(name, column)| {
             let values = (0..catalog.frames.len()).map(|frame| column.get(frame).copied().unwrap_or(f64::NAN));
             let data = values.flat_map(f64::to_le_bytes).collect();
-            (name.clone(), whole(Datatype::Number(ElementType::F64), data, Vec::new()))
+            (name.clone(), of_frames(catalog, Datatype::Number(ElementType::F64), data, Vec::new()))
         });
         let scalars = Group { attributes: collection("NXcollection"), members: columns.collect() };
         members.push(("scalars".to_owned(), Node::Group(scalars)));
     }
     members
+}
+
+fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(String, Node<'_>)> {
+    let status = catalog.frames.iter().map(|frame| frame.status as u8).collect();
+    let status = of_frames(catalog, Datatype::Enumeration(FrameStatus::NAMES.to_vec()), status, Vec::new());
+    let arrays: Vec<[u64; 5]> = catalog.frames.iter().map(|frame| frame.times.as_array()).collect();
+    let times = Times::NAMES.iter().enumerate().map(|(which, name)| {
+        let data = arrays.iter().flat_map(|times| times[which].to_le_bytes()).collect();
+        ((*name).to_owned(), of_frames(catalog, Datatype::Number(ElementType::U64), data, time_units()))
+    });
+    let times = Group { attributes, members: times.collect() };
+    vec![("frame_status".to_owned(), status), ("times".to_owned(), Node::Group(times))]
+}
+
+fn time_units() -> Vec<Attribute> {
+    vec![text("units", "ns"), text("start", "1970-01-01T00:00:00Z")]
+}
+
+/// A dataset with one element a frame.
+fn of_frames<'a>(catalog: &Catalog, datatype: Datatype, data: Vec<u8>, attributes: Vec<Attribute>) -> Node<'a> {
+    let value = Value { datatype, dims: vec![catalog.frames.len() as u64], data };
+    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Allocate, Description, StructureName};
+use varve_detector::description::{Allocate, Description, Structure};
 use varve_detector::filters::Encoder;
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
@@ -56,7 +56,7 @@ fn run() -> impl Strategy<Value = Run> {
         description.scan = [limited.then_some(60)].into_iter().chain(inner.map(Some)).collect();
         description.filter = filter.parse().expect("a filter's name");
         description.fill = Some(65535.0);
-        description.structure = if nexus { StructureName::Nexus } else { StructureName::Raw };
+        description.structure = if nexus { Structure::Nexus } else { Structure::Raw };
         description.allocate = if sparse { Allocate::Sparse } else { Allocate::Packed };
         description.scalars = (0..scalars).map(|column| format!("column {column}")).collect();
         Run { description, frames, lost, filtered, seed }
@@ -133,7 +133,7 @@ fn a_file_opens_at_any_moment_of_its_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("live.h5");
     let mut description = Description::new(ElementType::U16, vec![32, 32]);
-    description.structure = StructureName::Nexus;
+    description.structure = Structure::Nexus;
     let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
     let mut reader = Command::new(common::interpreter())
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live.py"))

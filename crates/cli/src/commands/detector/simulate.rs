@@ -1,13 +1,14 @@
 //! `varve detector simulate --out FILE`: a simulated detector's run, compressed and written as a real one's.
 
+use crate::commands::record::structure;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use varve_detector::description::{Description, StructureName};
+use varve_detector::description::Description;
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::simulator::{Model, Simulator};
@@ -40,20 +41,12 @@ pub struct Arguments {
     /// raw, gzip[:1-9], lz4, zstd[:1-22], bslz4, bszstd[:1-22]; shuffle+ before gzip, lz4 or zstd
     #[arg(long, default_value = "bslz4")]
     filter: Filter,
-    /// Groups and datasets of the file
-    #[arg(long, value_enum, default_value_t = Layout::Nexus)]
-    layout: Layout,
+    /// Groups and datasets of the file: raw, nexus, or an XML file as areaDetector's HDF5 writer takes it
+    #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
+    layout: PathBuf,
     /// Threads that compress and write [default: one a processor]
     #[arg(long)]
     threads: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Layout {
-    /// /data at the root
-    Raw,
-    /// NXentry, NXinstrument, NXdetector, NXdata
-    Nexus,
 }
 
 #[derive(Serialize)]
@@ -84,10 +77,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut description = Description::new(model.element, vec![model.height, model.width]);
     description.scan = vec![Some(arguments.frames)];
     description.filter = arguments.filter;
-    description.structure = match arguments.layout {
-        Layout::Raw => StructureName::Raw,
-        Layout::Nexus => StructureName::Nexus,
-    };
+    description.structure = structure(&arguments.layout)?;
     let frame_bytes = description.frame_bytes() as f64;
     let mut settings = Settings::default();
     settings.threads = arguments.threads.unwrap_or(settings.threads);

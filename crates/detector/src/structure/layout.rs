@@ -1,0 +1,314 @@
+//! A layout's nodes and what is known of the run make the file's groups and datasets.
+
+use super::{frames, of_frames, status_and_times, text, time_units};
+use crate::catalog::Catalog;
+use crate::description::RunValue;
+use crate::frame::{FrameStatus, Times};
+use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
+use crate::layout::{self, AttributeSource, BadLayout, DatasetSource, Layout, Member, Named, Position, When};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+type Result<T> = std::result::Result<T, BadLayout>;
+
+/// # Errors
+/// If the layout names what the run does not have, or a hard link leads nowhere.
+pub fn tree<'a>(layout: &Layout, catalog: &'a Catalog) -> Result<Group<'a>> {
+    let mut placed = HashSet::new();
+    let has_default = survey(&layout.root, &mut placed);
+    let rest = match has_default || layout.default_to_root {
+        true => unplaced(catalog, &placed),
+        false => Vec::new(),
+    };
+    let mut builder = Builder { catalog, has_default, rest, links: BTreeMap::new() };
+    let mut root = builder.group(&layout.root, "", true)?;
+    let mut objects = HashSet::new();
+    collect(&root, "", &mut objects);
+    let targets = resolve(&builder.links, &objects)?;
+    redirect(&mut root, "", &targets);
+    Ok(root)
+}
+
+/// Collects the NDAttributes that datasets take; answers whether a group is the default.
+fn survey<'l>(group: &'l layout::Group, placed: &mut HashSet<&'l str>) -> bool {
+    let mut has_default = group.is_default;
+    for member in &group.members {
+        match member {
+            Member::Group(below) => has_default |= survey(below, placed),
+            Member::Dataset(dataset) => {
+                if let DatasetSource::Named(named) = &dataset.source {
+                    placed.insert(&named.name);
+                }
+            }
+            Member::HardLink(_) => {}
+        }
+    }
+    has_default
+}
+
+/// What a run knows by name and no dataset of the layout takes.
+fn unplaced(catalog: &Catalog, placed: &HashSet<&str>) -> Vec<String> {
+    let description = &catalog.description;
+    let own = description.scalars.iter().chain(description.values.keys()).map(String::as_str);
+    let builtin = PerFrame::BUILTIN.iter().map(|(name, _)| *name);
+    let builtin = builtin.filter(|name| !description.scalars.iter().any(|scalar| scalar == name));
+    let builtin = builtin.filter(|name| !description.values.contains_key(*name));
+    own.chain(builtin).filter(|name| !placed.contains(name)).map(str::to_owned).collect()
+}
+
+/// A value of each frame.
+#[derive(Clone, Copy, Debug)]
+enum PerFrame<'a> {
+    Scalar(&'a [f64]),
+    Number,
+    /// Seconds since EPICS began.
+    TimeStamp,
+    Seconds,
+    Nanoseconds,
+}
+
+/// From 1970 to 1990, where EPICS begins to count.
+const EPICS_EPOCH_SECONDS: u64 = 631_152_000;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+impl PerFrame<'_> {
+    /// What areaDetector knows of every frame, by the names that it has there.
+    const BUILTIN: [(&'static str, PerFrame<'static>); 4] = [
+        ("NDArrayUniqueId", PerFrame::Number),
+        ("NDArrayTimeStamp", PerFrame::TimeStamp),
+        ("NDArrayEpicsTSSec", PerFrame::Seconds),
+        ("NDArrayEpicsTSnSec", PerFrame::Nanoseconds),
+    ];
+
+    fn element(self) -> ElementType {
+        match self {
+            PerFrame::Scalar(_) | PerFrame::TimeStamp => ElementType::F64,
+            PerFrame::Number => ElementType::U64,
+            PerFrame::Seconds | PerFrame::Nanoseconds => ElementType::U32,
+        }
+    }
+
+    /// Appends the value of `frame`; answers whether there is one.
+    fn append(self, catalog: &Catalog, frame: usize, out: &mut Vec<u8>) -> bool {
+        let state = catalog.frames.get(frame).filter(|state| state.status != FrameStatus::Missing);
+        let detector = state.map_or(0, |state| state.times.detector);
+        let since = |unit| detector / unit - EPICS_EPOCH_SECONDS.min(detector / NANOSECONDS) * (NANOSECONDS / unit);
+        match self {
+            PerFrame::Scalar(column) => {
+                let value = column.get(frame).copied().unwrap_or(f64::NAN);
+                out.extend_from_slice(&value.to_le_bytes());
+                return !value.is_nan();
+            }
+            PerFrame::Number => out.extend_from_slice(&(frame as u64).to_le_bytes()),
+            PerFrame::TimeStamp => {
+                let seconds = if detector == 0 { f64::NAN } else { since(1) as f64 / NANOSECONDS as f64 };
+                out.extend_from_slice(&seconds.to_le_bytes());
+            }
+            PerFrame::Seconds => out.extend_from_slice(&(since(NANOSECONDS) as u32).to_le_bytes()),
+            PerFrame::Nanoseconds => out.extend_from_slice(&((detector % NANOSECONDS) as u32).to_le_bytes()),
+        }
+        state.is_some()
+    }
+}
+
+struct Builder<'a> {
+    catalog: &'a Catalog,
+    has_default: bool,
+    /// Goes to the default group.
+    rest: Vec<String>,
+    /// Target and position of each hard link, by its path.
+    links: BTreeMap<String, (String, Position)>,
+}
+
+impl<'a> Builder<'a> {
+    fn group(&mut self, group: &layout::Group, path: &str, is_root: bool) -> Result<Group<'a>> {
+        let mut made = Group { attributes: self.attributes(&group.attributes)?, members: Vec::new() };
+        let mut extra = Vec::new();
+        for member in &group.members {
+            let (name, node) = match member {
+                Member::Group(below) => {
+                    let path = format!("{path}/{}", below.name);
+                    (&below.name, Node::Group(self.group(below, &path, false)?))
+                }
+                Member::Dataset(dataset) => {
+                    // Without a default group they lie beside the frames: what is lost must be seen in every file.
+                    if dataset.source == DatasetSource::Frames && !self.has_default {
+                        extra.extend(status_and_times(self.catalog, Vec::new()));
+                    }
+                    (&dataset.name, self.dataset(dataset)?)
+                }
+                Member::HardLink(link) => {
+                    self.links.insert(format!("{path}/{}", link.name), (link.target.clone(), link.at));
+                    (&link.name, Node::HardLink(link.target.clone()))
+                }
+            };
+            made.members.push((name.clone(), node));
+        }
+        if group.is_default {
+            extra.extend(status_and_times(self.catalog, Vec::new()));
+        }
+        if group.is_default || (is_root && !self.has_default) {
+            for name in std::mem::take(&mut self.rest) {
+                let named = Named { name: name.clone(), when: When::Frame };
+                extra.push((name, self.named_dataset(&named, group.at, Vec::new())?));
+            }
+        }
+        for (name, node) in extra {
+            if made.members.iter().any(|(known, _)| *known == name) {
+                return Err(BadLayout {
+                    at: group.at,
+                    why: format!(
+                        "`{name}`, which no dataset takes, would go to this group, which has a member of that name: \
+                         rename that, or place it with source=\"ndattribute\""
+                    ),
+                });
+            }
+            made.members.push((name, node));
+        }
+        Ok(made)
+    }
+
+    fn dataset(&self, dataset: &layout::Dataset) -> Result<Node<'a>> {
+        let attributes = self.attributes(&dataset.attributes)?;
+        match &dataset.source {
+            DatasetSource::Frames => Ok(Node::Dataset(frames(self.catalog, attributes))),
+            DatasetSource::Constant(value) => Ok(whole(value.clone(), attributes)),
+            DatasetSource::Named(named) => self.named_dataset(named, dataset.at, attributes),
+            DatasetSource::Times => Ok(self.times(attributes)),
+        }
+    }
+
+    /// One row a frame.
+    fn times(&self, mut attributes: Vec<Attribute>) -> Node<'a> {
+        let states = &self.catalog.frames;
+        let data = states.iter().flat_map(|state| state.times.as_array()).flat_map(u64::to_le_bytes).collect();
+        let dims = vec![states.len() as u64, Times::NAMES.len() as u64];
+        let columns = Attribute { name: "columns".into(), value: Value::texts(&Times::NAMES) };
+        for attribute in time_units().into_iter().chain([columns]) {
+            if !attributes.iter().any(|known| known.name == attribute.name) {
+                attributes.push(attribute);
+            }
+        }
+        whole(Value { datatype: Datatype::Number(ElementType::U64), dims, data }, attributes)
+    }
+
+    /// areaDetector names the NDAttribute that a dataset was taken from, and so do we.
+    fn named_dataset(&self, named: &Named, at: Position, mut attributes: Vec<Attribute>) -> Result<Node<'a>> {
+        if !attributes.iter().any(|attribute| attribute.name == "NDAttrName") {
+            attributes.push(text("NDAttrName", &named.name));
+        }
+        if named.when == When::Frame
+            && let Some(values) = self.per_frame(&named.name)
+        {
+            let mut data = Vec::new();
+            for frame in 0..self.catalog.frames.len() {
+                values.append(self.catalog, frame, &mut data);
+            }
+            return Ok(of_frames(self.catalog, Datatype::Number(values.element()), data, attributes));
+        }
+        Ok(whole(self.single(named, at)?, attributes))
+    }
+
+    fn attributes(&self, attributes: &[layout::Attribute]) -> Result<Vec<Attribute>> {
+        let value = |attribute: &layout::Attribute| match &attribute.source {
+            AttributeSource::Constant(value) => Ok(value.clone()),
+            AttributeSource::Named(named) => self.single(named, attribute.at),
+        };
+        let made =
+            |attribute: &layout::Attribute| Ok(Attribute { name: attribute.name.clone(), value: value(attribute)? });
+        attributes.iter().map(made).collect()
+    }
+
+    fn per_frame(&self, name: &str) -> Option<PerFrame<'a>> {
+        let description = &self.catalog.description;
+        if let Some(column) = description.scalars.iter().position(|scalar| scalar == name) {
+            return Some(PerFrame::Scalar(&self.catalog.scalars[column]));
+        }
+        if description.values.contains_key(name) {
+            return None;
+        }
+        PerFrame::BUILTIN.iter().find(|(builtin, _)| *builtin == name).map(|(_, values)| *values)
+    }
+
+    /// One value: of the run, or of one of its frames.
+    fn single(&self, named: &Named, at: Position) -> Result<Value> {
+        if let Some(value) = self.catalog.description.values.get(&named.name) {
+            return Ok(match value {
+                RunValue::Integer(value) => Value::integer(*value),
+                RunValue::Float(value) => Value::float(*value),
+                RunValue::Text(value) => Value::text(value),
+            });
+        }
+        let values = self.per_frame(&named.name).ok_or_else(|| BadLayout {
+            at,
+            why: format!(
+                "the run knows no `{}`: name it in `scalars` if every frame brings one, or give its value in `values`",
+                named.name
+            ),
+        })?;
+        let mut data = Vec::new();
+        let mut has_one = |frame: &usize| {
+            data.clear();
+            values.append(self.catalog, *frame, &mut data)
+        };
+        let mut frames = 0..self.catalog.frames.len();
+        let found = match named.when {
+            When::Open => frames.find(&mut has_one),
+            When::Frame | When::Close => frames.rev().find(&mut has_one),
+        };
+        if found.is_none() {
+            data.clear();
+            values.append(self.catalog, usize::MAX, &mut data);
+        }
+        Ok(Value { datatype: Datatype::Number(values.element()), dims: Vec::new(), data })
+    }
+}
+
+fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> Node<'a> {
+    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
+}
+
+/// Paths of groups and datasets.
+fn collect(group: &Group<'_>, path: &str, objects: &mut HashSet<String>) {
+    for (name, node) in &group.members {
+        let below = format!("{path}/{name}");
+        match node {
+            Node::Group(group) => collect(group, &below, objects),
+            Node::Dataset(_) => {}
+            Node::HardLink(_) | Node::SoftLink(_) => continue,
+        }
+        objects.insert(below);
+    }
+}
+
+/// The object that each hard link leads to, through other hard links too.
+fn resolve(links: &BTreeMap<String, (String, Position)>, objects: &HashSet<String>) -> Result<HashMap<String, String>> {
+    let mut targets = HashMap::new();
+    for (path, (target, at)) in links {
+        let mut object = target;
+        let mut steps = 0;
+        while let Some((next, _)) = links.get(object).filter(|_| steps <= links.len()) {
+            object = next;
+            steps += 1;
+        }
+        if !objects.contains(object) {
+            let why = match links.contains_key(object) {
+                true => format!("the hard link leads to `{target}` and from there back to itself"),
+                false => format!("the hard link leads to `{target}`, but the file has no `{object}`"),
+            };
+            return Err(BadLayout { at: *at, why });
+        }
+        targets.insert(path.clone(), object.clone());
+    }
+    Ok(targets)
+}
+
+fn redirect(group: &mut Group<'_>, path: &str, targets: &HashMap<String, String>) {
+    for (name, node) in &mut group.members {
+        let below = format!("{path}/{name}");
+        match node {
+            Node::Group(group) => redirect(group, &below, targets),
+            Node::HardLink(target) => target.clone_from(&targets[&below]),
+            Node::Dataset(_) | Node::SoftLink(_) => {}
+        }
+    }
+}

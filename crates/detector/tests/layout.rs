@@ -1,0 +1,71 @@
+//! Runs with layout files are read back by h5py: every group, dataset, attribute and link in its place.
+
+mod common;
+
+use common::frames;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_detector::description::{Description, RunValue, Structure};
+use varve_detector::frame::{Frame, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::layout::Layout;
+use varve_detector::recover::recover;
+use varve_detector::writer::{Settings, Writer};
+
+/// Seconds since 1970; a frame a second.
+const START: u64 = 1_700_000_000;
+
+fn description(layout: &str) -> Description {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layouts").join(layout);
+    let text = std::fs::read_to_string(path).expect("the layout");
+    let mut description = Description::new(ElementType::U16, vec![8, 16]);
+    description.structure = Structure::Layout(Layout::parse(&text).expect("a layout"));
+    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(str::to_owned).to_vec();
+    description.values = BTreeMap::from([
+        ("Manufacturer".to_owned(), RunValue::Text("Größe & Söhne".into())),
+        ("Title".to_owned(), RunValue::Text("a tooth".into())),
+        ("Binning".to_owned(), RunValue::Integer(2)),
+    ]);
+    description
+}
+
+/// Ten frames, of which number 3 never comes, and number 0 without an angle.
+fn write(path: &Path, description: Description) -> Writer {
+    let settings = Settings { commit_interval: Duration::from_millis(5), ..Settings::default() };
+    let writer = Writer::create(path, description, settings, Arc::new(|_, _| {})).expect("a run started");
+    for number in (0..10).filter(|number| *number != 3) {
+        let payload = Payload::Plain(frames::frame(number, 8 * 16));
+        let taken = (START + number) * 1_000_000_000 + 250_000_000;
+        writer.submit(Frame { number, taken, payload }, Duration::from_secs(10)).expect("a frame taken");
+        let mut values = vec![(1, f64::from(number as u32 % 3)), (2, 299.5)];
+        if number > 0 {
+            values.push((0, number as f64 * 0.5));
+        }
+        writer.scalars(number, values).expect("scalars taken");
+    }
+    writer
+}
+
+#[test]
+fn layouts_are_followed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for layout in ["tomography", "plain"] {
+        let path = directory.path().join(format!("{layout}.h5"));
+        write(&path, description(&format!("{layout}.xml"))).finish().expect("a run finished");
+    }
+    assert_eq!(common::python("layout.py", &[directory.path()]).trim(), "2");
+}
+
+/// The journal holds the layout: a file that is recovered has the same structure.
+#[test]
+fn recovered_files_follow_their_layout() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for layout in ["tomography", "plain"] {
+        let path = directory.path().join(format!("{layout}.h5"));
+        drop(write(&path, description(&format!("{layout}.xml"))));
+        recover(&path).expect("a run recovered");
+    }
+    assert_eq!(common::python("layout.py", &[directory.path()]).trim(), "2");
+}

@@ -19,6 +19,7 @@
 
 pub mod allocate;
 pub mod catalog;
+pub mod cbf;
 pub mod commit;
 pub mod description;
 pub mod filters;
@@ -30,5 +31,6 @@ mod length;
 pub mod recover;
 pub mod simulator;
 pub mod stream;
+pub mod stream2;
 pub mod structure;
 pub mod writer;

@@ -1,0 +1,17 @@
+//! DECTRIS stream2: one ZeroMQ message a CBOR map, of kind start, image or end. What we read of it is in
+//! `formats/stream2.md`.
+//!
+//! - [`cbor`] items of CBOR, without copying. [`message`] the three messages, decoded and, for the simulator, encoded.
+//! - [`zmtp`] what PUSH and PULL sockets of ZeroMQ say to each other over TCP.
+//! - [`series`] a series of images as the description and the frames of a run.
+
+pub mod cbor;
+pub mod message;
+pub mod series;
+pub mod zmtp;
+
+pub use message::{BadMessage, Image, Message, Start};
+pub use series::Series;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! Items of CBOR (RFC 8949) one after the other, borrowed from the message that holds them. Nothing is allocated, so that
+//! no length in a message costs more than the message.
+
+/// Messages of stream2 nest four deep; user data may, within reason, more.
+const DEPTH_MAX: usize = 32;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct BadCbor {
+    pub what: &'static str,
+    pub at: usize,
+}
+
+/// The beginning of an item; what it contains follows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Item<'m> {
+    Unsigned(u64),
+    /// -1 minus this.
+    Negative(u64),
+    Bytes(&'m [u8]),
+    Text(&'m str),
+    /// Items that follow; `None`: until [`Item::Break`].
+    Array(Option<u64>),
+    /// Pairs of items that follow; `None`: until [`Item::Break`].
+    Map(Option<u64>),
+    Tag(u64),
+    Float(f64),
+    Bool(bool),
+    /// Null, undefined, and other simple values.
+    Simple(u8),
+    Break,
+}
+
+/// Reads items from the start of a message on.
+#[derive(Clone, Debug)]
+pub struct Reader<'m> {
+    bytes: &'m [u8],
+    at: usize,
+}
+
+impl<'m> Reader<'m> {
+    pub fn new(bytes: &'m [u8]) -> Reader<'m> {
+        Reader { bytes, at: 0 }
+    }
+
+    pub fn at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    pub fn bad<T>(&self, what: &'static str) -> Result<T, BadCbor> {
+        Err(BadCbor { what, at: self.at })
+    }
+
+    fn take(&mut self, count: u64) -> Result<&'m [u8], BadCbor> {
+        let rest = &self.bytes[self.at..];
+        let taken = usize::try_from(count).ok().and_then(|count| rest.get(..count));
+        let Some(taken) = taken else { return self.bad("the message is cut short") };
+        self.at += taken.len();
+        Ok(taken)
+    }
+
+    fn number(&mut self, bytes: u64) -> Result<u64, BadCbor> {
+        Ok(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    pub fn item(&mut self) -> Result<Item<'m>, BadCbor> {
+        let first = self.number(1)? as u8;
+        let (major, low) = (first >> 5, first & 0x1f);
+        if major == 7 {
+            return self.simple(low);
+        }
+        let argument = match low {
+            0..=23 => Some(u64::from(low)),
+            24..=27 => Some(self.number(1 << (low - 24))?),
+            31 if (2..=5).contains(&major) => None,
+            _ => return self.bad("an item has a length that CBOR does not know"),
+        };
+        match (major, argument) {
+            (0, Some(value)) => Ok(Item::Unsigned(value)),
+            (1, Some(value)) => Ok(Item::Negative(value)),
+            (2, Some(length)) => Ok(Item::Bytes(self.take(length)?)),
+            (3, Some(length)) => match std::str::from_utf8(self.take(length)?) {
+                Ok(text) => Ok(Item::Text(text)),
+                Err(_) => self.bad("a text is not UTF-8"),
+            },
+            (4, count) => Ok(Item::Array(count)),
+            (5, count) => Ok(Item::Map(count)),
+            (6, Some(tag)) => Ok(Item::Tag(tag)),
+            _ => self.bad("strings in pieces are not used by stream2"),
+        }
+    }
+
+    fn simple(&mut self, low: u8) -> Result<Item<'m>, BadCbor> {
+        Ok(match low {
+            20 => Item::Bool(false),
+            21 => Item::Bool(true),
+            24 => Item::Simple(self.number(1)? as u8),
+            25 => Item::Float(half(self.number(2)? as u16)),
+            26 => Item::Float(f32::from_bits(self.number(4)? as u32).into()),
+            27 => Item::Float(f64::from_bits(self.number(8)?)),
+            31 => Item::Break,
+            0..=23 => Item::Simple(low),
+            _ => return self.bad("an item of a kind that CBOR does not know"),
+        })
+    }
+
+    /// Passes over the next item and all that it contains.
+    pub fn skip(&mut self) -> Result<(), BadCbor> {
+        let item = self.item()?;
+        self.skip_contents(item, DEPTH_MAX)
+    }
+
+    fn skip_contents(&mut self, item: Item<'m>, depth: usize) -> Result<(), BadCbor> {
+        let count = match item {
+            Item::Array(count) => count,
+            Item::Map(Some(pairs)) => match pairs.checked_mul(2) {
+                Some(items) => Some(items),
+                None => return self.bad("the message is cut short"),
+            },
+            Item::Map(None) => None,
+            Item::Tag(_) => Some(1),
+            Item::Break => return self.bad("an end without a beginning"),
+            _ => return Ok(()),
+        };
+        let Some(depth) = depth.checked_sub(1) else { return self.bad("items are nested too deeply") };
+        let mut left = count;
+        while left != Some(0) {
+            let next = self.item()?;
+            if next == Item::Break && count.is_none() {
+                return Ok(());
+            }
+            self.skip_contents(next, depth)?;
+            left = left.map(|left| left - 1);
+        }
+        Ok(())
+    }
+
+    pub fn text(&mut self) -> Result<&'m str, BadCbor> {
+        match self.item()? {
+            Item::Text(text) => Ok(text),
+            _ => self.bad("where a text is expected there is something else"),
+        }
+    }
+
+    pub fn unsigned(&mut self) -> Result<u64, BadCbor> {
+        match self.item()? {
+            Item::Unsigned(value) => Ok(value),
+            _ => self.bad("where a number from 0 on is expected there is something else"),
+        }
+    }
+
+    pub fn tag(&mut self) -> Result<u64, BadCbor> {
+        match self.item()? {
+            Item::Tag(tag) => Ok(tag),
+            _ => self.bad("where a tag is expected there is something else"),
+        }
+    }
+
+    /// An array of exactly so many items.
+    pub fn array(&mut self, count: u64) -> Result<(), BadCbor> {
+        match self.item()? {
+            Item::Array(Some(items)) if items == count => Ok(()),
+            _ => self.bad("where an array is expected there is something else, or one of another length"),
+        }
+    }
+
+    /// Calls `each` with every key of a map whose keys are texts; `each` reads the value.
+    pub fn map<E: From<BadCbor>>(
+        &mut self,
+        mut each: impl FnMut(&'m str, &mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Item::Map(mut left) = self.item()? else {
+            return self.bad("where a map is expected there is something else").map_err(E::from);
+        };
+        while left != Some(0) {
+            match self.item()? {
+                Item::Text(key) => each(key, self)?,
+                Item::Break if left.is_none() => return Ok(()),
+                _ => return self.bad("a key is not a text").map_err(E::from),
+            }
+            left = left.map(|left| left - 1);
+        }
+        Ok(())
+    }
+}
+
+fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (fraction + 1024.0) * 2_f64.powi(exponent - 25),
+    };
+    if bits & 0x8000 == 0 { size } else { -size }
+}
+
+/// Writes items.
+#[derive(Debug, Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    fn head(&mut self, major: u8, argument: u64) -> &mut Writer {
+        let (low, bytes) = match argument {
+            0..=23 => (argument as u8, 0),
+            24..=0xff => (24, 1),
+            0x100..=0xffff => (25, 2),
+            0x1_0000..=0xffff_ffff => (26, 4),
+            _ => (27, 8),
+        };
+        self.0.push(major << 5 | low);
+        self.0.extend_from_slice(&argument.to_be_bytes()[8 - bytes..]);
+        self
+    }
+
+    pub fn unsigned(&mut self, value: u64) -> &mut Writer {
+        self.head(0, value)
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.head(2, bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub fn text(&mut self, text: &str) -> &mut Writer {
+        self.head(3, text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    pub fn array(&mut self, items: u64) -> &mut Writer {
+        self.head(4, items)
+    }
+
+    pub fn map(&mut self, pairs: u64) -> &mut Writer {
+        self.head(5, pairs)
+    }
+
+    pub fn tag(&mut self, tag: u64) -> &mut Writer {
+        self.head(6, tag)
+    }
+
+    pub fn float(&mut self, value: f64) -> &mut Writer {
+        self.0.push(7 << 5 | 27);
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+}

@@ -1,0 +1,395 @@
+//! The three messages of stream2. Images are borrowed from the message; fields that nobody asks for are passed over.
+
+use super::cbor::{BadCbor, Item, Reader, Writer};
+use crate::hdf5::ElementType;
+use std::borrow::Cow;
+
+/// Rows first (RFC 8746, 3.1.1).
+const MULTI_DIMENSIONAL: u64 = 40;
+/// `[algorithm, modifier, bytes]`, in the place of a byte string.
+const DECTRIS_COMPRESSION: u64 = 56500;
+/// Detectors have up to four thresholds and their difference.
+const CHANNELS_MAX: usize = 16;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    #[error("this is no message of stream2: {0}")]
+    Cbor(#[from] BadCbor),
+    #[error("{0}")]
+    Meaning(String),
+}
+
+fn bad<T>(text: impl Into<String>) -> Result<T, BadMessage> {
+    Err(BadMessage::Meaning(text.into()))
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message<'m> {
+    Start(Box<Start>),
+    Image(Image<'m>),
+    End { series: u64 },
+}
+
+/// What a series is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Start {
+    pub series: u64,
+    pub unique: String,
+    pub images: u64,
+    pub height: u64,
+    pub width: u64,
+    /// Names of the channels, in the order in which they are kept.
+    pub channels: Vec<String>,
+    /// Seconds.
+    pub count_time: Option<f64>,
+    pub frame_time: Option<f64>,
+    /// eV.
+    pub incident_energy: Option<f64>,
+    /// Ångström.
+    pub incident_wavelength: Option<f64>,
+    /// Pixels.
+    pub beam_center_x: Option<f64>,
+    pub beam_center_y: Option<f64>,
+    /// Metres.
+    pub pixel_size_x: Option<f64>,
+    pub pixel_size_y: Option<f64>,
+    pub sensor_thickness: Option<f64>,
+    pub sensor_material: Option<String>,
+    pub detector_description: Option<String>,
+    pub detector_serial_number: Option<String>,
+    pub saturation_value: Option<u64>,
+}
+
+/// One exposure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Image<'m> {
+    pub series: u64,
+    pub number: u64,
+    /// Nanoseconds since the series began.
+    pub start: Option<u64>,
+    pub channels: Vec<Channel<'m>>,
+}
+
+/// One threshold of an exposure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Channel<'m> {
+    pub name: &'m str,
+    pub height: u64,
+    pub width: u64,
+    pub element: ElementType,
+    pub compression: Compression,
+    pub bytes: &'m [u8],
+}
+
+/// What `bytes` of a channel are; both compressions in the framing of HDF5's registered filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Lz4,
+    BitshuffleLz4,
+}
+
+impl<'m> Message<'m> {
+    /// # Errors
+    /// If it is no message of stream2, or none that can be kept; says why.
+    pub fn decode(bytes: &'m [u8]) -> Result<Message<'m>, BadMessage> {
+        let mut kind = None;
+        Reader::new(bytes).map(|key, value| {
+            if key == "type" {
+                kind = Some(value.text()?);
+                Ok(())
+            } else {
+                value.skip()
+            }
+        })?;
+        let reader = Reader::new(bytes);
+        match kind {
+            Some("start") => Ok(Message::Start(Box::new(start(reader)?))),
+            Some("image") => Ok(Message::Image(image(reader)?)),
+            Some("end") => end(reader),
+            Some(other) => bad(format!("a message of stream2 has the unknown type `{}`", shown(other))),
+            None => bad("a message has no `type`; is the detector's stream format `cbor`?"),
+        }
+    }
+}
+
+/// A text from outside, short enough and printable for a message.
+fn shown(text: &str) -> Cow<'_, str> {
+    text.chars().take(64).flat_map(char::escape_default).collect::<String>().into()
+}
+
+fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
+    let mut start = Start::default();
+    let mut images = None;
+    reader.map(|key, value| {
+        match key {
+            "series_id" => start.series = value.unsigned()?,
+            "series_unique_id" => start.unique = value.text()?.to_owned(),
+            "number_of_images" => images = Some(value.unsigned()?),
+            "image_size_x" => start.width = value.unsigned()?,
+            "image_size_y" => start.height = value.unsigned()?,
+            "channels" => start.channels = channel_names(value)?,
+            "count_time" => start.count_time = float(value)?,
+            "frame_time" => start.frame_time = float(value)?,
+            "incident_energy" => start.incident_energy = float(value)?,
+            "incident_wavelength" => start.incident_wavelength = float(value)?,
+            "beam_center_x" => start.beam_center_x = float(value)?,
+            "beam_center_y" => start.beam_center_y = float(value)?,
+            "pixel_size_x" => start.pixel_size_x = float(value)?,
+            "pixel_size_y" => start.pixel_size_y = float(value)?,
+            "sensor_thickness" => start.sensor_thickness = float(value)?,
+            "sensor_material" => start.sensor_material = optional_text(value)?,
+            "detector_description" => start.detector_description = optional_text(value)?,
+            "detector_serial_number" => start.detector_serial_number = optional_text(value)?,
+            "saturation_value" => start.saturation_value = optional_unsigned(value)?,
+            _ => value.skip()?,
+        }
+        Ok::<(), BadMessage>(())
+    })?;
+    let Some(images) = images else { return bad("the start of a series has no `number_of_images`") };
+    start.images = images;
+    if start.width == 0 || start.height == 0 || start.channels.is_empty() {
+        return bad("the start of a series has no `image_size_x`, `image_size_y` or `channels`");
+    }
+    Ok(start)
+}
+
+fn channel_names(reader: &mut Reader<'_>) -> Result<Vec<String>, BadMessage> {
+    let Item::Array(Some(count)) = reader.item()? else { return bad("`channels` is no array") };
+    if count > CHANNELS_MAX as u64 {
+        return bad(format!("a series of {count} channels; {CHANNELS_MAX} at most"));
+    }
+    let mut names: Vec<String> = Vec::new();
+    for _ in 0..count {
+        let name = reader.text()?;
+        if names.iter().any(|known| known == name) {
+            return bad(format!("the channel `{}` is there twice", shown(name)));
+        }
+        names.push(name.to_owned());
+    }
+    Ok(names)
+}
+
+fn float(reader: &mut Reader<'_>) -> Result<Option<f64>, BadMessage> {
+    match reader.item()? {
+        Item::Float(value) => Ok(Some(value)),
+        Item::Unsigned(value) => Ok(Some(value as f64)),
+        Item::Negative(value) => Ok(Some(-1.0 - value as f64)),
+        Item::Simple(_) => Ok(None),
+        _ => bad("where a number is expected there is something else"),
+    }
+}
+
+fn optional_text(reader: &mut Reader<'_>) -> Result<Option<String>, BadMessage> {
+    match reader.item()? {
+        Item::Text(text) => Ok(Some(text.to_owned())),
+        Item::Simple(_) => Ok(None),
+        _ => bad("where a text is expected there is something else"),
+    }
+}
+
+fn optional_unsigned(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+    match reader.item()? {
+        Item::Unsigned(value) => Ok(Some(value)),
+        Item::Simple(_) => Ok(None),
+        _ => bad("where a number from 0 on is expected there is something else"),
+    }
+}
+
+fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
+    let mut image = Image { series: 0, number: 0, start: None, channels: Vec::new() };
+    let mut number = None;
+    reader.map(|key, value| {
+        match key {
+            "series_id" => image.series = value.unsigned()?,
+            "image_id" => number = Some(value.unsigned()?),
+            "start_time" => image.start = rational(value)?,
+            "data" => {
+                image.channels.clear();
+                value.map(|name, value| {
+                    if image.channels.len() == CHANNELS_MAX {
+                        return bad(format!("an image of more than {CHANNELS_MAX} channels"));
+                    }
+                    image.channels.push(channel(name, value)?);
+                    Ok(())
+                })?;
+            }
+            _ => value.skip()?,
+        }
+        Ok::<(), BadMessage>(())
+    })?;
+    let Some(number) = number else { return bad("an image has no `image_id`") };
+    image.number = number;
+    if image.channels.is_empty() {
+        return bad(format!("image {number} has no `data`"));
+    }
+    Ok(image)
+}
+
+/// Seconds as a ratio; in nanoseconds.
+fn rational(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+    reader.array(2)?;
+    let (over, under) = (reader.unsigned()?, reader.unsigned()?);
+    let nanoseconds = (u128::from(over) * 1_000_000_000).checked_div(u128::from(under));
+    Ok(nanoseconds.and_then(|time| u64::try_from(time).ok()))
+}
+
+fn channel<'m>(name: &'m str, reader: &mut Reader<'m>) -> Result<Channel<'m>, BadMessage> {
+    if reader.tag()? != MULTI_DIMENSIONAL {
+        return bad(format!("the data of channel `{}` are no array of rows (tag 40)", shown(name)));
+    }
+    reader.array(2)?;
+    reader.array(2)?;
+    let (height, width) = (reader.unsigned()?, reader.unsigned()?);
+    let tag = reader.tag()?;
+    let Some(element) = element_of(tag) else {
+        return bad(format!(
+            "the data of channel `{}` are of type {tag} (RFC 8746); little-endian numbers of 8 to 64 bits are kept",
+            shown(name)
+        ));
+    };
+    let (compression, bytes) = match reader.item()? {
+        Item::Bytes(bytes) => (Compression::None, bytes),
+        Item::Tag(DECTRIS_COMPRESSION) => compressed(name, element, reader)?,
+        _ => return bad(format!("the data of channel `{}` are no bytes", shown(name))),
+    };
+    Ok(Channel { name, height, width, element, compression, bytes })
+}
+
+fn compressed<'m>(
+    name: &str,
+    element: ElementType,
+    reader: &mut Reader<'m>,
+) -> Result<(Compression, &'m [u8]), BadMessage> {
+    reader.array(3)?;
+    let (algorithm, modifier) = (reader.text()?, reader.unsigned()?);
+    let Item::Bytes(bytes) = reader.item()? else {
+        return bad(format!("the data of channel `{}` are no bytes", shown(name)));
+    };
+    match algorithm {
+        "lz4" => Ok((Compression::Lz4, bytes)),
+        "bslz4" if modifier == element.size() as u64 => Ok((Compression::BitshuffleLz4, bytes)),
+        "bslz4" => bad(format!("channel `{}` is bitshuffled by {modifier} bytes, not by its elements", shown(name))),
+        other => {
+            bad(format!("channel `{}` is compressed by `{}`; bslz4, lz4 and none are kept", shown(name), shown(other)))
+        }
+    }
+}
+
+/// Tags of typed arrays whose elements lie in memory as HDF5 keeps them (RFC 8746, 2.1).
+const TYPES: [(u64, ElementType); 12] = [
+    (64, ElementType::U8),
+    (69, ElementType::U16),
+    (70, ElementType::U32),
+    (71, ElementType::U64),
+    (72, ElementType::I8),
+    (77, ElementType::I16),
+    (78, ElementType::I32),
+    (79, ElementType::I64),
+    (84, ElementType::F16),
+    (85, ElementType::F32),
+    (86, ElementType::F64),
+    // Clamped where it is computed; the same bytes.
+    (68, ElementType::U8),
+];
+
+fn element_of(tag: u64) -> Option<ElementType> {
+    TYPES.iter().find(|(known, _)| *known == tag).map(|(_, element)| *element)
+}
+
+fn end(mut reader: Reader<'_>) -> Result<Message<'_>, BadMessage> {
+    let mut series = 0;
+    reader.map(|key, value| {
+        if key == "series_id" {
+            series = value.unsigned()?;
+            Ok(())
+        } else {
+            value.skip()
+        }
+    })?;
+    Ok(Message::End { series })
+}
+
+impl Start {
+    /// As a detector sends it: what is known of it.
+    pub fn encode(&self) -> Vec<u8> {
+        let floats = [
+            ("beam_center_x", self.beam_center_x),
+            ("beam_center_y", self.beam_center_y),
+            ("count_time", self.count_time),
+            ("frame_time", self.frame_time),
+            ("incident_energy", self.incident_energy),
+            ("incident_wavelength", self.incident_wavelength),
+            ("pixel_size_x", self.pixel_size_x),
+            ("pixel_size_y", self.pixel_size_y),
+            ("sensor_thickness", self.sensor_thickness),
+        ];
+        let texts = [
+            ("detector_description", &self.detector_description),
+            ("detector_serial_number", &self.detector_serial_number),
+            ("sensor_material", &self.sensor_material),
+        ];
+        let known = floats.iter().filter(|(_, value)| value.is_some()).count()
+            + texts.iter().filter(|(_, value)| value.is_some()).count()
+            + usize::from(self.saturation_value.is_some());
+        let mut out = Writer::default();
+        out.map(7 + known as u64).text("type").text("start");
+        out.text("series_id").unsigned(self.series).text("series_unique_id").text(&self.unique);
+        out.text("number_of_images").unsigned(self.images);
+        out.text("image_size_x").unsigned(self.width).text("image_size_y").unsigned(self.height);
+        out.text("channels").array(self.channels.len() as u64);
+        for channel in &self.channels {
+            out.text(channel);
+        }
+        for (name, value) in floats {
+            if let Some(value) = value {
+                out.text(name).float(value);
+            }
+        }
+        for (name, value) in texts {
+            if let Some(value) = value {
+                out.text(name).text(value);
+            }
+        }
+        if let Some(value) = self.saturation_value {
+            out.text("saturation_value").unsigned(value);
+        }
+        out.0
+    }
+
+    /// The end of the series.
+    pub fn encode_end(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.map(3).text("type").text("end").text("series_id").unsigned(self.series);
+        out.text("series_unique_id").text(&self.unique);
+        out.0
+    }
+}
+
+impl Image<'_> {
+    /// As a detector sends it.
+    pub fn encode(&self, series_unique: &str) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));
+        out.map(5 + u64::from(self.start.is_some())).text("type").text("image");
+        out.text("series_id").unsigned(self.series).text("series_unique_id").text(series_unique);
+        out.text("image_id").unsigned(self.number);
+        if let Some(start) = self.start {
+            out.text("start_time").array(2).unsigned(start).unsigned(1_000_000_000);
+        }
+        out.text("data").map(self.channels.len() as u64);
+        for channel in &self.channels {
+            out.text(channel.name).tag(MULTI_DIMENSIONAL).array(2);
+            out.array(2).unsigned(channel.height).unsigned(channel.width);
+            let tag = TYPES.iter().find(|(_, element)| *element == channel.element).expect("all are there").0;
+            out.tag(tag);
+            let element = channel.element.size() as u64;
+            match channel.compression {
+                Compression::None => &mut out,
+                Compression::Lz4 => out.tag(DECTRIS_COMPRESSION).array(3).text("lz4").unsigned(0),
+                Compression::BitshuffleLz4 => out.tag(DECTRIS_COMPRESSION).array(3).text("bslz4").unsigned(element),
+            }
+            .bytes(channel.bytes);
+        }
+        out.0
+    }
+}

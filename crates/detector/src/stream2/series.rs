@@ -1,0 +1,111 @@
+//! A series of stream2 as a run: its description, which the start and the first image tell together, and its frames.
+//! Several channels are the first dimension of a frame, each channel a chunk, so that what arrives compressed is kept as it
+//! arrived.
+
+use super::message::{BadMessage, Channel, Compression, Image, Start};
+use crate::description::Description;
+use crate::filters::{Compression as Codec, Decoder, Filter};
+use crate::frame::Payload;
+use crate::hdf5::ElementType;
+
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub start: Start,
+    element: ElementType,
+    filter: Filter,
+}
+
+fn bad<T>(text: String) -> Result<T, BadMessage> {
+    Err(BadMessage::Meaning(text))
+}
+
+impl Series {
+    /// `plain`: the filter for images that come uncompressed.
+    ///
+    /// # Errors
+    /// If the image is not of the series that `start` describes.
+    pub fn begin(start: Start, first: &Image<'_>, plain: Filter) -> Result<Series, BadMessage> {
+        let channel = &first.channels[0];
+        let filter = match channel.compression {
+            Compression::None => plain,
+            Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+            Compression::BitshuffleLz4 => Filter::BSLZ4,
+        };
+        let series = Series { start, element: channel.element, filter };
+        series.in_order(first)?;
+        Ok(series)
+    }
+
+    /// What the detector said of the run; where the frames go is the caller's to add.
+    pub fn describe(&self, description: Description) -> Description {
+        let Start { height, width, channels, images, .. } = &self.start;
+        let (frame, chunk) = match channels.len() {
+            1 => (vec![*height, *width], None),
+            count => (vec![count as u64, *height, *width], Some(vec![1, *height, *width])),
+        };
+        // A detector that is triggered without an end announces no images, or more than anyone takes.
+        let known = (1..1 << 31).contains(images).then_some(*images);
+        Description { element: self.element, frame, chunk, scan: vec![known], filter: self.filter, ..description }
+    }
+
+    /// The channels as the start lists them.
+    fn in_order<'i, 'm>(&self, image: &'i Image<'m>) -> Result<Vec<&'i Channel<'m>>, BadMessage> {
+        let Start { height, width, channels, .. } = &self.start;
+        if image.channels.len() != channels.len() {
+            return bad(format!(
+                "image {} has {} channels, the series {}",
+                image.number,
+                image.channels.len(),
+                channels.len()
+            ));
+        }
+        channels
+            .iter()
+            .map(|name| match image.channels.iter().find(|channel| channel.name == name) {
+                None => bad(format!("image {} has no channel `{name}`", image.number)),
+                Some(channel) if channel.height != *height || channel.width != *width => bad(format!(
+                    "channel `{name}` of image {} has {} rows of {}, the series {height} of {width}",
+                    image.number, channel.height, channel.width
+                )),
+                Some(channel) if channel.element != self.element => bad(format!(
+                    "channel `{name}` of image {} has elements of type {}, the series of {}",
+                    image.number, channel.element, self.element
+                )),
+                Some(channel) => Ok(channel),
+            })
+            .collect()
+    }
+
+    /// The image's payload for the run: its blobs as they are, if all are compressed as the run is.
+    ///
+    /// # Errors
+    /// If the image is not of this series, or cannot be decompressed where it must be.
+    pub fn payload(&self, image: &Image<'_>) -> Result<Payload, BadMessage> {
+        let channels = self.in_order(image)?;
+        let fits = |channel: &&Channel<'_>| match channel.compression {
+            Compression::None => false,
+            Compression::Lz4 => self.filter.compression == Codec::Lz4 && !self.filter.shuffle,
+            Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
+        };
+        if channels.iter().all(fits) {
+            return Ok(Payload::Filtered(channels.iter().map(|channel| channel.bytes.to_vec()).collect()));
+        }
+        let length = self.start.height as usize * self.start.width as usize * self.element.size();
+        let mut plain = Vec::with_capacity(length * channels.len());
+        for channel in channels {
+            let filter = match channel.compression {
+                Compression::None => Filter::RAW,
+                Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+                Compression::BitshuffleLz4 => Filter::BSLZ4,
+            };
+            let decoder = Decoder { filter, element_bytes: self.element.size() };
+            match decoder.decode(channel.bytes, length) {
+                Ok(bytes) => plain.extend_from_slice(&bytes),
+                Err(error) => {
+                    return bad(format!("channel `{}` of image {}: {error}", channel.name, image.number));
+                }
+            }
+        }
+        Ok(Payload::Plain(plain))
+    }
+}

@@ -1,0 +1,193 @@
+use super::message::{Channel, Compression};
+use super::zmtp::{Role, handshake, receive, send};
+use super::*;
+use crate::description::Description;
+use crate::filters::{Encoder, Filter};
+use crate::frame::Payload;
+use crate::hdf5::ElementType;
+use proptest::prelude::*;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+fn start(channels: &[&str]) -> Start {
+    Start {
+        series: 7,
+        unique: "01H".into(),
+        images: 3,
+        height: 6,
+        width: 8,
+        channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+        frame_time: Some(0.04),
+        sensor_material: Some("Si".into()),
+        saturation_value: Some(65000),
+        ..Start::default()
+    }
+}
+
+fn pixels(seed: u8) -> Vec<u8> {
+    (0..96).map(|at: u8| if at % 2 == 0 { at.wrapping_mul(seed) % 5 } else { 0 }).collect()
+}
+
+fn channel<'m>(name: &'m str, compression: Compression, bytes: &'m [u8]) -> Channel<'m> {
+    Channel { name, height: 6, width: 8, element: ElementType::U16, compression, bytes }
+}
+
+fn shuffled(plain: &[u8]) -> Vec<u8> {
+    let mut blob = Vec::new();
+    Encoder::new(Filter::BSLZ4, 2).unwrap().encode(plain, &mut blob).unwrap();
+    blob
+}
+
+#[test]
+fn messages_come_back() {
+    let start = start(&["threshold_1", "threshold_2"]);
+    assert_eq!(Message::decode(&start.encode()), Ok(Message::Start(Box::new(start.clone()))));
+    assert_eq!(Message::decode(&start.encode_end()), Ok(Message::End { series: 7 }));
+    let plain = pixels(3);
+    for compression in [Compression::None, Compression::Lz4, Compression::BitshuffleLz4] {
+        let channels = vec![channel("threshold_1", compression, &plain), channel("threshold_2", compression, &[1])];
+        let image = Image { series: 7, number: 2, start: Some(80_000_000), channels };
+        assert_eq!(Message::decode(&image.encode("01H")), Ok(Message::Image(image)));
+    }
+}
+
+/// A message as libraries other than ours encode it: maps without a length, a time as a text with a tag, null.
+#[test]
+fn what_other_encoders_write_is_read() {
+    let mut bytes = b"\xbf\x64type\x65start\x69series_id\x18\x2a".to_vec();
+    bytes.extend(b"\x68arm_date\xc0\x642022\x6cimage_size_x\x19\x04\x06\x6cimage_size_y\x19\x02\x02");
+    bytes.extend(b"\x70number_of_images\x1a\x00\x01\x00\x00\x68channels\x81\x6bthreshold_1");
+    bytes.extend(b"\x6aframe_time\xf9\x3c\x00\x6acount_time\xf6\x69user_data\x9f\x01\x82\xf4\xf5\xff\xff");
+    let Ok(Message::Start(start)) = Message::decode(&bytes) else { panic!("{:?}", Message::decode(&bytes)) };
+    assert_eq!((start.series, start.images, start.width, start.height), (42, 65536, 1030, 514));
+    assert_eq!((start.frame_time, start.count_time), (Some(1.0), None));
+}
+
+#[test]
+fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
+    let (first, second) = (shuffled(&pixels(3)), shuffled(&pixels(7)));
+    // The data come in another order than the start lists the channels.
+    let channels = vec![
+        channel("threshold_2", Compression::BitshuffleLz4, &second),
+        channel("threshold_1", Compression::BitshuffleLz4, &first),
+    ];
+    let image = Image { series: 7, number: 0, start: None, channels };
+    let series = Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
+    let description = series.describe(Description::new(ElementType::U8, vec![1]));
+    assert_eq!((description.frame.as_slice(), description.chunk()), (&[2, 6, 8][..], vec![1, 6, 8]));
+    assert_eq!((description.element, description.filter), (ElementType::U16, Filter::BSLZ4));
+    assert_eq!(description.scan, [Some(3)]);
+    description.check().unwrap();
+    let Payload::Filtered(blobs) = series.payload(&image).unwrap() else { panic!("plain") };
+    assert!(blobs.iter().map(|blob| &blob[..]).eq([&first[..], &second[..]]));
+}
+
+#[test]
+fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
+    let plain = pixels(3);
+    let blob = shuffled(&plain);
+    let one = |compression, bytes| Image {
+        series: 7,
+        number: 0,
+        start: None,
+        channels: vec![channel("threshold_1", compression, bytes)],
+    };
+    let first = one(Compression::None, &plain);
+    let series = Series::begin(start(&["threshold_1"]), &first, Filter::RAW).unwrap();
+    for image in [first, one(Compression::BitshuffleLz4, &blob)] {
+        let Payload::Plain(got) = series.payload(&image).unwrap() else { panic!("filtered") };
+        assert_eq!(got, plain);
+    }
+}
+
+#[test]
+fn images_that_do_not_fit_are_refused_with_the_reason() {
+    let blob = shuffled(&pixels(3));
+    let sound = channel("threshold_1", Compression::BitshuffleLz4, &blob);
+    let image = |channels| Image { series: 7, number: 4, start: None, channels };
+    let series = Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
+    for (changed, words) in [
+        (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
+        (Channel { width: 9, ..sound.clone() }, "6 rows of 9, the series 6 of 8"),
+        (Channel { element: ElementType::U32, ..sound.clone() }, "elements of type u32"),
+        (Channel { compression: Compression::Lz4, bytes: b"nothing", ..sound.clone() }, "lz4: it is cut short"),
+    ] {
+        let error = series.payload(&image(vec![changed])).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    assert!(series.payload(&image(vec![sound.clone(), sound])).is_err());
+}
+
+proptest! {
+    #[test]
+    fn damaged_messages_never_break(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let plain = pixels(3);
+        let image = Image {
+            series: 7,
+            number: 1,
+            start: Some(1),
+            channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
+        };
+        for mut message in [image.encode("01H"), start(&["a", "b"]).encode()] {
+            let at = at.index(message.len());
+            message[at] = byte;
+            let _ = Message::decode(&message);
+            message.truncate(cut.index(message.len()));
+            prop_assert!(Message::decode(&message).is_err());
+        }
+    }
+}
+
+/// PUSH and PULL in one process; pyzmq is the other side in `crates/cli/tests`.
+#[test]
+fn sockets_shake_hands_and_messages_arrive() {
+    let (mut push, mut pull) = UnixStream::pair().unwrap();
+    let sender = std::thread::spawn(move || {
+        handshake(&mut push, Role::Push)?;
+        send(&mut push, b"small")?;
+        // A heartbeat between two messages, as libzmq sends it.
+        push.write_all(b"\x04\x0a\x04PING\x00\x0aabc")?;
+        send(&mut push, &vec![7; 40_000_000])?;
+        let mut pong = [0; 10];
+        push.read_exact(&mut pong)?;
+        assert_eq!(&pong, b"\x04\x08\x04PONGabc");
+        push.write_all(b"\x01\x01a")
+    });
+    handshake(&mut pull, Role::Pull).unwrap();
+    let mut message = Vec::new();
+    receive(&mut pull, &mut message, 1 << 30).unwrap();
+    assert_eq!(message, b"small");
+    receive(&mut pull, &mut message, 1 << 30).unwrap();
+    assert!(message.len() == 40_000_000 && message.iter().all(|byte| *byte == 7));
+    let parts = receive(&mut pull, &mut message, 1 << 30).unwrap_err().to_string();
+    assert!(parts.contains("set the detector's stream format to `cbor`"), "{parts}");
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn peers_that_are_not_the_other_end_are_refused() {
+    let answer = |theirs: &[u8]| -> io::Result<()> {
+        let (mut here, mut there) = UnixStream::pair()?;
+        there.write_all(theirs)?;
+        there.shutdown(std::net::Shutdown::Write)?;
+        handshake(&mut here, Role::Pull)
+    };
+    let mut greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL".to_vec();
+    greeting.resize(64, 0);
+    let ready = |kind: &[u8]| {
+        let body = [b"\x05READY\x0bsocket-TYPE\0\0\0", &[kind.len() as u8][..], kind].concat();
+        [&greeting[..], &[4, body.len() as u8], &body].concat()
+    };
+    answer(&ready(b"PUSH")).unwrap();
+    for (theirs, words) in [
+        (ready(b"PUB"), "not a PUSH socket"),
+        (b"HTTP/1.1 400 Bad Request".to_vec(), "does not speak ZeroMQ"),
+        ([&greeting[..10], b"\x01", &greeting[11..]].concat(), "version 1"),
+        ([&greeting[..12], b"CURVE", &greeting[17..]].concat(), "wants to authenticate"),
+        ([&greeting[..], b"\x00\x01x"].concat(), "before it has said"),
+        ([&greeting[..], b"\x04\x06\x05ERROR"].concat(), "refuses the connection"),
+    ] {
+        let error = answer(&theirs).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}

@@ -1,0 +1,181 @@
+//! PUSH and PULL sockets of ZeroMQ over TCP: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the mechanism NULL, which
+//! every libzmq from 4.0 on speaks. One connection, one direction; who asks for more is refused.
+
+use std::io::{self, Read, Write};
+
+/// A peer that says more than this in a command is none.
+const COMMAND_BYTES_MAX: u64 = 64 << 10;
+/// Memory for a message is taken as its bytes come, not as its length claims.
+const STEP_BYTES: usize = 16 << 20;
+
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Push,
+    Pull,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Push => "PUSH",
+            Role::Pull => "PULL",
+        }
+    }
+}
+
+fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidData, why.into()))
+}
+
+fn greeting() -> [u8; 64] {
+    let mut bytes = [0; 64];
+    // Signature, version 3.0, mechanism; not the server of a mechanism that has one.
+    (bytes[0], bytes[8], bytes[9], bytes[10]) = (0xff, 1, 0x7f, 3);
+    bytes[12..16].copy_from_slice(b"NULL");
+    bytes
+}
+
+/// Greets the peer and learns that it is the other end of `role`. Deadlines are the stream's own.
+///
+/// # Errors
+/// If the peer is no ZeroMQ socket, none of that kind, or one that wants to be authenticated.
+pub fn handshake(stream: &mut (impl Read + Write), role: Role) -> io::Result<()> {
+    stream.write_all(&greeting())?;
+    let mut theirs = [0; 64];
+    stream.read_exact(&mut theirs[..10])?;
+    if theirs[0] != 0xff || theirs[9] & 1 == 0 {
+        return refuse("the peer does not speak ZeroMQ's protocol");
+    }
+    stream.read_exact(&mut theirs[10..])?;
+    if theirs[10] < 3 {
+        return refuse(format!("the peer speaks version {} of ZeroMQ's protocol; 3 is needed (libzmq 4)", theirs[10]));
+    }
+    let mechanism = &theirs[12..32];
+    if mechanism.strip_prefix(b"NULL").is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
+        return refuse("the peer wants to authenticate; only ZeroMQ's mechanism NULL is supported");
+    }
+    let mut ready = b"\x05READY".to_vec();
+    put_property(&mut ready, "Socket-Type", role.name());
+    put_property(&mut ready, "Identity", "");
+    write_frame(stream, COMMAND, &ready)?;
+    let (flags, length) = read_head(stream)?;
+    if flags & COMMAND == 0 {
+        return refuse("the peer sends messages before it has said what it is");
+    }
+    let command = read_command(stream, length)?;
+    let Some(properties) = command.strip_prefix(b"\x05READY") else {
+        return refuse("the peer refuses the connection");
+    };
+    let (wanted, other) = match role {
+        Role::Push => (Role::Pull.name(), "a PUSH"),
+        Role::Pull => (Role::Push.name(), "a PULL"),
+    };
+    match property(properties, b"socket-type") {
+        Some(kind) if kind == wanted.as_bytes() => Ok(()),
+        _ => refuse(format!("the peer is not a {wanted} socket, which {other} socket needs")),
+    }
+}
+
+fn put_property(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.push(name.len() as u8);
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(&(value.len() as u32).to_be_bytes());
+    out.extend_from_slice(value.as_bytes());
+}
+
+/// The value of a property; names are compared without case.
+fn property<'p>(mut properties: &'p [u8], wanted: &[u8]) -> Option<&'p [u8]> {
+    loop {
+        let (length, rest) = properties.split_first()?;
+        let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+        let (length, rest) = rest.split_at_checked(4)?;
+        let length = u32::from_be_bytes(length.try_into().expect("4 bytes")) as usize;
+        let (value, rest) = rest.split_at_checked(length)?;
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(value);
+        }
+        properties = rest;
+    }
+}
+
+fn read_head(stream: &mut impl Read) -> io::Result<(u8, u64)> {
+    let mut flags = [0];
+    stream.read_exact(&mut flags)?;
+    let [flags] = flags;
+    if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
+        return refuse("a frame has flags that ZeroMQ's protocol does not know");
+    }
+    let mut length = [0; 8];
+    stream.read_exact(if flags & LONG == 0 { &mut length[7..] } else { &mut length })?;
+    Ok((flags, u64::from_be_bytes(length)))
+}
+
+fn read_command(stream: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    if length > COMMAND_BYTES_MAX {
+        return refuse(format!("a command of {length} bytes"));
+    }
+    let mut command = vec![0; length as usize];
+    stream.read_exact(&mut command)?;
+    Ok(command)
+}
+
+fn write_frame(stream: &mut impl Write, flags: u8, body: &[u8]) -> io::Result<()> {
+    let mut head = Vec::with_capacity(9);
+    match u8::try_from(body.len()) {
+        Ok(length) => head.extend_from_slice(&[flags, length]),
+        Err(_) => {
+            head.push(flags | LONG);
+            head.extend_from_slice(&(body.len() as u64).to_be_bytes());
+        }
+    }
+    stream.write_all(&head)?;
+    stream.write_all(body)
+}
+
+/// Sends one message.
+///
+/// # Errors
+/// Of the stream.
+pub fn send(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
+    write_frame(stream, 0, message)
+}
+
+/// Receives one message into `message`, whose memory is used again; answers heartbeats on the way.
+///
+/// # Errors
+/// Of the stream; or if a message has several parts or more than `bytes_max`.
+pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_max: u64) -> io::Result<()> {
+    loop {
+        let (flags, length) = read_head(stream)?;
+        if flags & COMMAND != 0 {
+            let command = read_command(stream, length)?;
+            if let Some(context) = command.strip_prefix(b"\x04PING").and_then(|rest| rest.get(2..)) {
+                write_frame(stream, COMMAND, &[b"\x04PONG", context].concat())?;
+            }
+            continue;
+        }
+        if flags & MORE != 0 {
+            return refuse(
+                "a message of several parts: this is the legacy stream; set the detector's stream format to `cbor`",
+            );
+        }
+        if length > bytes_max {
+            return refuse(format!("a message of {length} bytes; {bytes_max} at most"));
+        }
+        let length = length as usize;
+        // What is already there of an older message is overwritten without being cleared first.
+        message.truncate(length);
+        let mut at = 0;
+        while at < length {
+            let end = length.min(message.len().max(at + STEP_BYTES.min(length - at)));
+            message.resize(end, 0);
+            stream.read_exact(&mut message[at..end])?;
+            at = end;
+        }
+        return Ok(());
+    }
+}

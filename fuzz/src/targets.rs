@@ -4,6 +4,7 @@ mod config;
 mod log;
 mod names;
 mod rows;
+mod stream2;
 mod volume;
 mod wire;
 
@@ -36,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire", reads: wire::reads, cost: 2, ..Target::SMALL },
     Target { name: "config", reads: config::reads, cost: 100, ..Target::SMALL },
     Target { name: "volume", reads: volume::reads, cost: 40, ..Target::SMALL },
+    // A command of a ZeroMQ peer has up to 64 KiB, a message is taken in pieces of 16 MiB.
+    Target { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..Target::SMALL },
     Target { name: "names", reads: names::reads, cost: 40, ..Target::SMALL },
 ];
 

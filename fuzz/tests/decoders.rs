@@ -65,6 +65,11 @@ fn names_and_urls() {
     fuzz("names");
 }
 
+#[test]
+fn detectors_of_others() {
+    fuzz("stream2");
+}
+
 /// A target that no test above runs would be forgotten.
 #[test]
 fn every_target_is_run() {

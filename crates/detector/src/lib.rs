@@ -29,6 +29,7 @@ pub mod journal;
 pub mod layout;
 mod length;
 pub mod recover;
+pub mod replay;
 pub mod simulator;
 pub mod stream;
 pub mod stream2;

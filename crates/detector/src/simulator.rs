@@ -134,17 +134,24 @@ impl Simulator {
 
     /// Frame `number`: row-major, little-endian.
     pub fn frame(&self, number: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.frame_into(number, &mut bytes);
+        bytes
+    }
+
+    /// [`Simulator::frame`] in the place of what `bytes` held.
+    pub fn frame_into(&self, number: u64, bytes: &mut Vec<u8>) {
         let row = self.model.width as usize * self.model.element.size();
         let mut chance = self.chance(EXPOSURES + number);
-        let mut bytes = Vec::with_capacity(row * self.model.height as usize);
+        bytes.clear();
+        bytes.reserve(row * self.model.height as usize);
         for y in 0..self.model.height as usize {
             let exposure = &self.exposures[chance.below(EXPOSURES) as usize];
             bytes.extend_from_slice(&exposure[y * row..(y + 1) * row]);
         }
         for _ in 0..self.model.width * self.model.height / PIXELS_PER_SPOT {
-            self.spot(&mut bytes, &mut chance);
+            self.spot(bytes, &mut chance);
         }
-        bytes
     }
 
     /// A reflection: a few pixels wide, its centre some hundred counts above the background.

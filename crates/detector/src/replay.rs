@@ -1,0 +1,97 @@
+//! Frames of a series that exists: an HDF5 file, whoever wrote it, or a directory of CBF files in the order of their names.
+
+mod hdf5_series;
+
+use crate::cbf;
+use crate::hdf5::ElementType;
+use hdf5_series::Hdf5Series;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path}: {why}")]
+    Unfit { path: PathBuf, why: String },
+}
+
+fn unfit<T>(path: &Path, why: impl ToString) -> Result<T, ReplayError> {
+    Err(ReplayError::Unfit { path: path.to_owned(), why: why.to_string() })
+}
+
+pub struct Replay {
+    pub element: ElementType,
+    /// Sides of a frame, the slowest first.
+    pub frame: Vec<u64>,
+    pub frames: u64,
+    images: Images,
+}
+
+enum Images {
+    Cbf(Vec<PathBuf>),
+    Hdf5(Hdf5Series),
+}
+
+impl Replay {
+    /// `dataset`: of an HDF5 file; otherwise the usual places are looked at.
+    ///
+    /// # Errors
+    /// If there is nothing that can be replayed; says what was looked for.
+    pub fn open(path: &Path, dataset: Option<&str>) -> Result<Replay, ReplayError> {
+        let io = |source| ReplayError::Io { path: path.to_owned(), source };
+        if std::fs::metadata(path).map_err(io)?.is_dir() {
+            return Replay::cbf(path);
+        }
+        let (series, element, frame, frames) = Hdf5Series::open(path, dataset)?;
+        Ok(Replay { element, frame, frames, images: Images::Hdf5(series) })
+    }
+
+    fn cbf(directory: &Path) -> Result<Replay, ReplayError> {
+        let io = |source| ReplayError::Io { path: directory.to_owned(), source };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("cbf")) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        let Some(first) = files.first() else { return unfit(directory, "there are no .cbf files in this directory") };
+        let image = read_cbf(first)?;
+        Ok(Replay {
+            element: image.element,
+            frame: vec![image.height, image.width],
+            frames: files.len() as u64,
+            images: Images::Cbf(files),
+        })
+    }
+
+    /// Frame `number` in the place of what `bytes` held: row-major, little-endian. After the last the first follows.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is of another shape than the first.
+    pub fn frame_into(&self, number: u64, bytes: &mut Vec<u8>) -> Result<(), ReplayError> {
+        let number = number % self.frames;
+        match &self.images {
+            Images::Hdf5(series) => series.frame_into(number, self.element, bytes),
+            Images::Cbf(files) => {
+                let path = &files[number as usize];
+                let image = read_cbf(path)?;
+                if image.element != self.element || [image.height, image.width] != self.frame[..] {
+                    return unfit(path, "it has another shape or type than the first image of the series");
+                }
+                *bytes = image.pixels;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read_cbf(path: &Path) -> Result<cbf::Image, ReplayError> {
+    let file = std::fs::read(path).map_err(|source| ReplayError::Io { path: path.to_owned(), source })?;
+    cbf::decode(&file).or_else(|error| unfit(path, error))
+}
+
+#[cfg(test)]
+mod tests;

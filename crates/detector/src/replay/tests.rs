@@ -1,5 +1,5 @@
 use super::*;
-use crate::description::{Description, StructureName};
+use crate::description::{Description, Structure};
 use crate::frame::{Frame, Payload};
 use crate::writer::{Settings, Writer};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ fn pixels(number: u64) -> Vec<u8> {
 fn our_own_files_are_replayed_whatever_their_filter() {
     let directory = tempfile::tempdir().unwrap();
     for (filter, structure) in [
-        ("bslz4", StructureName::Nexus),
-        ("bszstd:1", StructureName::Raw),
-        ("lz4", StructureName::Raw),
-        ("zstd:1", StructureName::Raw),
-        ("shuffle+gzip:1", StructureName::Raw),
-        ("raw", StructureName::Nexus),
+        ("bslz4", Structure::Nexus),
+        ("bszstd:1", Structure::Raw),
+        ("lz4", Structure::Raw),
+        ("zstd:1", Structure::Raw),
+        ("shuffle+gzip:1", Structure::Raw),
+        ("raw", Structure::Nexus),
     ] {
         let path = directory.path().join(filter);
         let mut description = Description::new(ElementType::U16, vec![30, 20]);

@@ -62,6 +62,28 @@ fn a_layout_file_is_followed_or_refused() {
 }
 
 #[test]
+fn metadata_are_written_or_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, metadata) = (directory.path().join("run.h5"), directory.path().join("beamline.toml"));
+    let path = metadata.to_str().expect("text");
+    let simulate = ["detector", "simulate", "--model", "20x10xu16", "--frames", "4", "--metadata", path, "--out"];
+    for (text, why) in [
+        ("[nxmx]\nwave_length = 1.0\n", "unknown field `wave_length`"),
+        ("[nxmx]\nwavelength = -1.0\n", "`wavelength` is Some(-1.0)"),
+    ] {
+        std::fs::write(&metadata, text).expect("the metadata written");
+        let refused = varve(&simulate, &file);
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
+        assert!(!file.exists());
+    }
+    std::fs::write(&metadata, "[nxmx]\nwavelength = 1.0\nbeam_center = [10, 5]\n").expect("the metadata written");
+    let output = varve(&simulate, &file);
+    assert!(output.status.success(), "{output:?}");
+    assert!(h5ls(&file, "entry/instrument/beam").contains("incident_wavelength"));
+    assert!(h5ls(&file, "entry/instrument/detector").contains("beam_center_x"));
+}
+
+#[test]
 fn a_killed_run_is_recovered() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("run.h5");

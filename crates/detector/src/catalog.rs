@@ -4,6 +4,7 @@ use crate::description::Description;
 use crate::frame::{FrameStatus, Times};
 use crate::hdf5::{ChunkMap, ChunkRecord};
 use crate::journal::{Entry, FrameEntry};
+use crate::structure::Mask;
 
 #[derive(Debug)]
 pub struct Catalog {
@@ -12,6 +13,10 @@ pub struct Catalog {
     pub frames: Vec<FrameState>,
     /// By column, then by frame; not a number where none came.
     pub scalars: Vec<Vec<f64>>,
+    /// What NXmx wants to know of the pixels.
+    pub(crate) mask: Option<Mask>,
+    /// When the first frame was taken, and the last.
+    span: Option<(u64, u64)>,
     /// Frames that have been published, by which lateness is told.
     published: u64,
 }
@@ -45,7 +50,9 @@ impl Catalog {
     pub fn new(description: Description) -> Catalog {
         let chunks = ChunkMap::new(description.grid(0));
         let scalars = vec![Vec::new(); description.scalars.len()];
-        Catalog { description, chunks, frames: Vec::new(), scalars, published: 0 }
+        let nxmx = description.nxmx.as_ref().filter(|nxmx| !nxmx.pixel_mask.is_empty());
+        let mask = nxmx.map(|nxmx| Mask::new(&description.frame, &nxmx.pixel_mask));
+        Catalog { description, chunks, frames: Vec::new(), scalars, mask, span: None, published: 0 }
     }
 
     /// Takes in what has been synced at `durable`; frames in `damaged` came, but their bytes are not in the file.
@@ -73,6 +80,12 @@ impl Catalog {
         }
     }
 
+    /// Nanoseconds since 1970 at which the first frame was taken, and the last; received, where the detector does not
+    /// say. `None` before there is one.
+    pub fn span(&self) -> Option<(u64, u64)> {
+        self.span
+    }
+
     fn state(&mut self, number: u64) -> &mut FrameState {
         let number = number as usize;
         if self.frames.len() <= number {
@@ -92,6 +105,9 @@ impl Catalog {
         let [detector, received, compressed, written] = entry.times;
         state.status = if late { FrameStatus::Late } else { FrameStatus::Received };
         state.times = Times { detector, received, compressed, written, durable };
+        let taken = if detector == 0 { received } else { detector };
+        let (first, last) = self.span.unwrap_or((taken, taken));
+        self.span = Some((first.min(taken), last.max(taken)));
         let counts = self.description.chunk_counts();
         for (number, chunk) in entry.chunks.iter().enumerate() {
             let mut coordinates = self.description.place(entry.number);

@@ -1,10 +1,13 @@
 //! What is said of a run before it starts: shape, type, chunks, filter, structure. It is checked as a whole, so that a run
 //! that starts can be written to its end.
 
+pub mod nxmx;
+
 use crate::filters::Filter;
 use crate::hdf5::{ElementType, Grid};
 use crate::layout::Layout;
 use crate::structure;
+use nxmx::Nxmx;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -45,6 +48,9 @@ pub struct Description {
     /// What holds for the whole run, by name; a layout's NDAttributes that are no scalars.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, RunValue>,
+    /// What NXmx wants to know, for the structure `nexus`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nxmx: Option<Nxmx>,
     #[serde(default)]
     pub allocate: Allocate,
 }
@@ -112,6 +118,7 @@ impl Description {
             structure: Structure::default(),
             scalars: Vec::new(),
             values: BTreeMap::new(),
+            nxmx: None,
             allocate: Allocate::default(),
         }
     }
@@ -158,6 +165,12 @@ impl Description {
             return bad(format!("`scan` {:?} has more than 2^32 chunks", self.scan));
         }
         self.check_names()?;
+        if let Some(nxmx) = &self.nxmx {
+            nxmx.check(&self.frame)?;
+            if self.structure != Structure::Nexus {
+                return bad("`nxmx` is for the structure `nexus`; a layout file names its own datasets".into());
+            }
+        }
         structure::check(self).map_err(|why| BadDescription(why.to_string()))
     }
 

@@ -1,6 +1,10 @@
 //! Where in the file everything lies: the built-in layouts, and [`layout`], which follows a layout file.
 
 mod layout;
+mod mask;
+mod nxmx;
+
+pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;
 use crate::description::{Description, Structure};
@@ -39,24 +43,32 @@ fn class(name: &str) -> Vec<Attribute> {
     vec![text("NX_class", name)]
 }
 
-/// NXentry with an NXdetector that holds the frames and an NXdata that names them.
+/// NXentry with an NXdetector that holds the frames and an NXdata that names them; with what NXmx adds where it is given.
 fn nexus(catalog: &Catalog) -> Group<'_> {
     const FRAMES: &str = "/entry/instrument/detector/data";
+    let nxmx = catalog.description.nxmx.as_ref();
     let mut detector = Group { attributes: class("NXdetector"), members: Vec::new() };
     let signal = vec![text("long_name", "frames")];
     detector.members.push(("data".into(), Node::Dataset(frames(catalog, signal))));
+    detector.members.extend(nxmx.map(|nxmx| nxmx::detector(nxmx, catalog)).unwrap_or_default());
     detector.members.extend(beside(catalog, class));
-    let instrument =
+    let mut instrument =
         Group { attributes: class("NXinstrument"), members: vec![("detector".into(), Node::Group(detector))] };
-    let mut attributes = class("NXdata");
-    attributes.push(text("signal", "data"));
-    let data = Group { attributes, members: vec![("data".into(), Node::HardLink(FRAMES.into()))] };
-    let mut attributes = class("NXentry");
-    attributes.push(text("default", "data"));
-    let entry = Group {
-        attributes,
-        members: vec![("instrument".into(), Node::Group(instrument)), ("data".into(), Node::Group(data))],
-    };
+    instrument.members.extend(nxmx.map(nxmx::instrument).unwrap_or_default());
+    let mut data = Group { attributes: class("NXdata"), members: vec![("data".into(), Node::HardLink(FRAMES.into()))] };
+    data.attributes.push(text("signal", "data"));
+    let mut axes = vec!["."; catalog.chunks.grid().rank()];
+    let axis = nxmx.and_then(|nxmx| nxmx.goniometer.as_ref()).filter(|_| catalog.description.scan.len() == 1);
+    if let Some(axis) = axis {
+        axes[0] = &axis.name;
+        data.members.push((axis.name.clone(), Node::HardLink(nxmx::path_of(axis))));
+    }
+    data.attributes.push(Attribute { name: "axes".into(), value: Value::texts(&axes) });
+    let mut entry = Group { attributes: class("NXentry"), members: Vec::new() };
+    entry.attributes.push(text("default", "data"));
+    entry.members.extend(nxmx.map(|nxmx| nxmx::entry(nxmx, catalog)).unwrap_or_default());
+    entry.members.push(("instrument".into(), Node::Group(instrument)));
+    entry.members.push(("data".into(), Node::Group(data)));
     let mut attributes = class("NXroot");
     attributes.push(text("default", "entry"));
     Group { attributes, members: vec![("entry".into(), Node::Group(entry))] }

@@ -69,3 +69,30 @@ fn recovered_files_follow_their_layout() {
     }
     assert_eq!(common::python("layout.py", &[directory.path()]).trim(), "2");
 }
+
+#[test]
+fn nxmx_is_written_where_its_fields_are_given() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nxmx = r#"{
+        "title": "lysozyme, 10 frames", "instrument": "P11", "source": "PETRA III", "sample": "lysozyme 7",
+        "wavelength": 1.0332, "total_flux": 2.5e12, "beam_size": [2e-5, 1e-5], "description": "simulated",
+        "serial_number": "60-0001", "type": "pixel", "distance": 0.25, "beam_center": [6.5, 3.25],
+        "pixel_size": [1.72e-4, 1.5e-4], "sensor_material": "Si", "sensor_thickness": 4.5e-4, "count_time": 0.039,
+        "frame_time": 0.04, "bit_depth_readout": 20, "saturation_value": 65534, "underload_value": 0,
+        "threshold_energy": [6350.0], "flatfield_applied": true,
+        "pixel_mask": [{"value": 1, "offset": [0, 4], "shape": [8, 2]}, {"value": 2, "offset": [3, 5], "shape": [2, 4]}],
+        "goniometer": {"vector": [-1, 0, 0], "start": 90, "increment": 0.1}
+    }"#;
+    let mut description = Description::new(ElementType::U16, vec![8, 16]);
+    description.structure = Structure::Nexus;
+    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(str::to_owned).to_vec();
+    description.nxmx = Some(serde_json::from_str(nxmx).expect("fields of NXmx"));
+    write(&directory.path().join("nxmx.h5"), description.clone()).finish().expect("a run finished");
+    // What lacks something that NXmx requires does not say that it is NXmx.
+    description.nxmx.as_mut().expect("given").sensor_material = None;
+    drop(write(&directory.path().join("part.h5"), description.clone()));
+    recover(&directory.path().join("part.h5")).expect("a run recovered");
+    description.nxmx = None;
+    write(&directory.path().join("without.h5"), description).finish().expect("a run finished");
+    assert_eq!(common::python("nxmx.py", &[directory.path()]).trim(), "3");
+}

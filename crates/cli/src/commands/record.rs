@@ -5,8 +5,11 @@ mod recover;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
-use varve_detector::description::Structure;
+use varve_detector::description::nxmx::Nxmx;
+use varve_detector::description::{Description, RunValue, Structure};
 use varve_detector::layout::Layout;
 
 /// Look after files of detector runs
@@ -24,6 +27,32 @@ enum Command {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.command {
         Command::Recover(arguments) => recover::run(arguments, output),
+    }
+}
+
+/// What `--metadata` names: what holds for the whole run.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    #[serde(default)]
+    values: BTreeMap<String, RunValue>,
+    nxmx: Option<Nxmx>,
+}
+
+impl Metadata {
+    /// Reads JSON from a file called so, else TOML.
+    pub fn read(path: &Path) -> Result<Metadata> {
+        let cannot = |what: &str| Problem::usage(format!("cannot {what} the metadata {}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
+        if path.extension().is_some_and(|extension| extension == "json") {
+            return serde_json::from_str(&text).map_err(|error| cannot("understand").caused_by(&error));
+        }
+        toml::from_str(&text).map_err(|error| cannot("understand").caused_by(&error))
+    }
+
+    pub fn add_to(self, description: &mut Description) {
+        description.values.extend(self.values);
+        description.nxmx = self.nxmx.or(description.nxmx.take());
     }
 }
 

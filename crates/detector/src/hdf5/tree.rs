@@ -2,7 +2,7 @@
 
 use super::datatype::{Datatype, ElementType};
 use super::filter::{self, FilterMessage};
-use super::index::{self, ChunkMap, IndexKind};
+use super::index::{self, ChunkMap, ChunkRecord, Grid, IndexKind};
 use super::message::{self, Allocation};
 use super::object::{self, ObjectHeader};
 use super::{Image, bytes::Block};
@@ -89,6 +89,8 @@ pub enum Storage<'a> {
         /// One element; `None` reads as zero.
         fill: Option<Vec<u8>>,
     },
+    /// In one chunk, filtered before, written with the tree.
+    OneChunk { datatype: Datatype, grid: &'a Grid, filters: Vec<FilterMessage>, chunk: &'a [u8] },
 }
 
 /// A tree that cannot be written: a hard link leads nowhere.
@@ -166,18 +168,13 @@ impl Writer<'_> {
                 header.message(message::LAYOUT, &self.whole(&value.data));
             }
             Storage::Chunked { datatype, chunks, kind, filters, fill } => {
-                let grid = chunks.grid();
-                let allocation = match kind {
-                    IndexKind::Implicit { .. } => Allocation::Early,
-                    _ => Allocation::Incremental,
-                };
-                header.message(message::DATASPACE, &message::dataspace(grid.dims(), Some(grid.max())));
-                header.message(message::DATATYPE, &datatype.encode());
-                header.message(message::FILL_VALUE, &message::fill_value(allocation, fill.as_deref()));
-                header.message(message::LAYOUT, &index::encode(self.image, *kind, chunks, !filters.is_empty()));
-                if !filters.is_empty() {
-                    header.message(message::FILTERS, &filter::encode(filters));
-                }
+                self.chunked(&mut header, datatype, chunks, *kind, filters, fill.as_deref());
+            }
+            Storage::OneChunk { datatype, grid, filters, chunk } => {
+                let mut chunks = ChunkMap::new((*grid).clone());
+                let record = ChunkRecord { address: self.image.append(chunk), size: chunk.len() as u64, mask: 0 };
+                chunks.set(&vec![0; grid.rank()], record);
+                self.chunked(&mut header, datatype, &chunks, grid.index_kind(), filters, None);
             }
         }
         for attribute in &dataset.attributes {
@@ -187,6 +184,29 @@ impl Writer<'_> {
             header.message(message::REFERENCE_COUNT, &message::reference_count(links + 1));
         }
         self.image.append(&header.encode())
+    }
+
+    fn chunked(
+        &mut self,
+        header: &mut ObjectHeader,
+        datatype: &Datatype,
+        chunks: &ChunkMap,
+        kind: IndexKind,
+        filters: &[FilterMessage],
+        fill: Option<&[u8]>,
+    ) {
+        let grid = chunks.grid();
+        let allocation = match kind {
+            IndexKind::Implicit { .. } => Allocation::Early,
+            _ => Allocation::Incremental,
+        };
+        header.message(message::DATASPACE, &message::dataspace(grid.dims(), Some(grid.max())));
+        header.message(message::DATATYPE, &datatype.encode());
+        header.message(message::FILL_VALUE, &message::fill_value(allocation, fill));
+        header.message(message::LAYOUT, &index::encode(self.image, kind, chunks, !filters.is_empty()));
+        if !filters.is_empty() {
+            header.message(message::FILTERS, &filter::encode(filters));
+        }
     }
 
     /// Data layout, version 3: compact or contiguous.

@@ -1,6 +1,6 @@
 //! `varve detector simulate --out FILE`: a simulated detector's run, compressed and written as a real one's.
 
-use crate::commands::record::structure;
+use crate::commands::record::{Metadata, structure};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -44,6 +44,10 @@ pub struct Arguments {
     /// Groups and datasets of the file: raw, nexus, or an XML file as areaDetector's HDF5 writer takes it
     #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
     layout: PathBuf,
+    /// What holds for the whole run, in TOML, or in JSON if its name ends so: a table `values` for the layout file, a
+    /// table `nxmx` for the structure nexus
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
     /// Threads that compress and write [default: one a processor]
     #[arg(long)]
     threads: Option<usize>,
@@ -78,6 +82,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     description.scan = vec![Some(arguments.frames)];
     description.filter = arguments.filter;
     description.structure = structure(&arguments.layout)?;
+    if let Some(metadata) = &arguments.metadata {
+        Metadata::read(metadata)?.add_to(&mut description);
+    }
     let frame_bytes = description.frame_bytes() as f64;
     let mut settings = Settings::default();
     settings.threads = arguments.threads.unwrap_or(settings.threads);

@@ -8,6 +8,7 @@
 //!   [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`simulator`] makes frames as detectors do.
+//! - [`service`] takes frames over TCP; [`client`] brings them.
 //! - [`stream`] what detectors and the service say to each other over TCP.
 //! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
@@ -20,6 +21,7 @@
 pub mod allocate;
 pub mod catalog;
 pub mod cbf;
+pub mod client;
 pub mod commit;
 pub mod description;
 pub mod filters;
@@ -30,6 +32,7 @@ pub mod layout;
 mod length;
 pub mod recover;
 pub mod replay;
+pub mod service;
 pub mod simulator;
 pub mod stream;
 pub mod stream2;

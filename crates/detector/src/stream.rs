@@ -1,11 +1,12 @@
 //! What detectors and the service say to each other over TCP; byte by byte in `formats/detector-stream.md`. Heads are
-//! coded here without I/O; [`message`] puts them on a stream of bytes. [`ranges`] says which frames are acknowledged.
+//! coded here without I/O; [`message`] and [`link`] put them on a stream of bytes. [`ranges`] says which frames are acknowledged.
 //!
 //! Entry: [`ToService`], [`FromService`].
 
 pub mod answers;
 pub mod frames;
 pub mod hello;
+pub mod link;
 pub mod message;
 pub mod ranges;
 mod read;

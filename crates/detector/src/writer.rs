@@ -371,6 +371,11 @@ impl Writer {
         &self.shared.description
     }
 
+    /// Takes nothing more; who waits for room is refused. What was taken is still written.
+    pub fn close(&self) {
+        self.shared.queue.close();
+    }
+
     pub fn progress(&self) -> Progress {
         self.shared.progress.lock().clone()
     }

@@ -4,6 +4,7 @@ use super::hello::Welcome;
 use super::message::Header;
 use super::read::{Reader, put_text};
 use super::{BadMessage, bad, level_bit};
+use crate::catalog::Counts;
 use crate::frame::Level;
 use std::fmt;
 use std::ops::Range;
@@ -38,6 +39,10 @@ pub enum NoticeCode {
 
 impl NoticeCode {
     const ALL: [NoticeCode; 4] = [NoticeCode::Dropped, NoticeCode::Damaged, NoticeCode::Duplicate, NoticeCode::Refused];
+
+    pub fn of(self, frame: u64, text: &str) -> Notice {
+        Notice { code: self, frame, text: text.into() }
+    }
 }
 
 /// Why the service ends a connection.
@@ -102,7 +107,7 @@ impl fmt::Display for ErrorCode {
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FinishedHead {
     pub frames: u64,
     pub received: u64,
@@ -226,6 +231,11 @@ impl Ack {
 }
 
 impl FinishedHead {
+    pub fn set(&mut self, counts: Counts, file_bytes: u64) {
+        let Counts { frames, received, missing, damaged, duplicate, late } = counts;
+        *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, ..*self };
+    }
+
     fn fields(&self) -> [u64; 8] {
         let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes } = *self;
         [frames, received, missing, damaged, duplicate, late, dropped, file_bytes]

@@ -29,6 +29,26 @@ impl BodyChecksum {
             BodyChecksum::Xxh3 => xxh3_64(body),
         }
     }
+
+    /// Of a body in parts.
+    pub fn of_parts(self, parts: &[&[u8]]) -> u64 {
+        match (self, parts) {
+            (_, []) => 0,
+            (_, [body]) => self.of(body),
+            (_, parts) if parts.iter().all(|part| part.is_empty()) => 0,
+            (BodyChecksum::None, _) => 0,
+            (BodyChecksum::Crc32, parts) => {
+                let mut hasher = crc32fast::Hasher::new();
+                parts.iter().for_each(|part| hasher.update(part));
+                hasher.finalize().into()
+            }
+            (BodyChecksum::Xxh3, parts) => {
+                let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+                parts.iter().for_each(|part| hasher.update(part));
+                hasher.digest()
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,11 @@ impl Ranges {
         self.0.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
+    /// Whether all of `range` is there.
+    pub fn covers(&self, range: &Range<u64>) -> bool {
+        self.0.range(..=range.start).next_back().is_some_and(|(_, end)| range.end <= *end)
+    }
+
     /// Whether it was not there before.
     pub fn insert(&mut self, number: u64) -> bool {
         let new = !self.contains(number);

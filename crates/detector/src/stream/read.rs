@@ -48,7 +48,8 @@ impl<'b> Reader<'b> {
 /// Appends a text after its length, in 2 bytes.
 pub fn put_text(text: &str, out: &mut Vec<u8>) {
     // Texts of ours are short; what others gave us is cut rather than misframed.
-    let text = &text[..text.floor_char_boundary(u16::MAX.into())];
+    let end = (0..=text.len().min(u16::MAX.into())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let text = &text[..end];
     out.extend((text.len() as u16).to_le_bytes());
     out.extend(text.as_bytes());
 }

@@ -85,6 +85,11 @@ impl Joined {
         self.shared.row(frame, entry)
     }
 
+    /// As [`super::Writer::close`].
+    pub fn close(&self) {
+        self.shared.queue.close();
+    }
+
     pub fn progress(&self) -> Progress {
         self.shared.progress.lock().clone()
     }

@@ -1,0 +1,333 @@
+//! Bringing frames to the service: over several connections, with a bound on what is under way, and again after any of
+//! them, or the service, has died. Entry: [`Client::connect`].
+//!
+//! Invariant: a frame stays here until it is acknowledged at the level that was asked for.
+
+mod connection;
+
+use crate::frame::Level;
+use crate::hdf5::ElementType;
+use crate::stream::answers::NO_FRAME;
+use crate::stream::frames::Row;
+use crate::stream::{BodyChecksum, FinishedHead, Notice, NoticeCode, Ranges, Refusal, Role};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Notices that are kept for who asks; there may be one a frame.
+const NOTICES_MAX: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `HOST:PORT`.
+    pub address: String,
+    pub run: String,
+    pub token: String,
+    /// JSON that starts the run if there is none; empty: it is started otherwise.
+    pub start: String,
+    pub role: Role,
+    pub source: u16,
+    pub connections: u16,
+    /// A frame is kept until it is acknowledged at this level.
+    pub level: Level,
+    pub checksum: BodyChecksum,
+    /// How long the service may let a frame wait for room before it drops it; `None`: for ever.
+    pub patience: Option<Duration>,
+    /// Bytes of frames that are kept at most; one frame is always taken.
+    pub window_bytes: usize,
+    /// How long a connection that broke is tried again.
+    pub retry: Duration,
+}
+
+impl Options {
+    pub fn new(address: &str, run: &str) -> Options {
+        Options {
+            address: address.into(),
+            run: run.into(),
+            token: String::new(),
+            start: String::new(),
+            role: Role::Frames,
+            source: 0,
+            connections: 1,
+            level: Level::Durable,
+            checksum: BodyChecksum::Xxh3,
+            patience: None,
+            window_bytes: 256 << 20,
+            retry: Duration::from_secs(60),
+        }
+    }
+}
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("the service refuses: {0}")]
+    Refused(#[from] Refusal),
+    #[error("{address} cannot be reached: {why}")]
+    Unreachable { address: String, why: String },
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+}
+
+/// One frame, or several that follow each other.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub number: u64,
+    pub taken: u64,
+    pub element: ElementType,
+    pub sides: Vec<u32>,
+    pub frames: u32,
+    /// Of chunks that are filtered already: the filter's name; empty for plain elements.
+    pub filter: String,
+    /// The plain elements as one part, or each chunk.
+    pub parts: Vec<Vec<u8>>,
+}
+
+impl Outgoing {
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(Vec::len).sum()
+    }
+
+    fn numbers(&self) -> std::ops::Range<u64> {
+        self.number..self.number + u64::from(self.frames)
+    }
+}
+
+/// Scalars of frames, by name.
+#[derive(Clone, Debug)]
+pub struct Scalars {
+    pub names: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+pub(crate) enum Item {
+    Frames { out: Arc<Outgoing>, again: bool },
+    Scalars(Arc<Scalars>),
+}
+
+/// A client of one source of a run.
+pub struct Client {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the connections share.
+pub(crate) struct Shared {
+    pub options: Options,
+    pub id: [u8; 16],
+    pub state: Mutex<State>,
+    pub changed: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub waiting: VecDeque<Item>,
+    /// Sent or waiting, by first number, until acknowledged at the level asked for.
+    pub kept: BTreeMap<u64, Arc<Outgoing>>,
+    pub kept_bytes: usize,
+    pub acknowledged: [Ranges; 3],
+    /// Frames that the service will not have.
+    pub over: Ranges,
+    pub notices: VecDeque<Notice>,
+    pub dropped: u64,
+    /// Frames that the caller had to drop itself.
+    pub lost: u64,
+    pub welcomed: u16,
+    /// Nothing more is brought: connections say END once nothing waits and nothing is kept.
+    pub ending: bool,
+    pub finished: Option<FinishedHead>,
+    pub failed: Option<ClientError>,
+    pub closed: bool,
+}
+
+impl Client {
+    /// Connects, and starts the run if the options say how.
+    ///
+    /// # Errors
+    /// If the service cannot be reached within the time for retries, or refuses.
+    pub fn connect(options: Options) -> Result<Client, ClientError> {
+        let connections = options.connections.max(1);
+        let unreachable = |why: String| ClientError::Unreachable { address: options.address.clone(), why };
+        if let Err(error) = options.address.to_socket_addrs() {
+            return Err(unreachable(error.to_string()));
+        }
+        let shared = Arc::new(Shared {
+            options: Options { connections, ..options.clone() },
+            id: varve_world::random::bytes(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let mut client = Client { shared, threads: Vec::new() };
+        for number in 0..connections {
+            let mine = Arc::clone(&client.shared);
+            let started = std::thread::Builder::new()
+                .name(format!("bring-{number}"))
+                .spawn(move || connection::run(&mine, number))
+                .map_err(|error| unreachable(error.to_string()))?;
+            client.threads.push(started);
+        }
+        let welcomed = |state: &mut State| (state.welcomed >= connections).then_some(());
+        client.wait(options.retry + Duration::from_secs(10), welcomed)?;
+        Ok(client)
+    }
+
+    fn wait<T>(&self, wait: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Result<T, ClientError> {
+        let deadline = Instant::now() + wait;
+        let mut state = self.shared.state.lock();
+        loop {
+            if let Some(done) = done(&mut state) {
+                return Ok(done);
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err(ClientError::Late(wait));
+            }
+        }
+    }
+
+    /// Brings frames, as soon as there is room for them among those that are kept.
+    ///
+    /// # Errors
+    /// If the client has failed, or no room is found within `wait`: the caller keeps what it gave.
+    pub fn send(&self, out: Outgoing, wait: Duration) -> Result<(), ClientError> {
+        let bytes = out.bytes();
+        let most = self.shared.options.window_bytes;
+        let mut out = Some(out);
+        self.wait(wait, |state| {
+            if state.failed.is_some() || (state.kept_bytes > 0 && state.kept_bytes + bytes > most) {
+                return None;
+            }
+            let out = Arc::new(out.take()?);
+            state.kept_bytes += bytes;
+            state.kept.insert(out.number, Arc::clone(&out));
+            state.waiting.push_back(Item::Frames { out, again: false });
+            Some(())
+        })?;
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Brings scalars, which are not acknowledged.
+    ///
+    /// # Errors
+    /// If the client has failed, or too much waits already.
+    pub fn scalars(&self, scalars: Scalars, wait: Duration) -> Result<(), ClientError> {
+        const WAITING_MAX: usize = 4096;
+        let scalars = Arc::new(scalars);
+        self.wait(wait, |state| {
+            let room = state.waiting.len() < WAITING_MAX && state.failed.is_none();
+            room.then(|| state.waiting.push_back(Item::Scalars(Arc::clone(&scalars))))
+        })?;
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Counts frames that could not be brought.
+    pub fn lost(&self, frames: u64) {
+        self.shared.state.lock().lost += frames;
+    }
+
+    /// The frames of the run acknowledged at a level, which must be the client's own, or below.
+    pub fn acknowledged(&self, level: Level) -> Ranges {
+        self.shared.state.lock().acknowledged[level as usize].clone()
+    }
+
+    /// Frames dropped by the service, and lost by the caller.
+    pub fn dropped(&self) -> u64 {
+        let state = self.shared.state.lock();
+        state.dropped + state.lost
+    }
+
+    /// What the service has said of single frames, once.
+    pub fn notices(&self) -> Vec<Notice> {
+        self.shared.state.lock().notices.drain(..).collect()
+    }
+
+    /// Waits until all frames are acknowledged at the client's level.
+    ///
+    /// # Errors
+    /// If they are not in time, or the client has failed.
+    pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
+        self.wait(wait, |state| (state.kept.is_empty() && state.waiting.is_empty()).then_some(()))
+    }
+
+    /// Says that nothing more comes, and waits for the end of the run.
+    ///
+    /// # Errors
+    /// If the run does not end well, or not in time.
+    pub fn finish(self, wait: Duration) -> Result<FinishedHead, ClientError> {
+        self.shared.state.lock().ending = true;
+        self.shared.changed.notify_all();
+        self.wait(wait, |state| state.finished)
+    }
+}
+
+impl Drop for Client {
+    /// Connections end; a run is not told that its client is complete.
+    fn drop(&mut self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a connection's thread has panicked");
+            }
+        }
+    }
+}
+
+impl State {
+    pub fn acknowledge(&mut self, level: Level, own: Level, ranges: &[std::ops::Range<u64>]) {
+        for range in ranges {
+            self.acknowledged[level as usize].add(range.clone());
+        }
+        if level < own {
+            return;
+        }
+        for range in ranges {
+            // The first message that may reach into the range; messages do not overlap.
+            let before = self.kept.range(..=range.start).next_back().map_or(range.start, |(number, _)| *number);
+            self.settle_kept(level, before..range.end);
+        }
+    }
+
+    /// Lets go what has been acknowledged, or given up, of the messages that begin in `range`.
+    fn settle_kept(&mut self, level: Level, range: std::ops::Range<u64>) {
+        let (reached, over) = (&self.acknowledged[level as usize], &self.over);
+        let is_settled = |out: &Outgoing| out.numbers().all(|number| reached.contains(number) || over.contains(number));
+        let settled: Vec<u64> =
+            self.kept.range(range).filter(|(_, out)| is_settled(out)).map(|(number, _)| *number).collect();
+        for number in settled {
+            if let Some(out) = self.kept.remove(&number) {
+                self.kept_bytes -= out.bytes();
+            }
+        }
+    }
+
+    /// The service will not have these frames.
+    pub fn give_up(&mut self, notice: Notice, own: Level) {
+        if matches!(notice.code, NoticeCode::Dropped | NoticeCode::Refused) && notice.frame != NO_FRAME {
+            self.dropped += u64::from(notice.code == NoticeCode::Dropped);
+            let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
+            if let Some((number, numbers)) = before
+                && numbers.contains(&notice.frame)
+            {
+                // The shape of a message is refused as a whole, under its first number.
+                let whole = notice.code == NoticeCode::Refused && notice.frame == number;
+                self.over.add(if whole { numbers } else { notice.frame..notice.frame + 1 });
+                self.settle_kept(own, number..number + 1);
+            }
+        }
+        if notice.code == NoticeCode::Damaged
+            && let Some(out) = self.kept.get(&notice.frame)
+        {
+            self.waiting.push_back(Item::Frames { out: Arc::clone(out), again: true });
+        }
+        if self.notices.len() < NOTICES_MAX {
+            self.notices.push_back(notice);
+        }
+    }
+}

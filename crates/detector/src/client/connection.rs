@@ -1,0 +1,266 @@
+//! One connection of a client: a thread that connects and sends, and one that hears. When the connection breaks, it is
+//! made again, and what was sent on it and is not there goes out again.
+
+use super::{ClientError, Item, Outgoing, Shared};
+use crate::stream::link::{Incoming, LinkError, say};
+use crate::stream::{
+    Ack, ErrorCode, FrameHead, FromService, Hello, Ranges, Refusal, ScalarsHead, ToService, VERSION, Welcome, level_bit,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Between attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The service answers a HELLO when its store has made the file.
+const WELCOME_WAIT: Duration = Duration::from_secs(30);
+/// Without a sign of life from the other host's kernel. A service that does not read is none of this: its kernel answers.
+const PEER_WAIT: Duration = Duration::from_secs(30);
+
+/// Until the client is closed or has failed.
+pub fn run(shared: &Arc<Shared>, number: u16) {
+    // What was sent on this connection and may have to be sent again.
+    let mut sent = BTreeMap::new();
+    let mut since = Instant::now();
+    loop {
+        if is_over(shared) {
+            return;
+        }
+        let why = match connect(shared, number) {
+            Ok((socket, incoming, welcome, there)) => {
+                since = Instant::now();
+                let broken = converse(shared, (number, socket, incoming), &welcome, (&there, &mut sent));
+                match broken {
+                    Some(why) => why,
+                    None => return,
+                }
+            }
+            Err(Attempt::Refused(refusal)) if !refusal.code.passes() => return fail(shared, refusal.into()),
+            Err(attempt) => attempt.to_string(),
+        };
+        if since.elapsed() > shared.options.retry {
+            let address = shared.options.address.clone();
+            return fail(shared, ClientError::Unreachable { address, why });
+        }
+        tracing::debug!(number, "a connection is made again: {why}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn is_over(shared: &Shared) -> bool {
+    let state = shared.state.lock();
+    state.closed || state.failed.is_some() || state.finished.is_some()
+}
+
+fn fail(shared: &Shared, error: ClientError) {
+    shared.state.lock().failed.get_or_insert(error);
+    shared.changed.notify_all();
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Attempt {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Refused(Refusal),
+}
+
+/// A connection with its welcome, and the frames that the service has.
+fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome, Ranges), Attempt> {
+    let options = &shared.options;
+    let address = options.address.to_socket_addrs()?.next();
+    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+    let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(WELCOME_WAIT))?;
+    rustix::net::sockopt::set_tcp_user_timeout(&socket, PEER_WAIT.as_millis() as u32).map_err(io::Error::from)?;
+    rustix::net::sockopt::set_socket_keepalive(&socket, true).map_err(io::Error::from)?;
+    rustix::net::sockopt::set_tcp_keepidle(&socket, PEER_WAIT / 2).map_err(io::Error::from)?;
+    let hello = Hello {
+        version: VERSION,
+        role: options.role,
+        checksum: options.checksum,
+        levels: level_bit(options.level),
+        source: options.source,
+        connection: number,
+        connections: options.connections,
+        patience: options.patience,
+        client: shared.id,
+        run: options.run.clone(),
+        token: options.token.clone(),
+        start: options.start.clone(),
+    };
+    say(&mut socket, &ToService::Hello(hello), &[], 0)?;
+    say(&mut socket, &ToService::Ping, &[], 0)?;
+    let mut incoming = Incoming::new(socket.try_clone()?);
+    let (mut welcome, mut there) = (None, Ranges::default());
+    loop {
+        match incoming.from_service()?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))? {
+            FromService::Welcome(said) => welcome = Some(said),
+            FromService::Ack(ack) => {
+                ack.frames.iter().for_each(|range| there.add(range.clone()));
+                acknowledge(shared, &ack);
+            }
+            FromService::Error(refusal) => return Err(Attempt::Refused(refusal)),
+            FromService::Pong => break,
+            FromService::Notice(_) | FromService::Finished(_) => {}
+        }
+    }
+    let welcome = welcome.ok_or_else(|| Refusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
+    // From here on the kernel says when the other side is gone: silence is the service's right.
+    socket.set_read_timeout(None)?;
+    Ok((socket, incoming, welcome, there))
+}
+
+fn acknowledge(shared: &Shared, ack: &Ack) {
+    shared.state.lock().acknowledge(ack.level, shared.options.level, &ack.frames);
+    shared.changed.notify_all();
+}
+
+/// Sends until the connection breaks, and says why; `None`: all is done.
+fn converse(
+    shared: &Arc<Shared>,
+    (number, mut socket, incoming): (u16, TcpStream, Incoming),
+    welcome: &Welcome,
+    (there, sent): (&Ranges, &mut BTreeMap<u64, Arc<Outgoing>>),
+) -> Option<String> {
+    {
+        let mut state = shared.state.lock();
+        state.welcomed = state.welcomed.max(number + 1);
+        sent.retain(|number, _| state.kept.contains_key(number));
+        for out in sent.values().rev().filter(|out| !there.covers(&out.numbers())) {
+            state.waiting.push_front(Item::Frames { out: Arc::clone(out), again: true });
+        }
+    }
+    shared.changed.notify_all();
+    let broken = Arc::new(AtomicBool::new(false));
+    let (mine, flag) = (Arc::clone(shared), Arc::clone(&broken));
+    let hearing = std::thread::Builder::new().name(format!("hear-{number}")).spawn(move || {
+        let why = hear(&mine, incoming);
+        flag.store(true, SeqCst);
+        mine.changed.notify_all();
+        why
+    });
+    let hearing = match hearing {
+        Ok(hearing) => hearing,
+        Err(error) => return Some(error.to_string()),
+    };
+    let spoken = speak(shared, number, &mut socket, welcome, (&broken, sent));
+    // It may be gone already; the thread that hears is to notice.
+    let _ = socket.shutdown(Shutdown::Both);
+    let heard = hearing.join().unwrap_or_else(|_| Some("the thread that hears has panicked".into()));
+    if is_over(shared) {
+        return None;
+    }
+    Some(spoken.err().map(|error| error.to_string()).or(heard).unwrap_or_else(|| "it was closed".into()))
+}
+
+/// Hears the service until the connection ends.
+fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
+    loop {
+        match incoming.from_service() {
+            Ok(Some(FromService::Ack(ack))) => acknowledge(shared, &ack),
+            Ok(Some(FromService::Notice(notice))) => {
+                shared.state.lock().give_up(notice, shared.options.level);
+                shared.changed.notify_all();
+            }
+            Ok(Some(FromService::Error(refusal))) => {
+                if !refusal.code.passes() {
+                    fail(shared, refusal.clone().into());
+                }
+                return Some(refusal.to_string());
+            }
+            Ok(Some(FromService::Finished(finished))) => {
+                shared.state.lock().finished = Some(finished);
+                shared.changed.notify_all();
+                return None;
+            }
+            Ok(Some(FromService::Pong | FromService::Welcome(_))) => {}
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+enum Next {
+    Item(Item),
+    End { lost: u64 },
+    Ping,
+    Over,
+}
+
+fn speak(
+    shared: &Shared,
+    number: u16,
+    socket: &mut TcpStream,
+    welcome: &Welcome,
+    (broken, sent): (&AtomicBool, &mut BTreeMap<u64, Arc<Outgoing>>),
+) -> io::Result<()> {
+    let mut ended = false;
+    loop {
+        match next(shared, number, welcome.idle / 3, (broken, ended)) {
+            Next::Item(Item::Frames { out, again }) => {
+                sent.insert(out.number, Arc::clone(&out));
+                if sent.len() > 64 {
+                    let state = shared.state.lock();
+                    sent.retain(|number, _| state.kept.contains_key(number));
+                }
+                send_frames(shared, socket, &out, again)?;
+            }
+            Next::Item(Item::Scalars(scalars)) => {
+                let head = ScalarsHead { rows: scalars.rows.len() as u32, names: scalars.names.clone() };
+                let body = ScalarsHead::body(&scalars.rows);
+                say(socket, &ToService::Scalars(head), &[&body], shared.options.checksum.of(&body))?;
+            }
+            Next::End { lost } => {
+                ended = true;
+                say(socket, &ToService::End { complete: true, lost }, &[], 0)?;
+            }
+            Next::Ping => say(socket, &ToService::Ping, &[], 0)?,
+            Next::Over => return Ok(()),
+        }
+    }
+}
+
+fn next(shared: &Shared, number: u16, ping: Duration, (broken, ended): (&AtomicBool, bool)) -> Next {
+    let deadline = Instant::now() + ping;
+    let mut state = shared.state.lock();
+    loop {
+        if state.closed || state.failed.is_some() || state.finished.is_some() || broken.load(SeqCst) {
+            return Next::Over;
+        }
+        if let Some(item) = state.waiting.pop_front() {
+            return Next::Item(item);
+        }
+        if state.ending && !ended && state.kept.is_empty() {
+            // Counted once, by the first connection; it is said again if that one breaks.
+            return Next::End { lost: if number == 0 { state.lost } else { 0 } };
+        }
+        if shared.changed.wait_until(&mut state, deadline).timed_out() {
+            return Next::Ping;
+        }
+    }
+}
+
+fn send_frames(shared: &Shared, socket: &mut TcpStream, out: &Outgoing, again: bool) -> io::Result<()> {
+    let chunks =
+        if out.filter.is_empty() { Vec::new() } else { out.parts.iter().map(|part| part.len() as u32).collect() };
+    let head = FrameHead {
+        number: out.number,
+        taken: out.taken,
+        element: out.element,
+        frames: out.frames,
+        sides: out.sides.clone(),
+        filter: out.filter.clone(),
+        chunks,
+    };
+    let parts: Vec<&[u8]> = out.parts.iter().map(Vec::as_slice).collect();
+    let sum = shared.options.checksum.of_parts(&parts);
+    say(socket, &ToService::Frame { head, again }, &parts, sum)
+}

@@ -1,0 +1,331 @@
+//! The service: detectors' connections in, files out. Each connection has a thread that receives and one that tells; each
+//! run has its writer's threads. Runs outlive the service: records beneath its directory say which to take up again.
+//!
+//! Invariants: a frame is acknowledged at a level only when the writer says so; while a run has no room, its connections
+//! are not read; what ends a run leaves a valid file. Entry: [`Service::start`].
+
+mod board;
+mod clients;
+mod receive;
+mod records;
+mod request;
+mod run;
+mod sink;
+
+pub use board::Board;
+pub use records::{Ended, How};
+pub use request::StartRequest;
+pub use run::{Run, Status};
+
+use crate::frame::Level;
+use crate::journal;
+use crate::recover::RecoverError;
+use crate::stream::{ErrorCode, Refusal};
+use crate::writer::{Acknowledge, Settings, WriteError, Writer};
+use parking_lot::Mutex;
+use records::{Record, Records};
+use run::Home;
+use sink::Sink;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use varve_world::reserve::Reserve;
+
+/// How often failures and absences are looked for.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// Ended runs of which the service still knows.
+const ENDED_MAX: usize = 100;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    /// Files are written beneath it alone.
+    pub root: PathBuf,
+    /// What clients must say; `None`: nothing.
+    pub token: Option<String>,
+    /// Of each run.
+    pub settings: Settings,
+    pub runs_max: usize,
+    pub connections_max: usize,
+    /// Silence after which a connection is given up.
+    pub idle: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error("{path}: {source}")]
+    Root { path: PathBuf, source: io::Error },
+    #[error("cannot listen at {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+}
+
+/// The running service.
+pub struct Service {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What connections and HTTP know of the service.
+pub struct Shared {
+    pub config: Config,
+    home: Arc<Home>,
+    runs: Mutex<BTreeMap<String, Arc<Run>>>,
+    connections: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl Service {
+    /// Takes up the runs that were not ended, and listens.
+    ///
+    /// # Errors
+    /// If its directory cannot be used, or the address not be listened at.
+    pub fn start(mut config: Config) -> Result<Service, ServiceError> {
+        let asked = config.root.clone();
+        let failed = |source| ServiceError::Root { path: asked.clone(), source };
+        let root = config.root.canonicalize().map_err(failed)?;
+        let records = Records::open(&root).map_err(failed)?;
+        let reserve = Reserve::of(records.directory().join("reserve")).map_err(failed)?;
+        let (found, wrong) = records.read().map_err(failed)?;
+        for text in wrong {
+            tracing::warn!("a run is not known any more, for its record cannot be read: {text}");
+        }
+        config.root.clone_from(&root);
+        let listener = TcpListener::bind(config.listen)
+            .map_err(|source| ServiceError::Listen { address: config.listen, source })?;
+        let address = listener.local_addr().map_err(failed)?;
+        let shared = Arc::new(Shared {
+            config,
+            home: Arc::new(Home { root, records, reserve }),
+            runs: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        found.into_iter().for_each(|record| shared.take_up(record));
+        let mut threads = Vec::new();
+        let mine = Arc::clone(&shared);
+        threads.push(named("watch", move || mine.watch()).map_err(failed)?);
+        let mine = Arc::clone(&shared);
+        threads.push(named("accept", move || receive::accept(&mine, &listener)).map_err(failed)?);
+        Ok(Service { shared, address, threads })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Ends all connections and lets the runs go as they are: the next service takes them up.
+    pub fn stop(self) {
+        self.shared.stopping.store(true, SeqCst);
+        for run in self.shared.runs() {
+            run.board.each(|outbox| outbox.refuse(Refusal::new(ErrorCode::Stopping, "the service is being stopped")));
+        }
+        // Wakes the thread that accepts.
+        drop(std::net::TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the service has panicked");
+            }
+        }
+        let runs = std::mem::take(&mut *self.shared.runs.lock());
+        runs.into_values().for_each(|run| run.let_go());
+    }
+}
+
+fn named(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(work)
+}
+
+impl Shared {
+    /// Whether the service is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(SeqCst)
+    }
+
+    pub fn runs(&self) -> Vec<Arc<Run>> {
+        self.runs.lock().values().cloned().collect()
+    }
+
+    pub fn run(&self, name: &str) -> Option<Arc<Run>> {
+        self.runs.lock().get(name).cloned()
+    }
+
+    /// # Errors
+    /// If the service asks for a token and this is not it.
+    pub fn check_token(&self, token: &str) -> Result<(), Refusal> {
+        let Some(own) = &self.config.token else { return Ok(()) };
+        // All bytes are compared whatever they are, so that the time taken does not tell how many were right.
+        let differing = own.bytes().zip(token.bytes()).fold(0, |differing, (own, given)| differing | (own ^ given));
+        if differing != 0 || own.len() != token.len() {
+            return Err(Refusal::new(ErrorCode::Token, "the token is not that of this service"));
+        }
+        Ok(())
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
+    }
+
+    /// Starts a run, or finds the one that the same request started.
+    ///
+    /// # Errors
+    /// If it cannot start; says what is wrong.
+    pub fn begin(&self, request: StartRequest) -> Result<Arc<Run>, Refusal> {
+        let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+        request.check().map_err(bad)?;
+        if self.is_stopping() {
+            return Err(Refusal::new(ErrorCode::Stopping, "the service is being stopped"));
+        }
+        // Held while the run is made, so that of two requests one makes it and the other finds it.
+        let mut runs = self.runs.lock();
+        if let Some(run) = runs.get(&request.name) {
+            if run.request == request {
+                return Ok(Arc::clone(run));
+            }
+            if run.ended_as().is_none() {
+                let text = format!("a run `{}` is under way, and was started otherwise", request.name);
+                return Err(Refusal::new(ErrorCode::Busy, text));
+            }
+        }
+        let running = runs.values().filter(|run| run.ended_as().is_none()).count();
+        if running >= self.config.runs_max {
+            let text = format!("{running} runs are under way, as many as this service takes; stop one first");
+            return Err(Refusal::new(ErrorCode::Limit, text));
+        }
+        let path = request::place(&self.home.root, &request.file).map_err(bad)?;
+        let run = self.create(request, path)?;
+        runs.insert(run.request.name.clone(), Arc::clone(&run));
+        self.forget_oldest(&mut runs);
+        Ok(run)
+    }
+
+    fn create(&self, request: StartRequest, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+        // Looked at before the record is written, which would take up a file of somebody else's after a crash.
+        let taken =
+            [path.clone(), journal::path_beside(&path)].into_iter().find(|path| path.symlink_metadata().is_ok());
+        if let Some(taken) = taken {
+            let text = format!("{} exists; a run never writes over a file", taken.display());
+            return Err(Refusal::new(ErrorCode::Description, text));
+        }
+        let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
+        self.home.records.write(&Record { request: request.clone(), ended: None }).map_err(keep)?;
+        match self.open(&request, &path) {
+            Ok(run) => Ok(run),
+            Err(error) => {
+                if let Err(error) = self.home.records.remove(&request.name) {
+                    tracing::warn!("cannot remove the record of a run that could not start: {error}");
+                }
+                let code = match error {
+                    WriteError::Io { .. } => ErrorCode::Failed,
+                    _ => ErrorCode::Description,
+                };
+                Err(Refusal::new(code, error.to_string()))
+            }
+        }
+    }
+
+    fn open(&self, request: &StartRequest, path: &Path) -> Result<Arc<Run>, WriteError> {
+        let board = Arc::new(Board::default());
+        let settings = self.config.settings.clone();
+        let writer = Writer::create(path, request.description.clone(), settings, poster(&board))?;
+        Ok(self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board)))
+    }
+
+    fn made(&self, request: StartRequest, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+        Arc::new(Run::new(Arc::clone(&self.home), request, path, sink))
+    }
+
+    /// Goes on with a run that the service before did not end.
+    fn take_up(&self, record: Record) {
+        let name = record.request.name.clone();
+        if let Some(ended) = record.ended.clone() {
+            let run = Run::ended(Arc::clone(&self.home), record, ended);
+            self.runs.lock().insert(name, Arc::new(run));
+            return;
+        }
+        let path = self.home.root.join(&record.request.file);
+        match self.resume(&record.request, &path) {
+            Ok(Some(run)) => {
+                tracing::info!(run = name, file = %path.display(), "a run is taken up again");
+                self.runs.lock().insert(name, run);
+            }
+            // It had ended in all but its record, or not begun.
+            Ok(None) => {
+                if let Err(error) = self.home.records.remove(&name) {
+                    tracing::warn!("cannot remove the record of a run that is over: {error}");
+                }
+            }
+            Err(error) => tracing::error!(
+                run = name,
+                "the run cannot be taken up again: {error}; `varve record recover {}` makes its file whole",
+                path.display()
+            ),
+        }
+    }
+
+    fn resume(&self, request: &StartRequest, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
+        let io = |source| WriteError::Io { path: path.to_owned(), source };
+        let beside = journal::path_beside(path);
+        if !path.try_exists().map_err(io)? {
+            // The journal comes first: killed before the file was made, nothing had been acknowledged.
+            if beside.try_exists().map_err(io)? {
+                std::fs::remove_file(&beside).map_err(io)?;
+            }
+            return self.open(request, path).map(Some);
+        }
+        let board = Arc::new(Board::default());
+        match Writer::resume(path, self.config.settings.clone(), poster(&board)) {
+            Ok((writer, resumed)) => {
+                for level in board::LEVELS {
+                    board.post_ranges(level, &resumed.frames);
+                }
+                Ok(Some(self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board))))
+            }
+            Err(WriteError::Resume(RecoverError::NothingToDo { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn forget_oldest(&self, runs: &mut BTreeMap<String, Arc<Run>>) {
+        while runs.values().filter(|run| run.ended_as().is_some()).count() > ENDED_MAX {
+            let ended = runs.values().filter(|run| run.ended_as().is_some());
+            let Some(oldest) = ended.min_by_key(|run| run.started).map(|run| run.request.name.clone()) else { return };
+            runs.remove(&oldest);
+            if let Err(error) = self.home.records.remove(&oldest) {
+                tracing::warn!("cannot remove the record of an old run: {error}");
+            }
+        }
+    }
+
+    /// Looks after runs whose writers fail and whose clients do not come back.
+    fn watch(&self) {
+        let mut rounds = 0_u64;
+        while !self.is_stopping() {
+            std::thread::sleep(WATCH_INTERVAL);
+            rounds += 1;
+            if rounds % 5 == 1
+                && let Err(error) = self.home.reserve.tend()
+            {
+                tracing::debug!("the store's room is not known: {error}");
+            }
+            for run in self.runs() {
+                run.look_after();
+            }
+        }
+    }
+}
+
+/// Posts what a writer acknowledges.
+fn poster(board: &Arc<Board>) -> Acknowledge {
+    let board = Arc::clone(board);
+    Arc::new(move |level: Level, numbers: &[u64]| board.post(level, numbers))
+}

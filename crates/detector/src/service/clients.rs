@@ -1,0 +1,131 @@
+//! Who brings the frames of a run: each source belongs to one client, which has so many connections. Pure but for the
+//! sockets that it closes.
+
+use super::board::Outbox;
+use crate::stream::{ErrorCode, Hello, Refusal, Role};
+use std::collections::{BTreeSet, HashMap};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection that stands.
+pub struct Seat {
+    pub outbox: Arc<Outbox>,
+    pub socket: TcpStream,
+}
+
+impl Seat {
+    /// Ends both its threads.
+    fn cut(&self) {
+        self.outbox.close();
+        // It may be gone already, which is what is wanted.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+struct Owner {
+    client: [u8; 16],
+    connections: u16,
+    seats: HashMap<u16, Seat>,
+    complete: BTreeSet<u16>,
+    left: Instant,
+}
+
+#[derive(Default)]
+pub struct Clients {
+    sources: HashMap<u16, Owner>,
+    /// Connections for scalars, which are not exclusive.
+    others: usize,
+    /// When the last connection left; `None` before the first came and while one stands.
+    left: Option<Instant>,
+}
+
+impl Clients {
+    /// Gives a new connection its place.
+    pub fn sit(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
+        if hello.role == Role::Scalars {
+            self.others += 1;
+            self.left = None;
+            return Ok(());
+        }
+        if hello.source >= sources {
+            let text = format!("there is no source {}: the run has {sources}, counted from 0", hello.source);
+            return Err(Refusal::new(ErrorCode::Unknown, text));
+        }
+        if let Some(owner) = self.sources.get(&hello.source)
+            && owner.client != hello.client
+        {
+            let source = hello.source;
+            if owner.is_complete() {
+                let text = format!("source {source} is complete: its client has said so");
+                return Err(Refusal::new(ErrorCode::Ended, text));
+            }
+            if !owner.seats.is_empty() || owner.left.elapsed() < absence {
+                let text = format!(
+                    "source {source} of this run belongs to another client, {}; stop that one, or start a run of your own",
+                    if owner.seats.is_empty() { "which is waited for" } else { "which is connected" }
+                );
+                return Err(Refusal::new(ErrorCode::Busy, text));
+            }
+            self.sources.remove(&source);
+        }
+        let owner = self.sources.entry(hello.source).or_insert_with(|| Owner {
+            client: hello.client,
+            connections: hello.connections,
+            seats: HashMap::new(),
+            complete: BTreeSet::new(),
+            left: Instant::now(),
+        });
+        owner.connections = hello.connections;
+        if let Some(before) = owner.seats.insert(hello.connection, seat) {
+            before.cut();
+        }
+        self.left = None;
+        Ok(())
+    }
+
+    /// A connection has ended.
+    pub fn leave(&mut self, hello: &Hello, outbox: &Arc<Outbox>) {
+        if hello.role == Role::Scalars {
+            self.others -= 1;
+        } else if let Some(owner) = self.sources.get_mut(&hello.source)
+            && owner.seats.get(&hello.connection).is_some_and(|seat| Arc::ptr_eq(&seat.outbox, outbox))
+        {
+            owner.seats.remove(&hello.connection);
+            owner.left = Instant::now();
+        }
+        if self.connections() == 0 {
+            self.left = Some(Instant::now());
+        }
+    }
+
+    /// A connection has said that its client brings nothing more. Whether all sources are complete now.
+    pub fn complete(&mut self, hello: &Hello, sources: u16) -> bool {
+        if hello.role != Role::Scalars
+            && let Some(owner) = self.sources.get_mut(&hello.source)
+        {
+            owner.complete.insert(hello.connection);
+        }
+        (0..sources).all(|source| self.sources.get(&source).is_some_and(Owner::is_complete))
+    }
+
+    pub fn connections(&self) -> usize {
+        self.others + self.sources.values().map(|owner| owner.seats.len()).sum::<usize>()
+    }
+
+    /// How long nobody has been there who was there before.
+    pub fn absent(&self) -> Option<Duration> {
+        self.left.map(|left| left.elapsed())
+    }
+
+    /// Ends all connections at once.
+    pub fn cut(&self) {
+        self.sources.values().flat_map(|owner| owner.seats.values()).for_each(Seat::cut);
+    }
+}
+
+impl Owner {
+    fn is_complete(&self) -> bool {
+        (0..self.connections).all(|connection| self.complete.contains(&connection))
+    }
+}

@@ -1,0 +1,403 @@
+//! A connection: HELLO, then what its client brings, until either side ends it. The thread that reads waits for room in
+//! the run, and does not read meanwhile: that is all there is of back-pressure.
+
+use super::board::Outbox;
+use super::clients::Seat;
+use super::records::How;
+use super::request::StartRequest;
+use super::run::Run;
+use super::{Shared, named};
+use crate::frame::{Frame, Payload};
+use crate::stream::answers::NO_FRAME;
+use crate::stream::link::{Incoming, LinkError, tell};
+use crate::stream::{
+    ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role, ScalarsHead, ToService,
+    VERSION, Welcome,
+};
+use crate::writer::WriteError;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+/// A client has this long for its HELLO, so that strangers do not hold connections.
+const HELLO_WAIT: Duration = Duration::from_secs(10);
+/// A client that reads nothing of what it is told for so long is given up.
+const TELL_WAIT: Duration = Duration::from_secs(30);
+/// Of a body, above two plain frames: many small frames in one message.
+const BODY_BYTES_MIN: u64 = 16 << 20;
+
+pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    while !shared.is_stopping() {
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                // Out of descriptors, most likely: connections end, and then it goes on.
+                tracing::warn!("cannot accept a connection: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if shared.connections.fetch_add(1, SeqCst) >= shared.config.connections_max {
+            shared.connections.fetch_sub(1, SeqCst);
+            let text = format!("{} connections already; close one first", shared.config.connections_max);
+            last_words(socket, Refusal::new(ErrorCode::Limit, text));
+            continue;
+        }
+        let mine = Arc::clone(shared);
+        let started = named("receive", move || {
+            if let Err(error) = serve(&mine, socket) {
+                tracing::debug!("a connection has ended: {error}");
+            }
+            mine.connections.fetch_sub(1, SeqCst);
+        });
+        if let Err(error) = started {
+            shared.connections.fetch_sub(1, SeqCst);
+            tracing::warn!("cannot serve a connection: {error}");
+        }
+    }
+}
+
+fn last_words(mut socket: TcpStream, refusal: Refusal) {
+    let told = socket
+        .set_write_timeout(Some(Duration::from_secs(1)))
+        .and_then(|()| tell(&mut socket, &FromService::Error(refusal)));
+    if let Err(error) = told {
+        tracing::debug!("a client does not hear why it is refused: {error}");
+    }
+    linger(&socket);
+}
+
+/// Lets the other side read the last words before what it still sends makes the kernel reset the connection.
+fn linger(socket: &TcpStream) {
+    const LINGER: Duration = Duration::from_secs(1);
+    if socket.shutdown(Shutdown::Write).and_then(|()| socket.set_read_timeout(Some(Duration::from_millis(200)))).is_ok()
+    {
+        let until = std::time::Instant::now() + LINGER;
+        let mut sink = vec![0; 64 << 10];
+        while std::time::Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {
+        }
+    }
+}
+
+fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(HELLO_WAIT))?;
+    socket.set_write_timeout(Some(TELL_WAIT))?;
+    let mut incoming = Incoming::new(socket.try_clone()?);
+    let hello = match incoming.from_client() {
+        Ok(Some((_, ToService::Hello(hello)))) => hello,
+        Ok(None) => return Ok(()),
+        Ok(Some(_)) => {
+            last_words(socket, Refusal::new(ErrorCode::Protocol, "the first message is no HELLO"));
+            return Ok(());
+        }
+        Err(error) => {
+            let code = match &error {
+                LinkError::Message(bad) if bad.0.contains("speaks version") => ErrorCode::Version,
+                LinkError::Message(_) => ErrorCode::Protocol,
+                LinkError::Io(_) => ErrorCode::Vanished,
+            };
+            last_words(socket, Refusal::new(code, error.to_string()));
+            return Err(error);
+        }
+    };
+    let outbox = Arc::new(Outbox::new(hello.levels, hello.client));
+    let run = match enter(shared, &hello, &outbox, &socket) {
+        Ok(run) => run,
+        Err(refusal) => {
+            tracing::info!(run = hello.run, "a client is refused: {refusal}");
+            last_words(socket, refusal);
+            return Ok(());
+        }
+    };
+    let connection = Connection { shared, run: &run, hello: &hello, outbox: &outbox, incoming };
+    let served = connection.run(socket);
+    run.clients.lock().leave(&hello, &outbox);
+    served
+}
+
+/// Finds the run, or starts it, and the client's place in it.
+fn enter(shared: &Arc<Shared>, hello: &Hello, outbox: &Arc<Outbox>, socket: &TcpStream) -> Result<Arc<Run>, Refusal> {
+    shared.check_token(&hello.token)?;
+    let run = if hello.start.is_empty() {
+        shared.run(&hello.run).ok_or_else(|| {
+            let text = format!("there is no run `{}`; start it, here or by `varve record start`", hello.run);
+            Refusal::new(ErrorCode::Unknown, text)
+        })?
+    } else {
+        let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+        let mut request: StartRequest = serde_json::from_str(&hello.start).map_err(|error| bad(error.to_string()))?;
+        if request.name.is_empty() {
+            request.name.clone_from(&hello.run);
+        }
+        if request.name != hello.run {
+            return Err(bad(format!("the start is of a run `{}`, HELLO of `{}`", request.name, hello.run)));
+        }
+        shared.begin(request)?
+    };
+    let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
+    let seat = Seat { outbox: Arc::clone(outbox), socket: socket.try_clone().map_err(cannot)? };
+    let absence = Duration::from_secs_f64(run.request.absence_s);
+    run.clients.lock().sit(hello, run.request.sources, absence, seat)?;
+    Ok(run)
+}
+
+struct Connection<'c> {
+    shared: &'c Arc<Shared>,
+    run: &'c Arc<Run>,
+    hello: &'c Hello,
+    outbox: &'c Arc<Outbox>,
+    incoming: Incoming,
+}
+
+impl Connection<'_> {
+    fn run(mut self, mut socket: TcpStream) -> Result<(), LinkError> {
+        socket.set_read_timeout(Some(self.shared.config.idle))?;
+        let body_bytes_max = self.body_bytes_max();
+        let welcome = Welcome {
+            version: VERSION,
+            idle: self.shared.config.idle,
+            body_bytes_max,
+            frames: self.run.board.reached()[0].1,
+        };
+        tell(&mut socket, &FromService::Welcome(welcome))?;
+        self.run.board.attach(self.outbox);
+        let (outbox, out) = (Arc::clone(self.outbox), socket);
+        let telling = named("tell", move || tell_all(&outbox, out))?;
+        let received = self.receive(body_bytes_max);
+        match &received {
+            Ok(()) => {}
+            Err(LinkError::Message(bad)) => self.outbox.refuse(Refusal::new(ErrorCode::Protocol, bad.0.clone())),
+            Err(error) if error.is_silence() => {
+                let text = format!("nothing came for {} s", self.shared.config.idle.as_secs_f64());
+                self.outbox.refuse(Refusal::new(ErrorCode::Vanished, text));
+            }
+            Err(_) => self.outbox.close(),
+        }
+        if telling.join().is_err() {
+            tracing::error!("a thread that tells a client has panicked");
+        }
+        received
+    }
+
+    fn body_bytes_max(&self) -> u64 {
+        let description = &self.run.request.description;
+        // What does not compress is a little longer filtered than plain.
+        (2 * description.frame_bytes() as u64).max(BODY_BYTES_MIN)
+    }
+
+    /// Until the last words are said. `Ok`: the outbox has them, or nobody listens.
+    fn receive(&mut self, body_bytes_max: u64) -> Result<(), LinkError> {
+        while !self.outbox.is_over() {
+            let Some((header, message)) = self.incoming.from_client()? else {
+                self.outbox.close();
+                return Ok(());
+            };
+            if header.body_bytes > body_bytes_max {
+                let text = format!("a body of {} bytes; {body_bytes_max} at most", header.body_bytes);
+                self.outbox.refuse(Refusal::new(ErrorCode::Limit, text));
+                return Ok(());
+            }
+            let taken = match message {
+                ToService::Frame { head, again } => self.frames(&header, head, again)?,
+                ToService::Scalars(head) => self.scalars(&header, &head)?,
+                ToService::End { complete, lost } => return self.end(complete, lost),
+                ToService::Ping => {
+                    self.outbox.pong();
+                    Ok(())
+                }
+                ToService::Hello(_) => Err(Refusal::new(ErrorCode::Protocol, "a second HELLO")),
+            };
+            if let Err(refusal) = taken {
+                self.outbox.refuse(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, header: &Header, head: FrameHead, again: bool) -> Result<Result<(), Refusal>, LinkError> {
+        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        self.run.tallies.received_bytes.fetch_add(body.len() as u64, Relaxed);
+        let numbers = head.number..head.number + u64::from(head.frames);
+        if self.hello.role != Role::Frames {
+            return Ok(Err(Refusal::new(ErrorCode::Protocol, "a frame on a connection that is not for frames")));
+        }
+        if !whole {
+            // Numbers that come with a head whose CRC is right are the sender's.
+            const MARKED_MAX: usize = 4096;
+            self.outbox.notice(NoticeCode::Damaged.of(head.number, "the body's checksum differs"));
+            return Ok(self.run.damaged(numbers.take(MARKED_MAX)));
+        }
+        let frames = match self.payloads(&head, body) {
+            Ok(frames) => frames,
+            Err(why) => {
+                self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
+                self.outbox.notice(NoticeCode::Refused.of(head.number, &why));
+                return Ok(Ok(()));
+            }
+        };
+        for (number, payload) in numbers.zip(frames) {
+            let frame = Frame { number, taken: head.taken, payload };
+            match self.run.take(frame, again, self.hello.patience) {
+                Ok(Ok(())) => {}
+                Ok(Err(notice)) => {
+                    let mine = |outbox: &Outbox| outbox.client == self.hello.client;
+                    self.run.board.each(|outbox| {
+                        if mine(outbox) {
+                            outbox.notice(notice.clone());
+                        }
+                    });
+                }
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The frames of a message, each by itself.
+    fn payloads(&self, head: &FrameHead, body: Vec<u8>) -> Result<Vec<Payload>, String> {
+        let description = &self.run.request.description;
+        let sides: Vec<u64> = head.sides.iter().map(|side| u64::from(*side)).collect();
+        if head.element != description.element || sides != description.frame {
+            return Err(format!(
+                "it is {:?} of {}, the run's are {:?} of {}",
+                sides,
+                head.element.name(),
+                description.frame,
+                description.element.name()
+            ));
+        }
+        if head.chunks.is_empty() {
+            let bytes = description.frame_bytes();
+            if Some(body.len()) != bytes.checked_mul(head.frames as usize) {
+                return Err(format!("{} frames of {bytes} bytes came in {} bytes", head.frames, body.len()));
+            }
+            return Ok(if head.frames == 1 {
+                vec![Payload::Plain(body)]
+            } else {
+                body.chunks_exact(bytes).map(|frame| Payload::Plain(frame.to_vec())).collect()
+            });
+        }
+        let filter = description.filter.to_string();
+        if head.filter != filter {
+            return Err(format!("its chunks are filtered by `{}`, the run's by `{filter}`", head.filter));
+        }
+        let each = description.chunks_per_frame();
+        if head.chunks.len() as u64 != each * u64::from(head.frames) {
+            return Err(format!("{} chunks for {} frames of {each}", head.chunks.len(), head.frames));
+        }
+        if head.chunks.iter().map(|bytes| u64::from(*bytes)).sum::<u64>() != body.len() as u64 {
+            return Err("the lengths of its chunks are not that of its body".into());
+        }
+        if head.chunks.len() == 1 {
+            return Ok(vec![Payload::Filtered(vec![body])]);
+        }
+        let mut rest = &body[..];
+        let mut blobs = head.chunks.iter().map(|bytes| {
+            let (blob, after) = rest.split_at(*bytes as usize);
+            rest = after;
+            blob.to_vec()
+        });
+        Ok((0..head.frames).map(|_| Payload::Filtered(blobs.by_ref().take(each as usize).collect())).collect())
+    }
+
+    fn scalars(&mut self, header: &Header, head: &ScalarsHead) -> Result<Result<(), Refusal>, LinkError> {
+        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        if !whole || body.len() as u64 != head.body_bytes() {
+            let what = if whole { "has not the length that its head says" } else { "has another checksum" };
+            self.outbox.notice(NoticeCode::Damaged.of(NO_FRAME, &format!("a body of scalars {what}")));
+            return Ok(Ok(()));
+        }
+        let known = &self.run.request.description.scalars;
+        let mut columns = Vec::new();
+        for name in &head.names {
+            let column = known.iter().position(|known| known == name);
+            if column.is_none() {
+                let text = format!("the run has no scalar `{name}`; it has {}", known.join(", "));
+                self.outbox.notice(NoticeCode::Refused.of(NO_FRAME, &text));
+            }
+            columns.push(column.map(|column| column as u32));
+        }
+        for (number, values) in head.rows(&body) {
+            let told = columns.iter().zip(values).filter(|(_, value)| !value.is_nan());
+            let row: Vec<_> = told.filter_map(|(column, value)| column.map(|column| (column, value))).collect();
+            if !row.is_empty()
+                && let Err(refusal) = self.row(number, &row)
+            {
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Waits for the committer where a million rows wait for it, as frames wait for room.
+    fn row(&self, number: u64, row: &[(u32, f64)]) -> Result<(), Refusal> {
+        loop {
+            match self.run.with(|sink| Ok(sink.scalars(number, row.to_vec())))? {
+                Ok(()) => return Ok(()),
+                Err(WriteError::Full) => std::thread::sleep(Duration::from_millis(20)),
+                Err(WriteError::Frame { why, .. }) => {
+                    self.outbox.notice(NoticeCode::Refused.of(number, &why));
+                    return Ok(());
+                }
+                Err(error) => return Err(Refusal::new(ErrorCode::Failed, error.to_string())),
+            }
+        }
+    }
+
+    /// After END nothing more is read: the outbox gets its last words when the run has ended.
+    fn end(&mut self, complete: bool, lost: u64) -> Result<(), LinkError> {
+        self.run.tallies.lost.fetch_add(lost, Relaxed);
+        if !complete {
+            return self.end_connection();
+        }
+        let all = self.run.clients.lock().complete(self.hello, self.run.request.sources);
+        if all && self.run.request.finish && self.run.is_running() {
+            self.run.end_beside(How::Finished, String::new());
+        }
+        loop {
+            if let Some(ended) = self.run.wait_ended(Duration::from_millis(500)) {
+                match ended.how {
+                    How::Finished => self.outbox.finish(ended.finished),
+                    How::Aborted => self.outbox.refuse(Refusal::new(ErrorCode::Ended, "the run was aborted")),
+                    How::Failed => self.outbox.refuse(Refusal::new(ErrorCode::Failed, ended.why)),
+                }
+                return Ok(());
+            }
+            if self.outbox.is_over() || self.shared.is_stopping() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until what came on this connection is durable, which is what was taken by now.
+    fn end_connection(&self) -> Result<(), LinkError> {
+        let taken = self.run.board.frames(crate::frame::Level::Memory);
+        while self.run.is_running() && !self.outbox.is_over() {
+            let durable = self.run.board.frames(crate::frame::Level::Durable);
+            if taken.iter().all(|range| durable.covers(&range)) {
+                let counts = FinishedHead { frames: taken.end(), received: taken.len(), ..FinishedHead::default() };
+                self.outbox.finish(counts);
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}
+
+/// The telling thread of a connection.
+fn tell_all(outbox: &Outbox, mut socket: TcpStream) {
+    while let Some(messages) = outbox.take() {
+        let told = messages.iter().try_for_each(|message| tell(&mut socket, message));
+        if let Err(error) = told {
+            tracing::debug!("a client does not listen any more: {error}");
+            outbox.close();
+        }
+    }
+    linger(&socket);
+    // The receiving thread may wait for what never comes. If the connection is gone already, so is its wait.
+    let _ = socket.shutdown(Shutdown::Both);
+}

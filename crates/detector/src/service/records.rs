@@ -1,0 +1,95 @@
+//! What the service must know after it was killed: a file a run, `.varve-record/NAME.json` beneath its directory, written
+//! before the run's first frame and again when it has ended.
+
+use super::request::StartRequest;
+use crate::stream::{FinishedHead, Ranges};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use varve_world::disk;
+
+pub const DIRECTORY: &str = ".varve-record";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    pub request: StartRequest,
+    /// Absent while the run goes on.
+    #[serde(default)]
+    pub ended: Option<Ended>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub how: How,
+    /// For people; empty if there is nothing to say.
+    pub why: String,
+    pub finished: FinishedHead,
+    /// First frame and how many, of those in the file.
+    pub frames: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    Finished,
+    Aborted,
+    /// The file is valid with all frames so far, or `why` says what to do.
+    Failed,
+}
+
+impl Ended {
+    pub fn ranges(&self) -> Ranges {
+        let mut ranges = Ranges::default();
+        for (first, many) in &self.frames {
+            ranges.add(*first..first.saturating_add(*many));
+        }
+        ranges
+    }
+}
+
+pub struct Records(PathBuf);
+
+impl Records {
+    /// Those beneath `root`.
+    ///
+    /// # Errors
+    /// If their directory cannot be made.
+    pub fn open(root: &Path) -> io::Result<Records> {
+        let directory = root.join(DIRECTORY);
+        disk::create_directories(&directory)?;
+        disk::remove_leftovers(&directory)?;
+        Ok(Records(directory))
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.json"))
+    }
+
+    pub fn write(&self, record: &Record) -> io::Result<()> {
+        let bytes = serde_json::to_vec(record).map_err(io::Error::other)?;
+        disk::replace(&self.path(&record.request.name), &bytes)
+    }
+
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        disk::remove_file(&self.path(name))
+    }
+
+    /// All, and what is wrong with those that cannot be read.
+    pub fn read(&self) -> io::Result<(Vec<Record>, Vec<String>)> {
+        let (mut records, mut wrong) = (Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                match serde_json::from_slice(&std::fs::read(&path)?) {
+                    Ok(record) => records.push(record),
+                    Err(error) => wrong.push(format!("{}: {error}", path.display())),
+                }
+            }
+        }
+        Ok((records, wrong))
+    }
+}

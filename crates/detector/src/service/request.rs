@@ -1,0 +1,115 @@
+//! How a run is asked for, and where its file may lie.
+
+use crate::description::Description;
+use serde::{Deserialize, Serialize};
+use std::path::{Component, Path, PathBuf};
+
+/// How long a run waits for clients that were there and are gone.
+const ABSENCE_S: f64 = 60.0;
+/// A detector of more elements than any has.
+const SOURCES_MAX: u16 = 1024;
+
+/// The body of `POST /runs`, and the start in a HELLO. Unknown keys are refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRequest {
+    /// Letters, digits, `.`, `_`, `-`; may be left out in a HELLO, which has it.
+    #[serde(default)]
+    pub name: String,
+    /// The HDF5 file to make, beneath the service's directory.
+    pub file: PathBuf,
+    pub description: Description,
+    /// Clients that each bring a part of every frame; the run is complete when all have said END.
+    #[serde(default = "one")]
+    pub sources: u16,
+    /// Finish the run when all sources are complete; otherwise it goes on until it is stopped.
+    #[serde(default = "yes")]
+    pub finish: bool,
+    /// How long the run waits for clients that have gone without END, before it is finished with the frames so far.
+    #[serde(default = "absence")]
+    pub absence_s: f64,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn absence() -> f64 {
+    ABSENCE_S
+}
+
+impl StartRequest {
+    pub fn new(name: &str, file: PathBuf, description: Description) -> StartRequest {
+        StartRequest { name: name.into(), file, description, sources: 1, finish: true, absence_s: ABSENCE_S }
+    }
+
+    /// # Errors
+    /// What is wrong with it, but for its description, which the writer checks.
+    pub fn check(&self) -> Result<(), String> {
+        crate::stream::hello::check_run_name(&self.name).map_err(|error| error.to_string())?;
+        if !(1..=SOURCES_MAX).contains(&self.sources) {
+            return Err(format!("`sources` is {}; give 1 to {SOURCES_MAX}", self.sources));
+        }
+        if !(self.absence_s >= 0.0 && self.absence_s <= 1e6) {
+            return Err(format!("`absence_s` is {}; give seconds from 0 to 1000000", self.absence_s));
+        }
+        self.description.check().map_err(|error| error.to_string())
+    }
+}
+
+/// Where `file` lies beneath `root`, which must be absolute and free of symbolic links.
+///
+/// # Errors
+/// If it does not, or its directory does not exist.
+pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
+    let shown = file.display();
+    let refused = || format!("`file` {shown} is not beneath {}, where this service may write", root.display());
+    if file.components().any(|part| matches!(part, Component::ParentDir)) {
+        return Err(format!("`file` {shown} contains `..`; name the file without it"));
+    }
+    let name = file.file_name().ok_or_else(|| format!("`file` {shown} names no file"))?;
+    let parent = root.join(file.parent().unwrap_or(Path::new("")));
+    // Symbolic links beneath the root may lead out of it.
+    let parent = match parent.canonicalize() {
+        Ok(parent) => parent,
+        Err(_) if !parent.starts_with(root) => return Err(refused()),
+        Err(error) => return Err(format!("`file` {shown}: the directory {} : {error}", parent.display())),
+    };
+    let hidden = parent.strip_prefix(root).map_err(|_| refused())?;
+    if hidden.starts_with(super::records::DIRECTORY) || name.to_string_lossy().starts_with(".varve") {
+        return Err(format!("`file` {shown} is where this service keeps its own files"));
+    }
+    Ok(parent.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_stay_beneath_the_root() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().canonicalize().expect("it is there");
+        std::fs::create_dir(root.join("scan")).expect("made");
+        std::os::unix::fs::symlink("/", root.join("out")).expect("made");
+        std::fs::create_dir(root.join(".varve-record")).expect("made");
+        assert_eq!(place(&root, Path::new("scan/a.h5")), Ok(root.join("scan/a.h5")));
+        assert_eq!(place(&root, &root.join("a.h5")), Ok(root.join("a.h5")));
+        for (file, words) in [
+            ("/etc/a.h5", "not beneath"),
+            ("/nowhere/a.h5", "not beneath"),
+            ("scan/../../a.h5", "contains `..`"),
+            ("out/a.h5", "not beneath"),
+            ("missing/a.h5", "No such file"),
+            (".varve-record/a.h5", "its own files"),
+            ("/", "names no file"),
+        ] {
+            let refused = place(&root, Path::new(file)).expect_err(file);
+            assert!(refused.contains(words), "{file}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! One run of the service: what it takes from connections, and how it ends. Whatever ends it, its file is valid
+//! afterwards, or its status says what is to be done.
+
+use super::board::Board;
+use super::clients::Clients;
+use super::records::{Ended, How, Record, Records};
+use super::request::StartRequest;
+use super::sink::Sink;
+use crate::frame::{Frame, Level, Nanoseconds};
+use crate::recover::recover;
+use crate::stream::{ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, Refusal};
+use crate::writer::{Progress, WriteError, now};
+use parking_lot::{Condvar, Mutex, RwLock};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use varve_world::reserve::Reserve;
+
+/// A store that hangs is not the detector's fault: a client who says nothing else waits as long as it does.
+const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
+
+/// What the service's runs share.
+pub struct Home {
+    pub root: PathBuf,
+    pub records: Records,
+    /// Given up when the store is full, so that files can be made valid.
+    pub reserve: Reserve,
+}
+
+pub struct Run {
+    pub request: StartRequest,
+    pub path: PathBuf,
+    pub started: Nanoseconds,
+    pub board: Arc<Board>,
+    pub clients: Mutex<Clients>,
+    pub tallies: Tallies,
+    home: Arc<Home>,
+    sink: RwLock<Option<Sink>>,
+    /// Frames that are being taken or were.
+    claims: Mutex<Ranges>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+enum State {
+    Running,
+    Ending,
+    Ended(Ended),
+}
+
+/// What is counted beside the writer.
+#[derive(Debug, Default)]
+pub struct Tallies {
+    /// Dropped by clients before they could send them.
+    pub lost: AtomicU64,
+    pub damaged: AtomicU64,
+    pub duplicate: AtomicU64,
+    pub refused: AtomicU64,
+    pub received_bytes: AtomicU64,
+}
+
+/// What `GET /runs/NAME` answers.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    pub name: String,
+    pub file: PathBuf,
+    /// `running`, `ending`, `finished`, `aborted`, `failed`.
+    pub state: &'static str,
+    pub why: Option<String>,
+    pub started_ns: Nanoseconds,
+    pub connections: usize,
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// Dropped by the service or its clients.
+    pub dropped_frames: u64,
+    pub damaged: u64,
+    pub duplicate: u64,
+    pub refused: u64,
+    pub received_bytes: u64,
+    /// The highest durable frame, if there is one.
+    pub latest_durable: Option<u64>,
+    /// How the run ended.
+    pub finished: Option<FinishedHead>,
+}
+
+impl Run {
+    pub fn new(home: Arc<Home>, request: StartRequest, path: PathBuf, (sink, board): (Sink, Arc<Board>)) -> Run {
+        let claims = board.frames(Level::Memory);
+        Run::made(home, request, path, (Some(sink), board, claims, State::Running))
+    }
+
+    /// A run that ended before the service was started.
+    pub fn ended(home: Arc<Home>, record: Record, ended: Ended) -> Run {
+        let path = home.root.join(&record.request.file);
+        let board = Arc::new(Board::with(ended.ranges()));
+        Run::made(home, record.request, path, (None, board, ended.ranges(), State::Ended(ended)))
+    }
+
+    fn made(
+        home: Arc<Home>,
+        request: StartRequest,
+        path: PathBuf,
+        (sink, board, claims, state): (Option<Sink>, Arc<Board>, Ranges, State),
+    ) -> Run {
+        Run {
+            request,
+            path,
+            started: now(),
+            board,
+            clients: Mutex::default(),
+            tallies: Tallies::default(),
+            home,
+            sink: RwLock::new(sink),
+            claims: Mutex::new(claims),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(*self.state.lock(), State::Running)
+    }
+
+    pub fn ended_as(&self) -> Option<Ended> {
+        match &*self.state.lock() {
+            State::Ended(ended) => Some(ended.clone()),
+            _ => None,
+        }
+    }
+
+    /// How the run ended, once it has; `None` after `wait`.
+    pub fn wait_ended(&self, wait: Duration) -> Option<Ended> {
+        let deadline = Instant::now() + wait;
+        let mut state = self.state.lock();
+        loop {
+            if let State::Ended(ended) = &*state {
+                return Some(ended.clone());
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return None;
+            }
+        }
+    }
+
+    /// Does something with the run's sink, while the run is running.
+    pub fn with<T>(&self, work: impl FnOnce(&Sink) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        match &*self.sink.read() {
+            Some(sink) => work(sink),
+            None => Err(self.over()),
+        }
+    }
+
+    /// Why it takes nothing any more.
+    fn over(&self) -> Refusal {
+        match &*self.state.lock() {
+            State::Ended(Ended { how: How::Failed, why, .. }) => Refusal::new(ErrorCode::Failed, why.clone()),
+            State::Ended(Ended { how: How::Aborted, .. }) => Refusal::new(ErrorCode::Ended, "the run was aborted"),
+            _ => Refusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
+        }
+    }
+
+    /// Takes a frame. `again`: its client may have sent it before.
+    pub fn take(&self, frame: Frame, again: bool, patience: Option<Duration>) -> Result<Result<(), Notice>, Refusal> {
+        let number = frame.number;
+        if !self.claims.lock().insert(number) {
+            return self.repeated(number, again);
+        }
+        let taken = self.with(|sink| match sink.submit(frame, patience.unwrap_or(FOR_EVER)) {
+            Ok(()) => Ok(Ok(())),
+            Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "it found no room in time"))),
+            Err(WriteError::Frame { why, .. }) => {
+                self.tallies.refused.fetch_add(1, Relaxed);
+                Ok(Err(NoticeCode::Refused.of(number, &why)))
+            }
+            Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
+        });
+        if !matches!(taken, Ok(Ok(()))) {
+            self.claims.lock().remove(number);
+        }
+        taken
+    }
+
+    fn repeated(&self, number: u64, again: bool) -> Result<Result<(), Notice>, Refusal> {
+        if again {
+            return Ok(Ok(()));
+        }
+        self.tallies.duplicate.fetch_add(1, Relaxed);
+        self.with(|sink| Ok(sink.mark_duplicate(number)))?
+            .map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
+        Ok(Err(NoticeCode::Duplicate.of(number, "the first is kept")))
+    }
+
+    /// Frames came whose bytes were changed on their way.
+    pub fn damaged(&self, numbers: impl Iterator<Item = u64>) -> Result<(), Refusal> {
+        for number in numbers {
+            self.tallies.damaged.fetch_add(1, Relaxed);
+            // A number that cannot be one of the run is damage too, and is not marked.
+            if !self.claims.lock().contains(number)
+                && let Err(error) = self.with(|sink| Ok(sink.mark_damaged(number)))?
+            {
+                tracing::debug!(run = self.request.name, number, "a damaged frame is not marked: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run with all frames taken so far, and tells everybody how. Who comes second waits for the first.
+    pub fn end(&self, how: How, why: &str) -> Ended {
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Running) {
+                drop(state);
+                return self.wait_ended(FOR_EVER).expect("what is ending ends");
+            }
+            *state = State::Ending;
+        }
+        if let Some(sink) = &*self.sink.read() {
+            sink.close();
+        }
+        let sink = self.sink.write().take();
+        let ended = self.close(sink.expect("a running run has one"), how, why);
+        let record = Record { request: self.request.clone(), ended: Some(ended.clone()) };
+        if let Err(error) = self.home.records.write(&record) {
+            tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
+        }
+        *self.state.lock() = State::Ended(ended.clone());
+        self.changed.notify_all();
+        self.board.each(|outbox| match ended.how {
+            How::Finished => outbox.finish(ended.finished),
+            How::Aborted | How::Failed => outbox.refuse(self.over()),
+        });
+        tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
+        ended
+    }
+
+    fn close(&self, sink: Sink, how: How, why: &str) -> Ended {
+        let progress = sink.progress();
+        let lost = self.tallies.lost.load(Relaxed);
+        let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
+        let (how, why) = match sink {
+            Sink::Own(writer) => match writer.finish() {
+                Ok(end) => {
+                    finished.set(end.counts, end.file_bytes);
+                    (how, why.to_owned())
+                }
+                Err(error) => (How::Failed, self.rescue(&error.to_string(), &mut finished)),
+            },
+            Sink::Share(share) => match share.leave() {
+                Ok(()) => (how, why.to_owned()),
+                Err(error) => (How::Failed, error.to_string()),
+            },
+        };
+        let durable = self.board.frames(Level::Durable);
+        let frames = durable.iter().map(|range| (range.start, range.end - range.start)).collect();
+        Ended { how, why, finished, frames }
+    }
+
+    /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
+    fn rescue(&self, why: &str, finished: &mut FinishedHead) -> String {
+        let mut rescued = recover(&self.path);
+        if rescued.is_err() && self.home.reserve.release() {
+            rescued = recover(&self.path);
+        }
+        match rescued {
+            Ok(recovered) => {
+                let file_bytes = std::fs::metadata(&self.path).map_or(0, |file| file.len());
+                finished.set(recovered.counts, file_bytes);
+                self.board.post_ranges(Level::Durable, &self.board.frames(Level::Written));
+                format!("{why}; the file holds all {} frames so far", finished.received + finished.late)
+            }
+            Err(error) => format!(
+                "{why}; the file opens with the frames of its last commit, and once the cause is gone, \
+                 `varve record recover {}` brings back the others ({error})",
+                self.path.display()
+            ),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let sink = self.sink.read().as_ref().map(Sink::progress);
+        let state = self.state.lock();
+        let (name, ended) = match &*state {
+            State::Running => ("running", None),
+            State::Ending => ("ending", None),
+            State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
+        };
+        drop(state);
+        let durable = self.board.reached()[Level::Durable as usize];
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        let progress = sink.unwrap_or_default();
+        let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
+        Status {
+            name: self.request.name.clone(),
+            file: self.path.clone(),
+            state: name,
+            why: ended.as_ref().filter(|ended| !ended.why.is_empty()).map(|ended| ended.why.clone()),
+            started_ns: self.started,
+            connections: self.clients.lock().connections(),
+            dropped_frames: dropped.unwrap_or(progress.dropped + count(&self.tallies.lost)),
+            progress,
+            damaged: count(&self.tallies.damaged),
+            duplicate: count(&self.tallies.duplicate),
+            refused: count(&self.tallies.refused),
+            received_bytes: count(&self.tallies.received_bytes),
+            latest_durable: durable.1.checked_sub(1),
+            finished: ended.map(|ended| ended.finished),
+        }
+    }
+}
+
+impl Run {
+    /// Ends the run if its writer has failed, or its clients have been gone for too long. In a thread of its own, for the
+    /// store may take its time.
+    pub fn look_after(self: &Arc<Self>) {
+        if !self.is_running() {
+            return;
+        }
+        let failure = self.sink.read().as_ref().and_then(|sink| sink.progress().failure);
+        let absent = self.clients.lock().absent();
+        let late = absent.is_some_and(|absent| absent.as_secs_f64() > self.request.absence_s);
+        let (how, why) = match failure {
+            Some(failure) => (How::Failed, failure),
+            None if late => (How::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
+            None => return,
+        };
+        self.end_beside(how, why);
+    }
+
+    pub fn end_beside(self: &Arc<Self>, how: How, why: String) {
+        let run = Arc::clone(self);
+        let ended = std::thread::Builder::new().name("end".into()).spawn(move || drop(run.end(how, &why)));
+        if let Err(error) = ended {
+            tracing::error!(run = self.request.name, "the run cannot be ended now, and will be later: {error}");
+        }
+    }
+
+    /// Ends the writer's threads without ending the run, which another service takes up.
+    pub fn let_go(&self) {
+        self.clients.lock().cut();
+        {
+            let mut state = self.state.lock();
+            match *state {
+                State::Running => *state = State::Ending,
+                State::Ending => {
+                    drop(state);
+                    self.wait_ended(FOR_EVER);
+                    return;
+                }
+                State::Ended(_) => return,
+            }
+        }
+        if let Some(sink) = &*self.sink.read() {
+            sink.close();
+        }
+        drop(self.sink.write().take());
+    }
+}

@@ -1,0 +1,103 @@
+//! Messages over a connection: what both sides read and write, with their deadlines.
+
+use super::message::{HEAD_BYTES_MAX, HEADER_BYTES, Header, send};
+use super::{BadMessage, BodyChecksum, FromService, ToService};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::TcpStream;
+
+/// Heads are taken from here; bodies pass it by.
+const BUFFER_BYTES: usize = 64 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    #[error(transparent)]
+    Message(#[from] BadMessage),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl LinkError {
+    /// Whether nothing came within the connection's deadline.
+    pub fn is_silence(&self) -> bool {
+        // A read with a deadline ends so, by the name that each system has for it.
+        matches!(self, LinkError::Io(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut))
+    }
+}
+
+/// The reading side of a connection.
+pub struct Incoming {
+    from: BufReader<TcpStream>,
+    head: Vec<u8>,
+}
+
+impl Incoming {
+    pub fn new(from: TcpStream) -> Incoming {
+        Incoming { from: BufReader::with_capacity(BUFFER_BYTES, from), head: Vec::new() }
+    }
+
+    /// Header and head of the next message; `None` if the other side has ended in order.
+    fn next(&mut self) -> Result<Option<Header>, LinkError> {
+        if self.from.fill_buf()?.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.from.read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes)?;
+        debug_assert!(header.head_bytes as usize <= HEAD_BYTES_MAX, "a header is checked");
+        self.head.resize(header.head_bytes as usize, 0);
+        self.from.read_exact(&mut self.head)?;
+        header.check_head(&self.head)?;
+        Ok(Some(header))
+    }
+
+    /// What a client says next, without its body, which is to be taken by [`Incoming::body`].
+    ///
+    /// # Errors
+    /// If the connection breaks, is silent for too long, or what comes is no message.
+    pub fn from_client(&mut self) -> Result<Option<(Header, ToService)>, LinkError> {
+        let Some(header) = self.next()? else { return Ok(None) };
+        let message = ToService::decode(&header, &self.head)?;
+        Ok(Some((header, message)))
+    }
+
+    /// What the service says next.
+    ///
+    /// # Errors
+    /// As of [`Incoming::from_client`].
+    pub fn from_service(&mut self) -> Result<Option<FromService>, LinkError> {
+        let Some(header) = self.next()? else { return Ok(None) };
+        Ok(Some(FromService::decode(&header, &self.head)?))
+    }
+
+    /// The body of the message whose header this is, and whether it is whole.
+    ///
+    /// # Errors
+    /// As of [`Incoming::from_client`].
+    pub fn body(&mut self, header: &Header, checksum: BodyChecksum) -> Result<(Vec<u8>, bool), LinkError> {
+        // Read into memory that is not cleared first.
+        let mut body = Vec::with_capacity(header.body_bytes as usize);
+        self.from.by_ref().take(header.body_bytes).read_to_end(&mut body)?;
+        if body.len() as u64 != header.body_bytes {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        let whole = checksum.of(&body) == header.checksum;
+        Ok((body, whole))
+    }
+}
+
+/// Sends a message of a service.
+///
+/// # Errors
+/// If the connection breaks or takes nothing for too long.
+pub fn tell(to: &mut TcpStream, message: &FromService) -> io::Result<()> {
+    send(to, message.encode(), &[], 0)
+}
+
+/// Sends a message of a client with its body in parts.
+///
+/// # Errors
+/// As of [`tell`].
+pub fn say(to: &mut TcpStream, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
+    send(to, message.encode(), body, sum)
+}

@@ -1,0 +1,358 @@
+//! The service over TCP, with the client of this crate and with bytes by hand: what clients can do to it and to each
+//! other, and what becomes of their frames.
+
+mod common;
+
+use common::frames;
+use serde_json::json;
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+use varve_detector::client::{Client, ClientError, Options, Outgoing, Scalars};
+use varve_detector::description::Description;
+use varve_detector::filters::Encoder;
+use varve_detector::frame::Level;
+use varve_detector::hdf5::ElementType;
+use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::stream::link::{Incoming, say, tell};
+use varve_detector::stream::{
+    BodyChecksum, ErrorCode, FrameHead, FromService, Hello, NoticeCode, Role, ToService, VERSION, level_bit,
+};
+use varve_detector::writer::Settings;
+
+const SIDE: u64 = 48;
+const WAIT: Duration = Duration::from_secs(60);
+
+fn settings() -> Settings {
+    Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() }
+}
+
+fn config(root: &Path) -> Config {
+    Config {
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        root: root.to_owned(),
+        token: None,
+        settings: settings(),
+        runs_max: 4,
+        connections_max: 16,
+        idle: Duration::from_secs(10),
+    }
+}
+
+fn description() -> Description {
+    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    description.chunk = Some(vec![SIDE / 2, SIDE]);
+    description.fill = Some(4321.0);
+    description.scalars = vec!["energy".into(), "shutter".into()];
+    description
+}
+
+fn start(name: &str) -> StartRequest {
+    StartRequest::new(name, format!("{name}.h5").into(), description())
+}
+
+fn options(service: &Service, request: &StartRequest) -> Options {
+    Options {
+        start: serde_json::to_string(request).expect("JSON"),
+        ..Options::new(&service.address().to_string(), &request.name)
+    }
+}
+
+fn plain(number: u64) -> Outgoing {
+    Outgoing {
+        number,
+        taken: 7,
+        element: ElementType::U16,
+        sides: vec![SIDE as u32, SIDE as u32],
+        frames: 1,
+        filter: String::new(),
+        parts: vec![frames::frame(number, (SIDE * SIDE) as usize)],
+    }
+}
+
+fn filtered(number: u64) -> Outgoing {
+    let mut encoder = Encoder::new(description().filter, 2).expect("an encoder");
+    let frame = frames::frame(number, (SIDE * SIDE) as usize);
+    let chunks = frame.chunks(frame.len() / 2).map(|chunk| {
+        let mut blob = Vec::new();
+        encoder.encode(chunk, &mut blob).expect("filtered");
+        blob
+    });
+    Outgoing { filter: "bslz4".into(), parts: chunks.collect(), ..plain(number) }
+}
+
+fn check(directory: &Path, name: &str, acknowledged: &[u64], exact: bool) {
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
+    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
+    std::fs::remove_file(directory.join(format!("{name}.json"))).expect("removed");
+}
+
+#[test]
+fn frames_of_several_connections_become_one_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = start("several");
+    let client =
+        Client::connect(Options { connections: 3, window_bytes: 64 << 10, ..options(&service, &request) }).expect("in");
+    for number in 0..300 {
+        let out = if number % 3 == 0 { filtered(number) } else { plain(number) };
+        client.send(out, WAIT).expect("sent");
+    }
+    let several =
+        Outgoing { frames: 4, parts: vec![(300..304).flat_map(|n| plain(n).parts.concat()).collect()], ..plain(300) };
+    client.send(several, WAIT).expect("sent");
+    let rows = (0..304).map(|frame| (frame, vec![frame as f64 * 10.0 + 1.0, frame as f64 * 10.0]));
+    let names = vec!["shutter".into(), "energy".into()];
+    client.scalars(Scalars { names, rows: rows.collect() }, WAIT).expect("sent");
+    client.settle(WAIT).expect("all durable");
+    let finished = client.finish(WAIT).expect("finished");
+    assert_eq!((finished.frames, finished.received, finished.missing, finished.dropped), (304, 304, 0, 0));
+    assert!(!directory.path().join("several.h5.journal").exists());
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..304).collect::<Vec<u64>>(), "exact": true,
+        "scalars": ["energy", "shutter"]});
+    std::fs::write(directory.path().join("several.json"), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    service.stop();
+}
+
+#[test]
+fn a_source_belongs_to_one_client() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = StartRequest { absence_s: 1000.0, ..start("mine") };
+    let first = Client::connect(options(&service, &request)).expect("in");
+    first.send(plain(0), WAIT).expect("sent");
+    first.settle(WAIT).expect("durable");
+    let refused = |options: Options| match Client::connect(options) {
+        Err(ClientError::Refused(refusal)) => refusal,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("let in"),
+    };
+    let second = refused(options(&service, &request));
+    assert_eq!(second.code, ErrorCode::Busy, "{second}");
+    let other = StartRequest { file: "other.h5".into(), ..request.clone() };
+    assert_eq!(refused(options(&service, &other)).code, ErrorCode::Busy);
+    let source = refused(Options { source: 1, ..options(&service, &request) });
+    assert!(source.text.contains("there is no source 1"), "{source}");
+    let unknown = refused(Options { start: String::new(), ..options(&service, &start("unknown")) });
+    assert_eq!(unknown.code, ErrorCode::Unknown);
+    let taken = StartRequest { name: "taken".into(), ..request.clone() };
+    let taken = refused(options(&service, &taken));
+    assert!(taken.code == ErrorCode::Description && taken.text.contains("never writes over"), "{taken}");
+    let mut bad = start("bad");
+    bad.description.frame = vec![0];
+    assert_eq!(refused(options(&service, &bad)).code, ErrorCode::Description);
+    let outside = StartRequest { file: "/etc/run.h5".into(), ..start("outside") };
+    assert!(refused(options(&service, &outside)).text.contains("is not beneath"));
+    let scalars = Options { role: Role::Scalars, start: String::new(), ..options(&service, &request) };
+    let scalars = Client::connect(scalars).expect("scalars are nobody's alone");
+    scalars.scalars(Scalars { names: vec!["energy".into()], rows: vec![(0, vec![0.0])] }, WAIT).expect("sent");
+    drop(scalars);
+    assert_eq!(first.finish(WAIT).expect("finished").received, 1);
+    service.stop();
+}
+
+#[test]
+fn a_token_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service =
+        Service::start(Config { token: Some("secret".into()), ..config(directory.path()) }).expect("a service");
+    for token in ["", "secre", "secret2", "Secret"] {
+        let given = Options { token: token.into(), ..options(&service, &start("tokened")) };
+        match Client::connect(given) {
+            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Token),
+            _ => panic!("{token}"),
+        }
+    }
+    let client = Client::connect(Options { token: "secret".into(), ..options(&service, &start("tokened")) });
+    assert_eq!(client.expect("in").finish(WAIT).expect("finished").frames, 0);
+    service.stop();
+}
+
+/// Bytes by hand.
+struct Raw {
+    socket: TcpStream,
+    incoming: Incoming,
+}
+
+impl Raw {
+    fn connect(service: &Service, start: &StartRequest, patience: Option<Duration>) -> Raw {
+        let mut socket = TcpStream::connect(service.address()).expect("connected");
+        socket.set_read_timeout(Some(WAIT)).expect("set");
+        let hello = Hello {
+            version: VERSION,
+            role: Role::Frames,
+            checksum: BodyChecksum::Crc32,
+            levels: level_bit(Level::Durable),
+            source: 0,
+            connection: 0,
+            connections: 1,
+            patience,
+            client: [9; 16],
+            run: start.name.clone(),
+            token: String::new(),
+            start: serde_json::to_string(start).expect("JSON"),
+        };
+        say(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
+        let incoming = Incoming::new(socket.try_clone().expect("a second handle"));
+        let mut raw = Raw { socket, incoming };
+        assert!(matches!(raw.next(), FromService::Welcome(_)));
+        raw
+    }
+
+    fn frame(&mut self, out: &Outgoing, sum: Option<u64>) {
+        let head = FrameHead {
+            number: out.number,
+            taken: 0,
+            element: out.element,
+            frames: 1,
+            sides: out.sides.clone(),
+            filter: String::new(),
+            chunks: Vec::new(),
+        };
+        let sum = sum.unwrap_or_else(|| BodyChecksum::Crc32.of(&out.parts[0]));
+        say(&mut self.socket, &ToService::Frame { head, again: false }, &[&out.parts[0]], sum).expect("said");
+    }
+
+    fn next(&mut self) -> FromService {
+        self.incoming.from_service().expect("an answer").expect("not the end")
+    }
+
+    fn notice(&mut self) -> (NoticeCode, u64) {
+        loop {
+            match self.next() {
+                FromService::Notice(notice) => return (notice.code, notice.frame),
+                FromService::Ack(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn finish(&mut self) -> varve_detector::stream::FinishedHead {
+        say(&mut self.socket, &ToService::End { complete: true, lost: 2 }, &[], 0).expect("said");
+        loop {
+            match self.next() {
+                FromService::Finished(finished) => return finished,
+                FromService::Ack(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut raw = Raw::connect(&service, &start("bad"), None);
+    raw.frame(&plain(0), None);
+    raw.frame(&plain(1), Some(1));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 1));
+    raw.frame(&plain(2), Some(2));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 2));
+    raw.frame(&plain(2), None);
+    raw.frame(&plain(0), None);
+    assert_eq!(raw.notice(), (NoticeCode::Duplicate, 0));
+    raw.frame(&Outgoing { sides: vec![1, 2], ..plain(3) }, None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, 3));
+    raw.frame(&plain(1 << 40), None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, 1 << 40));
+    raw.frame(&plain(4), None);
+    let finished = raw.finish();
+    assert_eq!((finished.frames, finished.received, finished.duplicate), (5, 2, 1), "{finished:?}");
+    assert_eq!((finished.damaged, finished.missing, finished.dropped), (1, 1, 2), "{finished:?}");
+    check(directory.path(), "bad", &[0, 2, 4], true);
+    service.stop();
+}
+
+#[test]
+fn strangers_are_answered_and_let_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut stranger = TcpStream::connect(service.address()).expect("connected");
+    stranger.set_read_timeout(Some(WAIT)).expect("set");
+    std::io::Write::write_all(&mut stranger, &[b'x'; 40]).expect("said");
+    match Incoming::new(stranger.try_clone().expect("a handle")).from_service() {
+        Ok(Some(FromService::Error(refusal))) => assert_eq!(refusal.code, ErrorCode::Protocol),
+        other => panic!("{other:?}"),
+    }
+    let mut second = TcpStream::connect(service.address()).expect("connected");
+    tell(&mut second, &FromService::Pong).expect("said");
+    let mut answer = Vec::new();
+    second.set_read_timeout(Some(WAIT)).expect("set");
+    second.read_to_end(&mut answer).expect("an answer and the end");
+    assert!(!answer.is_empty());
+    service.stop();
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_a_valid_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = StartRequest { absence_s: 0.3, ..start("gone") };
+    let client = Client::connect(options(&service, &request)).expect("in");
+    (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    drop(client);
+    let run = service.shared().run("gone").expect("known");
+    let ended = run.wait_ended(WAIT).expect("ended by itself");
+    assert_eq!((ended.finished.received, ended.why.contains("were gone")), (5, true), "{ended:?}");
+    check(directory.path(), "gone", &[0, 1, 2, 3, 4], true);
+    service.stop();
+}
+
+#[test]
+fn a_silent_connection_is_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let idle = Duration::from_millis(300);
+    let service = Service::start(Config { idle, ..config(directory.path()) }).expect("a service");
+    let mut raw = Raw::connect(&service, &start("silent"), None);
+    match raw.next() {
+        FromService::Error(refusal) => assert_eq!(refusal.code, ErrorCode::Vanished),
+        other => panic!("{other:?}"),
+    }
+    service.stop();
+}
+
+#[test]
+fn a_run_goes_on_after_the_service_was_stopped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let address = service.address();
+    let client = Client::connect(Options { connections: 2, ..options(&service, &start("on")) }).expect("in");
+    (0..50).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    service.stop();
+    (50..100).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    let finished = client.finish(WAIT).expect("finished");
+    assert_eq!((finished.received + finished.late, finished.duplicate), (100, 0), "{finished:?}");
+    check(directory.path(), "on", &(0..100).collect::<Vec<u64>>(), true);
+    service.stop();
+    let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    assert_eq!(service.shared().run("on").expect("remembered").ended_as().expect("ended").finished, finished);
+    service.stop();
+}
+
+/// Promise: what the detector cannot wait for is dropped, counted, and said.
+#[test]
+fn frames_without_room_are_dropped_and_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(Config {
+        settings: Settings { threads: 1, queue_bytes: 1, ..settings() },
+        ..config(directory.path())
+    })
+    .expect("a service");
+    let mut request = start("rush");
+    request.description.filter = "zstd:19".parse().expect("a filter");
+    let patience = Some(Duration::ZERO);
+    let client = Client::connect(Options { patience, ..options(&service, &request) }).expect("in");
+    (0..200).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("each is durable or dropped");
+    let dropped = client.dropped();
+    let finished = client.finish(WAIT).expect("finished");
+    assert!(dropped > 0 && finished.dropped == dropped, "{dropped} {finished:?}");
+    assert!(finished.received > 0 && finished.received + dropped == 200, "{dropped} {finished:?}");
+    service.stop();
+}

@@ -1,5 +1,5 @@
 //! What is done without being asked: releases are told within a second, small files written back within the volume's
-//! sync interval.
+//! sync interval, and large ones synced, by a thread of its own because a store takes its time for that.
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};
@@ -24,10 +24,14 @@ pub(crate) struct Background {
 impl Background {
     /// Begins to work for `file_system`, which it does not keep alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
+        Background::spawn("varve-background", file_system, |file_system| now(file_system.tick()))?;
+        Background::spawn("varve-settle", file_system, |file_system| now(file_system.settle_closed()))
+    }
+
+    fn spawn(name: &str, file_system: &Arc<FileSystem>, tick: fn(&FileSystem)) -> Result<()> {
         let stop = Arc::clone(&file_system.background.stop);
         let weak = Arc::downgrade(file_system);
-        let thread = std::thread::Builder::new().name("varve-background".into());
-        let spawned = thread.spawn(move || work(&stop, &weak));
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || work(&stop, &weak, tick));
         let failed = |error| Failure::new(Errno::EAGAIN, format!("cannot start the client's thread: {error}"));
         spawned.map(drop).map_err(failed)
     }
@@ -38,7 +42,7 @@ impl Background {
     }
 }
 
-fn work(stop: &Stop, file_system: &Weak<FileSystem>) {
+fn work(stop: &Stop, file_system: &Weak<FileSystem>, tick: fn(&FileSystem)) {
     loop {
         {
             let mut asked = stop.asked.lock();
@@ -50,7 +54,7 @@ fn work(stop: &Stop, file_system: &Weak<FileSystem>) {
             }
         }
         let Some(file_system) = file_system.upgrade() else { return };
-        now(file_system.tick());
+        tick(&file_system);
     }
 }
 

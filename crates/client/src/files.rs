@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - An inode is registered with the server from before its first handle works until after its last one is closed.
-//! - A backing file is written only while its row says *unsettled*, so that its size is the file's whatever happens.
+//! - A backing file is written only while its row says *unsettled*, so that its size is the file's whatever happens; the
+//!   row says *settled* only what the store has on its disk ([`settle`]).
 //! - Lock order: an inode's content (held over calls), then, for a moment each, the table of open inodes, an inode's
 //!   counts, its backing file, and what calls share.
 
@@ -15,6 +16,7 @@ mod content;
 mod inline;
 mod io;
 mod open;
+mod settle;
 mod space;
 
 pub(crate) use backing::blocks as backing_blocks;
@@ -121,6 +123,7 @@ pub(crate) struct Files {
     /// Inodes whose content waits to be written back, since when, and how many bytes it has.
     dirty: Mutex<HashMap<InodeId, (Moment, usize)>>,
     dirty_bytes: AtomicUsize,
+    settling: Mutex<settle::Settling>,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
     /// The kernel keeps its page cache coherent with I/O past it.
@@ -136,6 +139,7 @@ impl Files {
             handles_made: AtomicU64::new(0),
             dirty: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
+            settling: Mutex::default(),
             passthrough_refused: AtomicBool::new(false),
             direct_is_coherent: AtomicBool::new(false),
         }

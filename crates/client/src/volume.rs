@@ -52,7 +52,7 @@ impl FileSystem {
     }
 
     /// Backing files, those closed without fsync included, by syncing the store's file system.
-    fn sync_backing_files(&self) -> Result<()> {
+    pub(crate) fn sync_backing_files(&self) -> Result<()> {
         let data = self.core.config.store.data();
         match disk::sync_file_system(&data) {
             // No file was ever large.
@@ -131,6 +131,7 @@ impl FileSystem {
             self.release(handle).await;
         }
         self.tell_releases().await;
+        self.settle_all().await;
         let synced = self.sync().await;
         self.core.close();
         written.and(synced)

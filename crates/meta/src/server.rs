@@ -26,7 +26,7 @@ pub use leases::LEASE;
 pub use sessions::SESSION_GRACE;
 
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
-use crate::shards::{CacheBudget, OpenFiles, TableConfig};
+use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
 use leases::Leases;
@@ -190,6 +190,8 @@ impl Server {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
+            // The one session of a mount's own server begins with it.
+            sessions_known_from: if config.embedded { owned_since } else { owned_since.after(SESSIONS_RETURN) },
             reserve,
             volume,
             key,

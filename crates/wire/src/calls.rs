@@ -177,7 +177,8 @@ pub enum Call {
         at: Locator,
         generation: u32,
     },
-    /// The writer has stopped: the size and mtime of the backing file.
+    /// The writer has stopped: the size and mtime of the backing file, which has been fsynced since. Answered as unsettled
+    /// where another session may have changed it: that one will settle it, or this one if it measures again.
     SettleSize {
         at: Locator,
         generation: u32,

@@ -1,7 +1,7 @@
-//! The content of an open inode: taken from the row, written back to it, promoted out of it, and settled.
+//! The content of an open inode: taken from the row, written back to it, and promoted out of it.
 
 use super::Files;
-use super::backing::{self, BackingStat};
+use super::backing;
 use super::inline::InlineBuffer;
 use crate::calls::Refusal;
 use crate::locate::unexpected;
@@ -96,7 +96,7 @@ impl Content {
     }
 
     /// The row as a reply tells it.
-    fn told(&mut self, reply: &NodeReply) {
+    pub(super) fn told(&mut self, reply: &NodeReply) {
         self.generation = reply.generation;
         self.attributes = Some(reply.attributes.into());
     }
@@ -104,7 +104,7 @@ impl Content {
 
 impl FileSystem {
     /// Asks about an open inode in `caller`'s name, and answers its node.
-    async fn ask_open(
+    pub(super) async fn ask_open(
         &self,
         caller: &Credentials,
         inode: InodeId,
@@ -263,26 +263,6 @@ impl FileSystem {
             }
         }
         Err(Refusal::Stale.into())
-    }
-
-    /// Nobody here writes the backing file any more: tells the row its size and mtime.
-    pub(super) async fn settle(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        let file = {
-            // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`.
-            let mut backing = open.backing.write();
-            if !backing.unsettled {
-                return Ok(());
-            }
-            backing.unsettled = false;
-            backing.file.clone()
-        };
-        let Some(file) = file else { return Ok(()) };
-        let BackingStat { size, mtime, .. } = backing::stat(&file)?;
-        let generation = content.generation;
-        let call = |at| Call::SettleSize { at, generation, size, mtime: mtime.into() };
-        let reply = self.ask_open(&content.writer, open.inode, call).await?;
-        content.told(&reply);
-        Ok(())
     }
 
     /// Attributes of an open inode, newer than anything that this client did before.

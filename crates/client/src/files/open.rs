@@ -205,7 +205,7 @@ impl FileSystem {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
             }
             if open.counts.lock().writers == 0
-                && let Err(failure) = self.settle(open, &mut content).await
+                && let Err(failure) = self.settle_later(open, &mut content).await
             {
                 // The row goes on to say that the backing file's size counts, which is right, only slower.
                 tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
@@ -215,7 +215,7 @@ impl FileSystem {
     }
 
     /// One handle less; with the last one the server is told.
-    fn leave(&self, open: &OpenInode) {
+    pub(super) fn leave(&self, open: &OpenInode) {
         self.files.leave(open, || self.core.unregister(open.inode));
         self.core.inodes.closed(open.inode);
     }

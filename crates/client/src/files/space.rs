@@ -42,7 +42,7 @@ impl FileSystem {
             };
             self.release(opened).await;
             return match resized {
-                // Settled by the release.
+                // By then the handle is closed.
                 Ok(_) => self.attributes_of(caller, inode).await,
                 failed => failed,
             };

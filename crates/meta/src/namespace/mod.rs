@@ -117,6 +117,9 @@ pub enum Effect {
     /// decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it again. If the store refuses, run
     /// [`AbandonTruncate`].
     Truncate { at: At, size: u64 },
+    /// The change, by which the size of this inode becomes unsettled, is on disk before the answer leaves and with it the
+    /// leave to write the backing file.
+    Unsettled(InodeId),
     /// Give the backing file this mtime: a writer has it open, so the backing file's counts and not the row's.
     Touch { inode: InodeId, mtime: Timestamp },
 }

@@ -74,7 +74,10 @@ impl Rule for UnsettleSize {
         let mut effects: Vec<Effect> = own_if_changed(&file, &row).into_iter().collect();
         match size {
             BackingSize::Unsettled => {}
-            BackingSize::Settled => row.content = Content::Backing(BackingSize::Unsettled),
+            BackingSize::Settled => {
+                row.content = Content::Backing(BackingSize::Unsettled);
+                effects.push(Effect::Unsettled(file.inode));
+            }
             // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
             BackingSize::Truncating(size) => effects.push(Effect::Truncate { at: self.at.clone(), size }),
         }
@@ -86,7 +89,8 @@ impl Rule for UnsettleSize {
     }
 }
 
-/// The writer is done until it unsettles again: the size and mtime that the backing file has.
+/// The writer is done until it unsettles again: the size and mtime that the backing file has, and has on disk. So a settled
+/// row never says what a loss of power could take from the file.
 #[derive(Clone, Debug)]
 pub struct SettleSize {
     pub at: At,

@@ -6,7 +6,7 @@ use crate::shards::OpenFiles;
 use std::sync::{Arc, OnceLock};
 use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
-use varve_world::clock::Clock;
+use varve_world::clock::{Clock, Moment};
 use varve_world::reserve::Reserve;
 use varve_world::volume_dir::VolumeDir;
 
@@ -18,6 +18,8 @@ pub struct Shared {
     pub sessions: Arc<Sessions>,
     pub leases: Arc<Leases>,
     pub open_files: OpenFiles,
+    /// By then all sessions of an earlier server have told what they have open.
+    pub sessions_known_from: Moment,
     /// Room kept back in the store for removals.
     pub reserve: Arc<Reserve>,
     pub workers: usize,

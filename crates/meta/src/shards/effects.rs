@@ -17,9 +17,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 use varve_world::disk::{self, File};
 
-/// How long after a start an orphan waits for a session that may have it open: clients find a restarted server within
-/// seconds and register their files again.
-const ORPHANS_WAIT: Duration = Duration::from_secs(30);
+/// How long after a start sessions that were there before are waited for: clients find a restarted server within seconds
+/// and register their files again.
+pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
 /// How often backing files without names are removed.
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -46,8 +46,20 @@ impl Shard {
                     .await?;
                 }
                 Effect::Truncate { at, size } => self.truncate(at, size).await?,
+                Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
             }
         }
+        Ok(())
+    }
+
+    /// Returns when the row of `inode`, if it has just become unsettled, says so on disk. Else power lost after the first
+    /// write to the backing file could leave a settled row and a file of another size.
+    pub async fn unsettled_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
+        if !self.state.borrow().unsettled.contains(&inode) {
+            return Ok(());
+        }
+        self.sync().await?;
+        self.state.borrow_mut().unsettled.remove(&inode);
         Ok(())
     }
 
@@ -77,6 +89,7 @@ impl Shard {
             file.sync_all()
         };
         let cut = self.on_backing_file(at.inode(), cut).await;
+        self.open_files.size_changed(at.inode());
         let finished = match &cut {
             Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), size }, &at).await,
             Err(Refusal::Rule(_)) => self.run_on_row(&AbandonTruncate { at: at.clone(), size }, &at).await,
@@ -182,7 +195,7 @@ impl Shard {
         if orphans.is_empty() {
             return;
         }
-        tokio::time::sleep(ORPHANS_WAIT).await;
+        tokio::time::sleep(SESSIONS_RETURN).await;
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
     }
 

@@ -27,6 +27,7 @@ mod split;
 pub mod table;
 mod transaction;
 
+pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::OpenFiles;

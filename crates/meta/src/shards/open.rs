@@ -50,6 +50,7 @@ impl Shard {
             transactions: Transactions::default(),
             reaping: Vec::new(),
             truncating: HashMap::new(),
+            unsettled: HashSet::new(),
             split_wanted: Vec::new(),
             splits_begun: 0,
             adoptions: HashMap::new(),

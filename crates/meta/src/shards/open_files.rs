@@ -1,5 +1,6 @@
-//! Which files are open, in which sessions. One table for all shards of a server, because a file's rows may change
-//! shards (by a split, or by getting an inode row) while it stays open.
+//! Which files are open, in which sessions, and which sessions have changed sizes of backing files. One table for all
+//! shards of a server, because a file's rows may change shards (by a split, or by getting an inode row) while it stays
+//! open.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -7,8 +8,32 @@ use varve_types::{InodeId, SessionId};
 
 #[derive(Default)]
 struct Registered {
-    files: HashMap<InodeId, HashMap<SessionId, u32>>,
+    files: HashMap<InodeId, HashMap<SessionId, Opened>>,
     sessions: HashMap<SessionId, HashSet<InodeId>>,
+    sizes: Sizes,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Opened {
+    writes: bool,
+}
+
+/// Sessions that may have changed a backing file since its size was last settled.
+///
+/// A session measures a file when it has closed it and synced its own bytes, and what it measured is right only if nobody
+/// else changed the file since. So a size is taken from the last such session alone, measured after all others were done.
+#[derive(Default)]
+struct Sizes {
+    writers: HashMap<InodeId, HashMap<SessionId, Measured>>,
+    sessions: HashMap<SessionId, HashSet<InodeId>>,
+}
+
+/// What a writer's next measure is worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measured {
+    Right,
+    /// Another session changed the file, or had still to sync its bytes, and the measure may be older.
+    Again,
 }
 
 /// Cheap to clone; shared by the workers.
@@ -16,9 +41,10 @@ struct Registered {
 pub struct OpenFiles(Arc<Mutex<Registered>>);
 
 impl OpenFiles {
-    pub fn open(&self, session: SessionId, inode: InodeId) {
+    /// `writes`: perhaps.
+    pub fn open(&self, session: SessionId, inode: InodeId, writes: bool) {
         let mut registered = self.lock();
-        *registered.files.entry(inode).or_default().entry(session).or_insert(0) += 1;
+        registered.files.entry(inode).or_default().entry(session).or_default().writes |= writes;
         registered.sessions.entry(session).or_default().insert(inode);
     }
 
@@ -47,8 +73,35 @@ impl OpenFiles {
 
     /// The session is gone: the inodes that nobody has open any more.
     pub fn end_session(&self, session: SessionId) -> Vec<InodeId> {
-        let inodes = self.lock().sessions.remove(&session).unwrap_or_default();
+        let inodes = {
+            let mut registered = self.lock();
+            registered.sizes.end_session(session);
+            registered.sessions.remove(&session).unwrap_or_default()
+        };
         inodes.into_iter().filter(|inode| self.release(session, *inode)).collect()
+    }
+
+    /// The session may change the size of the backing file of `inode` from now on.
+    pub fn changes_size(&self, session: SessionId, inode: InodeId) {
+        self.lock().sizes.changes(session, inode);
+    }
+
+    /// The size of a backing file was changed by the server: what sessions measured before is not right any more.
+    pub fn size_changed(&self, inode: InodeId) {
+        self.lock().sizes.measure_again(inode, None);
+    }
+
+    pub fn has_changed_size(&self, session: SessionId, inode: InodeId) -> bool {
+        self.lock().sizes.sessions.get(&session).is_some_and(|inodes| inodes.contains(&inode))
+    }
+
+    /// Whether the size that `session` has just told, having closed and synced the file, is its size. If not, another
+    /// session will tell it, or this one after a further measure.
+    pub fn settles(&self, session: SessionId, inode: InodeId) -> bool {
+        let mut registered = self.lock();
+        let holders = registered.files.get(&inode);
+        let written = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
+        registered.sizes.settles(session, inode, written)
     }
 
     pub fn len(&self) -> usize {
@@ -64,3 +117,57 @@ impl OpenFiles {
         self.0.lock().expect("a thread panicked while it changed the table of open files")
     }
 }
+
+impl Sizes {
+    fn changes(&mut self, session: SessionId, inode: InodeId) {
+        self.measure_again(inode, Some(session));
+        self.writers.entry(inode).or_default().insert(session, Measured::Right);
+        self.sessions.entry(session).or_default().insert(inode);
+    }
+
+    fn measure_again(&mut self, inode: InodeId, but_for: Option<SessionId>) {
+        let writers = self.writers.get_mut(&inode).into_iter().flatten();
+        writers.filter(|(session, _)| Some(**session) != but_for).for_each(|(_, measured)| *measured = Measured::Again);
+    }
+
+    fn settles(&mut self, session: SessionId, inode: InodeId, written: bool) -> bool {
+        if let Some(measured) = self.writers.get_mut(&inode).and_then(|writers| writers.get_mut(&session))
+            && *measured == Measured::Again
+        {
+            *measured = Measured::Right;
+            return false;
+        }
+        self.done(session, inode);
+        if self.writers.contains_key(&inode) {
+            self.measure_again(inode, None);
+            return false;
+        }
+        !written
+    }
+
+    /// What the session changed is synced, or it is gone.
+    fn done(&mut self, session: SessionId, inode: InodeId) {
+        if let Some(inodes) = self.sessions.get_mut(&session) {
+            inodes.remove(&inode);
+            if inodes.is_empty() {
+                self.sessions.remove(&session);
+            }
+        }
+        if let Some(writers) = self.writers.get_mut(&inode) {
+            writers.remove(&session);
+            if writers.is_empty() {
+                self.writers.remove(&inode);
+            }
+        }
+    }
+
+    fn end_session(&mut self, session: SessionId) {
+        for inode in self.sessions.remove(&session).unwrap_or_default() {
+            self.done(session, inode);
+            self.measure_again(inode, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,8 @@ pub(super) struct State {
     pub reaping: Vec<InodeId>,
     /// Turns of truncates, a file each.
     pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
+    /// Inodes whose rows say *unsettled*, and not yet for certain on disk.
+    pub unsettled: HashSet<InodeId>,
     /// Directories whose partition here has grown above the threshold.
     pub split_wanted: Vec<InodeId>,
     /// Attempts at splits from here, in this epoch.
@@ -321,6 +323,10 @@ impl Shard {
             Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
             Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
         };
+        state.unsettled.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::Unsettled(inode) => Some(*inode),
+            _ => None,
+        }));
         let reply = run.record.as_ref().map(|record| crate::tables::ReplyRecord {
             session: record.session,
             slot: record.slot,

@@ -30,12 +30,11 @@ impl Bench<'_> {
         let Content::Backing(state) = row.content else { return Ok(None) };
         let path = self.volume.backing_file(inode);
         if let BackingSize::Truncating(size) = state {
-            let cut = OpenOptions::new().write(true).open(&path).and_then(|file: File| {
-                file.set_len(size)?;
-                file.sync_all()
-            });
+            let cut = OpenOptions::new().write(true).open(&path).and_then(|file: File| file.set_len(size));
             cut.map_err(|source| self.io("truncate", &path, source))?;
         }
+        // What a settled row says must not be lost with the power.
+        File::open(&path).and_then(|file| file.sync_all()).map_err(|source| self.io("sync", &path, source))?;
         let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
         if state == BackingSize::Unsettled {
             row.attributes.mtime = row.attributes.mtime.max(modified(&found));
@@ -73,6 +72,7 @@ impl Bench<'_> {
         if found.len() == 0 {
             return self.remove_empty(inode);
         }
+        File::open(&path).and_then(|file| file.sync_all()).map_err(|source| self.io("sync", &path, source))?;
         let free = self.census.ids.binary_search(&inode).is_err();
         let id = if free && self.is_shard(inode.shard()) && inode.0 & InodeId::COUNTER_MAX > 1 {
             let shard = inode.shard();

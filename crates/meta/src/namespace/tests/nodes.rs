@@ -215,6 +215,8 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     assert!(again(table.decide(&settle, &root())));
     table.run(&open, &root()).unwrap();
     assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
+    let Decision::Commit { effects, .. } = table.decide(&unsettle, &root()) else { panic!("commits") };
+    assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is written");
     let late = FinishTruncate { at: at.clone(), size: 7 };
     assert_eq!(table.decide(&late, &root()), Decision::Answer(()), "a truncate that was overtaken settles nothing");
 }

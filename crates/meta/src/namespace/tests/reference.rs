@@ -422,7 +422,8 @@ impl Reference {
         }
         if let Some(mode) = set.mode.map(|mode| mode.bits()) {
             let lost = node.mode & !mode;
-            let only_set_id_lost = mode & !node.mode == 0 && lost & !0o6000 == 0;
+            // A kernel may clear what is clear already; both bits kept clears nothing.
+            let only_set_id_lost = mode & !node.mode == 0 && lost & !0o6000 == 0 && mode & 0o6000 != 0o6000;
             if !node.owner(who) && !(node.may(who, 2) && only_set_id_lost) {
                 return no(Errno::EPERM);
             }

@@ -174,7 +174,7 @@ impl Table {
                 assert!(!self.open.contains(&inode), "reaps {inode}, which is open");
                 self.backing.remove(&inode).expect("reaps a backing file that exists");
             }
-            Effect::Own { .. } => {}
+            Effect::Own { .. } | Effect::Unsettled(_) => {}
             Effect::Truncate { at, size } => {
                 self.backing.insert(at.inode(), (size, self.now));
                 self.run_at_once(&FinishTruncate { at, size });

@@ -3,14 +3,14 @@
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::namespace::{At, Context, Decision, Node, Verb, View};
+use crate::namespace::{At, Context, Decision, Node, NodeContent, Verb, View};
 use crate::shards::{Address, Makes, OpenFiles, Record, Run, Shard};
 use crate::tables::Key;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
-use varve_wire::{Call, CallId, Failure, Locator, Reply, Response};
+use varve_wire::{Call, CallId, Failure, Locator, OpenMode, Reply, Response};
 
 pub struct Case<'a> {
     pub worker: &'a Rc<Worker>,
@@ -69,8 +69,12 @@ impl Case<'_> {
     /// The first answer once more. A file that it says is open in this session is open again, should the server have
     /// forgotten it since.
     pub fn replayed(&self, call: &Call, body: Bytes) -> Result<Answered, Failure> {
-        let opens = matches!(call, Call::Open { .. } | Call::Create { open: true, .. });
-        if opens {
+        let opens = match call {
+            Call::Open { mode, .. } => Some(*mode != OpenMode::Read),
+            Call::Create { open: true, .. } => Some(true),
+            _ => None,
+        };
+        if let Some(writes) = opens {
             let response: Result<Response, _> = postcard::from_bytes(&body);
             let Ok(Response { result: Ok(Reply::Node(node)), .. }) = response else {
                 return Err(Failure::Server {
@@ -78,7 +82,7 @@ impl Case<'_> {
                     message: format!("the recorded answer to call {:?} is damaged", self.id),
                 });
             };
-            self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode));
+            self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode), writes);
         }
         Ok(Answered::Encoded(body))
     }
@@ -90,6 +94,15 @@ impl Case<'_> {
             Ok(())
         } else {
             Err(errno(Errno::EBADF))
+        }
+    }
+
+    /// As [`Case::check_is_open`], of a file that this session has changed and closed since.
+    pub fn check_was_written(&self, at: &At) -> Result<(), Failure> {
+        if self.worker.shared.open_files.has_changed_size(self.caller.session, at.inode()) {
+            Ok(())
+        } else {
+            self.check_is_open(at)
         }
     }
 
@@ -129,8 +142,21 @@ impl Case<'_> {
 
     /// A verb whose file the session holds open from the moment of the decision: until the reply has left, another
     /// session may remove the name, and must find the file open.
-    pub fn opening<V>(&self, verb: V) -> Opening<'_, V> {
-        Opening { verb, session: self.caller.session, open_files: &self.worker.shared.open_files }
+    /// `writes`: perhaps.
+    pub fn opening<V>(&self, verb: V, writes: bool) -> Opening<'_, V> {
+        Opening { verb, writes, session: self.caller.session, open_files: &self.worker.shared.open_files }
+    }
+
+    /// A verb after which the session may change the size of the file's backing file.
+    pub fn resizing<V>(&self, verb: V) -> Resizing<'_, V> {
+        Resizing { verb, session: self.caller.session, open_files: &self.worker.shared.open_files }
+    }
+
+    /// A verb that settles the size which the session has measured.
+    pub fn settling<V>(&self, verb: V) -> Settling<'_, V> {
+        let shared = &self.worker.shared;
+        let all_known = shared.clock.monotonic() >= shared.sessions_known_from;
+        Settling { verb, session: self.caller.session, open_files: &shared.open_files, all_known }
     }
 
     /// A hash of the partition that this shard has of `directory`, if it has one: the lowest, which it keeps however
@@ -144,6 +170,7 @@ impl Case<'_> {
 
 pub struct Opening<'a, V> {
     verb: V,
+    writes: bool,
     session: SessionId,
     open_files: &'a OpenFiles,
 }
@@ -160,8 +187,60 @@ impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
         if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
             && node.attributes.kind != FileKind::Directory
         {
-            self.open_files.open(self.session, node.inode);
+            self.open_files.open(self.session, node.inode, self.writes);
         }
         decision
+    }
+}
+
+pub struct Resizing<'a, V> {
+    verb: V,
+    session: SessionId,
+    open_files: &'a OpenFiles,
+}
+
+impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
+    type Outcome = Node;
+
+    fn keys(&self, seen: &dyn View) -> Vec<Key> {
+        self.verb.keys(seen)
+    }
+
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
+        let decision = self.verb.decide(seen, context);
+        if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
+            && matches!(node.content, NodeContent::Backing { .. })
+        {
+            self.open_files.changes_size(self.session, node.inode);
+        }
+        decision
+    }
+}
+
+pub struct Settling<'a, V> {
+    verb: V,
+    session: SessionId,
+    open_files: &'a OpenFiles,
+    /// All sessions that write something have told so, should this server be another one's successor.
+    all_known: bool,
+}
+
+impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
+    type Outcome = Node;
+
+    fn keys(&self, seen: &dyn View) -> Vec<Key> {
+        self.verb.keys(seen)
+    }
+
+    /// Answers the file as it is, its size unsettled, where what was measured may not be its size.
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
+        match self.verb.decide(seen, context) {
+            Decision::Commit { outcome, .. }
+                if !(self.all_known && self.open_files.settles(self.session, outcome.inode)) =>
+            {
+                Decision::Answer(Node { content: NodeContent::Backing { settled: false }, ..outcome })
+            }
+            decision => decision,
+        }
     }
 }

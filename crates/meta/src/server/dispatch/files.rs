@@ -31,11 +31,12 @@ impl Case<'_> {
 
     pub async fn open(&self, at: Locator, mode: OpenMode, truncate: bool) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        let verb = self.opening(Open { at, mode: translate::open_mode(mode), truncate });
+        let verb = Open { at, mode: translate::open_mode(mode), truncate };
+        let writes = mode != OpenMode::Read;
         if truncate {
-            return self.change_node(&verb, address).await;
+            return self.change_node(&self.resizing(self.opening(verb, writes)), address).await;
         }
-        let node = self.ask(&verb, address).await?;
+        let node = self.ask(&self.opening(verb, writes), address).await?;
         self.node_reply(&node).await
     }
 
@@ -56,13 +57,18 @@ impl Case<'_> {
     pub async fn promote(&self, at: Locator, generation: u32, size: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_is_open(&at)?;
-        self.change_node(&Promote { at, generation: LayoutGeneration(generation), size }, address).await
+        let verb = Promote { at, generation: LayoutGeneration(generation), size };
+        self.change_node(&self.resizing(verb), address).await
     }
 
     pub async fn unsettle_size(&self, at: Locator, generation: u32) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_is_open(&at)?;
-        self.change_node(&UnsettleSize { at, generation: LayoutGeneration(generation) }, address).await
+        let inode = at.inode();
+        let verb = UnsettleSize { at, generation: LayoutGeneration(generation) };
+        let answered = self.change_node(&self.resizing(verb), address).await?;
+        self.shard.unsettled_on_disk(inode).await.map_err(translate::failure)?;
+        Ok(answered)
     }
 
     pub async fn settle_size(
@@ -73,9 +79,9 @@ impl Case<'_> {
         mtime: WireTime,
     ) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        self.check_is_open(&at)?;
+        self.check_was_written(&at)?;
         let verb = SettleSize { at, generation: LayoutGeneration(generation), size, mtime: mtime.into() };
-        self.change_node(&verb, address).await
+        self.change_node(&self.settling(verb), address).await
     }
 
     pub async fn read_link(&self, at: Locator) -> Result<Answered, Failure> {

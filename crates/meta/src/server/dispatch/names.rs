@@ -40,7 +40,7 @@ impl Case<'_> {
         let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
         let reply = |node: &_| Reply::Node(translate::node(node));
         if open {
-            self.change(&self.opening(verb), address, Makes::File, reply).await
+            self.change(&self.opening(verb, true), address, Makes::File, reply).await
         } else {
             self.change(&verb, address, Makes::File, reply).await
         }

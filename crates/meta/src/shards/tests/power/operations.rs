@@ -137,7 +137,7 @@ impl Operation {
             Operation::UnlinkLinked => unlink(cluster, b, "l").await?,
             Operation::UnlinkOpen => {
                 if let Some((inode, _)) = cluster.lookup(a, "f").await {
-                    cluster.open_files.open(SessionId(1), inode);
+                    cluster.open_files.open(SessionId(1), inode, true);
                     unlink(cluster, a, "f").await?;
                 }
             }

@@ -1,0 +1,47 @@
+use super::*;
+
+const FILE: InodeId = InodeId(77);
+const ONE: SessionId = SessionId(1);
+const OTHER: SessionId = SessionId(2);
+
+#[test]
+fn the_one_who_wrote_settles_at_once() {
+    let open_files = OpenFiles::default();
+    open_files.open(ONE, FILE, true);
+    open_files.changes_size(ONE, FILE);
+    open_files.open(OTHER, FILE, false);
+    assert!(open_files.has_changed_size(ONE, FILE) && !open_files.has_changed_size(OTHER, FILE));
+    assert!(open_files.settles(ONE, FILE), "readers do not matter");
+    assert!(!open_files.has_changed_size(ONE, FILE));
+}
+
+/// Whoever else may write or has written is done before a size is taken, and the size was measured after that.
+#[test]
+fn the_last_one_who_wrote_settles() {
+    let open_files = OpenFiles::default();
+    for session in [ONE, OTHER] {
+        open_files.open(session, FILE, true);
+        open_files.changes_size(session, FILE);
+    }
+    open_files.release(ONE, FILE);
+    assert!(!open_files.settles(ONE, FILE), "the other one's change came after, and may be missing in the measure");
+    assert!(!open_files.settles(ONE, FILE), "the other one still writes");
+    open_files.release(OTHER, FILE);
+    assert!(!open_files.settles(OTHER, FILE), "may be older than the end of the first one's writing");
+    assert!(open_files.settles(OTHER, FILE));
+}
+
+#[test]
+fn a_cut_and_the_end_of_a_session_ask_for_a_new_measure() {
+    let open_files = OpenFiles::default();
+    open_files.changes_size(ONE, FILE);
+    open_files.size_changed(FILE);
+    assert!(!open_files.settles(ONE, FILE));
+    assert!(open_files.settles(ONE, FILE));
+    open_files.changes_size(OTHER, FILE);
+    open_files.changes_size(ONE, FILE);
+    open_files.end_session(OTHER);
+    assert!(!open_files.settles(ONE, FILE));
+    assert!(open_files.settles(ONE, FILE));
+    assert!(open_files.lock().sizes.writers.is_empty() && open_files.lock().sizes.sessions.is_empty());
+}

@@ -97,8 +97,6 @@ kinds! {
         "the directory shows a wrong size or link count, and rmdir may fail or succeed wrongly; please report this";
     WrongMap = Damage, "wrong-map",
         "the directory's map does not know one of its partitions; please report this, it is a fault of Varve";
-    SealedPartition = Leftover, "sealed-partition",
-        "an rmdir was cut short; a server undoes it when the directory is next used";
     StrayEntries = Leftover, "stray-entries",
         "rows that a split moved away, or of a directory that was removed; a server clears them away when it loads the partition";
     DirectoryWithoutName = Leftover, "directory-without-name",

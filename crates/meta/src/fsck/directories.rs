@@ -82,7 +82,7 @@ fn note_others(census: &Census, report: &mut Report) {
             if partition.row.state == PartitionState::Arriving {
                 // Its source has committed; the next server hears so when it asks.
                 report.add(FindingKind::ArrivedPartition, place, "its split is committed");
-                report.fix(Fix::Unseal { directory, index });
+                report.fix(Fix::SetLive { directory, index });
             }
             continue;
         }

@@ -64,7 +64,7 @@ pub enum Fix {
         directory: InodeId,
         index: PartitionIndex,
     },
-    Unseal {
+    SetLive {
         directory: InodeId,
         index: PartitionIndex,
     },
@@ -171,7 +171,7 @@ impl Fix {
             | Fix::MakePartition { .. }
             | Fix::DissolvePartition { .. }
             | Fix::DropPartition { .. }
-            | Fix::Unseal { .. } => Stage::Partitions,
+            | Fix::SetLive { .. } => Stage::Partitions,
             Fix::Stray { .. }
             | Fix::MakeDirectoryRow { .. }
             | Fix::DropDirectory { .. }

@@ -150,7 +150,7 @@ impl Bench<'_> {
             Fix::MakePartition { directory, index, depth } => self.make_partition(directory, index, depth).await,
             Fix::DissolvePartition { directory, index } => self.dissolve_partition(directory, index).await,
             Fix::DropPartition { directory, index } => self.drop_partition(directory, index).await,
-            Fix::Unseal { directory, index } => self.unseal(directory, index).await,
+            Fix::SetLive { directory, index } => self.set_live(directory, index).await,
             Fix::SetCounts { directory, index, entries, subdirectories } => {
                 self.set_counts(directory, index, entries, subdirectories).await
             }

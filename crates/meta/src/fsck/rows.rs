@@ -5,7 +5,7 @@ use super::fix::Fix;
 use super::{FindingKind, FsckError, Progress, Report, directories, files};
 use crate::snapshot::at_rest::{self, AtRest};
 use crate::snapshot::{Found, Snapshot, Unreadable, Unresolved, UnresolvedKind};
-use crate::tables::{Key, Kind, PartitionState, Row};
+use crate::tables::{Key, Kind, Row};
 use varve_types::{PartitionIndex, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
 
@@ -167,11 +167,6 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
                 report.add(FindingKind::WrongPartition, place, what);
                 // Made again from its directory's row.
                 return report.fix(Fix::DropRow { shard, key: Key::Partition(directory, index) });
-            }
-            if row.state == PartitionState::Sealed {
-                let place = format_args!("directory {directory} partition {}", index.0);
-                report.add(FindingKind::SealedPartition, place, "it takes no new names");
-                report.fix(Fix::Unseal { directory, index });
             }
             let partition = Partition { row, live: false, entries: 0, subdirectories: 0 };
             census.partitions.insert((directory, index), partition);

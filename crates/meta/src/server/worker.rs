@@ -12,7 +12,7 @@ use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::shared::Shared;
 use super::vigil::Vigil;
-use crate::shards::{CacheBudget, Peers, Shard, ShardConfig, TableConfig};
+use crate::shards::{CacheBudget, HOLD_VALID, Peers, Shard, ShardConfig, TableConfig};
 use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::any::Any;
@@ -161,8 +161,15 @@ impl Worker {
                 }
                 changed.await;
             }
+            worker.end_removals().await;
             worker.board.reach(worker.index, Stage::Drained);
         });
+    }
+
+    /// While the shards that are asked for it are open.
+    async fn end_removals(&self) {
+        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
+        futures::future::join_all(shards.iter().map(Shard::end_removals)).await;
     }
 
     pub fn close(self: &Rc<Self>) {
@@ -212,6 +219,8 @@ impl Worker {
             if let Err(error) = failed.close().await {
                 tracing::debug!("shard {id} was not closed well: {error}");
             }
+            // What it held in memory for others is not relied on any longer than that.
+            tokio::time::sleep(HOLD_VALID).await;
             while !*worker.stop.borrow() {
                 match worker.open_shard(id).await {
                     Ok(()) => return tracing::info!("shard {id} is open again"),

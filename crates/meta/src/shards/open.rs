@@ -4,6 +4,7 @@ use super::batch::Batch;
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
 use super::refusal::Refusal;
+use super::removal::Removals;
 use super::replies::Replies;
 use super::resident::{BatchNumber, Resident};
 use super::shard::{Shard, ShardConfig, State};
@@ -48,6 +49,7 @@ impl Shard {
             replies: Replies::default(),
             inodes: InodeBlock::after(FIRST_INODE_COUNTER),
             transactions: Transactions::default(),
+            removals: Removals::default(),
             reaping: Vec::new(),
             truncating: HashMap::new(),
             unsettled: HashSet::new(),

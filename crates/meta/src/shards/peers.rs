@@ -34,6 +34,10 @@ pub enum PeerCall {
     Apply(Vec<Change>),
     /// First phase of a several-shard change: check, write the intent, fsync, lock.
     Prepare(TransactionId, IntentRow),
+    /// As `Prepare`, in memory alone: only rows of a removed directory are to go.
+    Hold(TransactionId, IntentRow),
+    /// The removals that these were held for are durable: the rows go. Appended before the answer.
+    Remove(Vec<TransactionId>),
     /// Second phase: apply the intent or drop it; fsynced before the answer. Done twice it does nothing.
     Resolve {
         transaction: TransactionId,

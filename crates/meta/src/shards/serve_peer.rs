@@ -22,6 +22,8 @@ impl Shard {
             },
             PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
             PeerCall::Prepare(transaction, intent) => self.prepare(transaction, intent).await,
+            PeerCall::Hold(transaction, intent) => self.hold(transaction, intent).await,
+            PeerCall::Remove(held) => self.remove_held(held).await,
             PeerCall::Resolve { transaction, commit } => self.resolve(transaction, commit).await,
             PeerCall::Outcome(transaction) => self.outcome(transaction).await,
             PeerCall::LearnMap { directory, map } => self.learn_map_at_home(directory, map).await,

@@ -15,10 +15,11 @@ use super::open_files::OpenFiles;
 use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers, SplitAttempt};
 use super::refusal::Refusal;
+use super::removal::Removals;
 use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::table::{Table, TableConfig};
-use super::transaction::Transactions;
+use super::transaction::{AnswerWhen, Transactions};
 use crate::namespace::{self, Context, Decision, Effect, Seen, Verb, View};
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
 use bytes::Bytes;
@@ -79,6 +80,7 @@ pub(super) struct State {
     pub replies: Replies,
     pub inodes: InodeBlock,
     pub transactions: Transactions,
+    pub removals: Removals,
     /// Backing files without a name, removed once the log that says so is fsynced.
     pub reaping: Vec<InodeId>,
     /// Turns of truncates, a file each.
@@ -257,11 +259,11 @@ impl Shard {
                 return Ok(None);
             }
             Decided::Several { changes, effects, outcome, reply } => {
-                let carried_out = Box::pin(self.commit_in_two_phases(changes, &foreign, reply)).await?;
-                if way.rename_lock.is_some() {
-                    // The next holder must find this change applied everywhere.
-                    let _ = carried_out.await;
-                }
+                let answer = match way.rename_lock {
+                    Some(_) => AnswerWhen::Applied,
+                    None => AnswerWhen::Decided,
+                };
+                Box::pin(self.commit_over_shards(changes, &foreign, reply, answer)).await?;
                 (outcome, effects)
             }
         };

@@ -1,5 +1,7 @@
 //! Changes over several shards: two phases, presumed abort.
 //!
+//! (Changes of which other shards only remove rows of a directory go another way: `removal.rs`.)
+//!
 //! The coordinator is the shard that the request was sent to. Order of what is made durable:
 //!
 //! 1. Each participant checks that the rows the decision rests on are as they were read, writes an intent, fsyncs, and
@@ -15,6 +17,7 @@
 use super::foreign::Foreign;
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::Refusal;
+use super::removal::only_removes;
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
@@ -25,6 +28,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Epoch, InodeId, ShardId, Timestamp};
+use varve_world::clock::Moment;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A prepared participant that has heard nothing for so long asks the coordinator.
@@ -52,6 +56,24 @@ impl Transactions {
         self.undecided.len() + self.decided.len() + self.prepared.len()
     }
 
+    /// A removal is decided; asked for its outcome, this shard says so until its rows are gone elsewhere.
+    pub fn note_decided(&mut self, transaction: TransactionId, participants: &[ShardId]) {
+        self.decided.insert(transaction, participants.to_vec());
+    }
+
+    pub fn forget_decided(&mut self, transaction: TransactionId) {
+        self.decided.remove(&transaction);
+    }
+
+    /// Intents in memory alone, with the moment of each.
+    pub fn held(&self) -> impl Iterator<Item = (TransactionId, Moment)> {
+        let in_memory = |prepared: &&Prepared| prepared.kept == IntentKept::InMemory;
+        self.prepared
+            .iter()
+            .filter(move |(_, prepared)| in_memory(prepared))
+            .map(|(id, prepared)| (*id, prepared.since))
+    }
+
     fn next(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         self.counter += 1;
         let transaction = TransactionId { coordinator, epoch, counter: self.counter };
@@ -77,14 +99,32 @@ pub(super) fn digest(row: Option<&Row>) -> Option<u64> {
 
 impl Shard {
     /// Commits a decision that rests on or changes rows of other shards. `Busy`: a row was changed or locked meanwhile;
-    /// decide again. The task it returns carries the decision out; whoever must know that it is, awaits it.
-    pub(super) async fn commit_in_two_phases(
+    /// decide again.
+    pub(super) async fn commit_over_shards(
         self: &Rc<Self>,
         changes: Vec<Change>,
         foreign: &Foreign,
         reply: Option<ReplyRecord>,
+        answer: AnswerWhen,
+    ) -> Result<(), Refusal> {
+        let begun = self.begin(changes, foreign)?;
+        if answer == AnswerWhen::Decided && only_removes(&begun.parts) {
+            return self.remove_in_order(begun, reply).await;
+        }
+        let carried_out = self.commit_in_two_phases(begun, reply).await?;
+        if answer == AnswerWhen::Applied {
+            let _ = carried_out.await;
+        }
+        Ok(())
+    }
+
+    /// The task it returns carries the decision out.
+    async fn commit_in_two_phases(
+        self: &Rc<Self>,
+        begun: Begun,
+        reply: Option<ReplyRecord>,
     ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
-        let Begun { transaction, own, parts } = self.begin(changes, foreign)?;
+        let Begun { transaction, own, parts } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)
@@ -149,17 +189,7 @@ impl Shard {
         reply: Option<ReplyRecord>,
     ) -> Result<BatchNumber, Refusal> {
         let mut state = self.state.borrow_mut();
-        if !state.transactions.undecided.remove(&transaction) {
-            return Err(Refusal::Busy);
-        }
-        if let Some(reason) = &state.failed {
-            return Err(Refusal::Failed(reason.clone()));
-        }
-        unlock(&mut state, transaction, own);
-        own.iter().cloned().for_each(|change| self.apply(&mut state, change));
-        if let Some(reply) = reply {
-            self.remember(&mut state, reply);
-        }
+        self.apply_own(&mut state, transaction, own, reply)?;
         let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
         state.open.write(&Key::Decision(transaction), Some(&row));
         state.transactions.decided.insert(transaction, participants.to_vec());
@@ -169,7 +199,29 @@ impl Shard {
         Ok(batch)
     }
 
-    fn unlock_own(&self, transaction: TransactionId, own: &[Change]) {
+    /// This shard's part of a change that is being committed; `Busy` if it was aborted meanwhile.
+    pub(super) fn apply_own(
+        &self,
+        state: &mut State,
+        transaction: TransactionId,
+        own: &[Change],
+        reply: Option<ReplyRecord>,
+    ) -> Result<(), Refusal> {
+        if !state.transactions.undecided.remove(&transaction) {
+            return Err(Refusal::Busy);
+        }
+        if let Some(reason) = &state.failed {
+            return Err(Refusal::Failed(reason.clone()));
+        }
+        unlock(state, transaction, own);
+        own.iter().cloned().for_each(|change| self.apply(state, change));
+        if let Some(reply) = reply {
+            self.remember(state, reply);
+        }
+        Ok(())
+    }
+
+    pub(super) fn unlock_own(&self, transaction: TransactionId, own: &[Change]) {
         let mut state = self.state.borrow_mut();
         state.transactions.undecided.remove(&transaction);
         unlock(&mut state, transaction, own);
@@ -207,30 +259,10 @@ impl Shard {
     // The participant's side.
 
     pub(super) async fn prepare(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
-        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
-        let changed = intent.changes.iter().filter_map(|change| match change {
-            Change::Put(key, _) | Change::Delete(key) => Some(key),
-            Change::Tally { .. } => None,
-        });
-        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
-            return PeerReply::Vote(false);
-        }
-        if let Err(refusal) = self.fetch_for_intent(&intent).await {
-            return super::fetch::peer_reply(refusal);
-        }
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            if !self.may_prepare(&state, &intent) {
-                return PeerReply::Vote(false);
-            }
-            if intent.changes.is_empty() {
-                // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
-                return PeerReply::Vote(true);
-            }
-            lock(&mut state, transaction, &intent.changes);
-            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
-            state.transactions.prepared.insert(transaction, Prepared { intent, pins: true });
-            state.open.number
+        let batch = match self.place_intent(transaction, intent, IntentKept::Stored).await {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return PeerReply::Vote(true),
+            Err(reply) => return reply,
         };
         self.work.notify_one();
         let durable = match self.appended(batch).await {
@@ -242,6 +274,39 @@ impl Shard {
         }
         tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
         PeerReply::Vote(true)
+    }
+
+    /// Checks an intent and locks what it will change; `None` if it changes nothing here.
+    pub(super) async fn place_intent(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        intent: IntentRow,
+        kept: IntentKept,
+    ) -> Result<Option<BatchNumber>, PeerReply> {
+        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
+        let changed = intent.changes.iter().filter_map(|change| match change {
+            Change::Put(key, _) | Change::Delete(key) => Some(key),
+            Change::Tally { .. } => None,
+        });
+        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
+            return Err(PeerReply::Vote(false));
+        }
+        self.fetch_for_intent(&intent).await.map_err(super::fetch::peer_reply)?;
+        let mut state = self.state.borrow_mut();
+        if !self.may_prepare(&state, &intent) {
+            return Err(PeerReply::Vote(false));
+        }
+        if intent.changes.is_empty() {
+            // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
+            return Ok(None);
+        }
+        lock(&mut state, transaction, &intent.changes);
+        if kept == IntentKept::Stored {
+            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
+        }
+        let since = self.clock.monotonic();
+        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since });
+        Ok(Some(state.open.number))
     }
 
     async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
@@ -287,7 +352,7 @@ impl Shard {
     /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
     pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
         let unpinned = match self.state.borrow().transactions.prepared.get(&transaction) {
-            Some(Prepared { intent, pins: false }) => Some(intent.clone()),
+            Some(Prepared { intent, pins: false, .. }) => Some(intent.clone()),
             _ => None,
         };
         if let Some(intent) = unpinned
@@ -296,28 +361,34 @@ impl Shard {
         {
             return super::fetch::peer_reply(refusal);
         }
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            let Some(Prepared { intent, pins }) = state.transactions.prepared.remove(&transaction) else {
-                return PeerReply::Done;
-            };
-            unlock_keys(&mut state, transaction, &intent.changes);
-            if pins {
-                unpin(&mut state, &intent.changes);
-            }
-            if commit {
-                intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
-            }
-            state.open.write(&Key::Intent(transaction), None);
-            state.open.number
-        };
-        self.work.notify_one();
+        let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
         self.changed.notify_waiters();
+        if kept == IntentKept::InMemory {
+            return PeerReply::Done;
+        }
+        self.work.notify_one();
         let durable = match self.appended(batch).await {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
         durable.map_or_else(|refusal| PeerReply::Failed(refusal.to_string()), |()| PeerReply::Done)
+    }
+
+    /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
+    pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
+        let mut state = self.state.borrow_mut();
+        let Prepared { intent, pins, kept, .. } = state.transactions.prepared.remove(&transaction)?;
+        unlock_keys(&mut state, transaction, &intent.changes);
+        if pins {
+            unpin(&mut state, &intent.changes);
+        }
+        if commit {
+            intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
+        }
+        if kept == IntentKept::Stored {
+            state.open.write(&Key::Intent(transaction), None);
+        }
+        Some((state.open.number, kept))
     }
 
     /// Answers whether a change coordinated here is committed; aborts it if it is undecided.
@@ -362,7 +433,8 @@ impl Shard {
         match (key, row) {
             (Key::Intent(transaction), Row::Intent(intent)) => {
                 lock_keys(&mut state, transaction, &intent.changes);
-                state.transactions.prepared.insert(transaction, Prepared { intent, pins: false });
+                let (pins, kept, since) = (false, IntentKept::Stored, self.clock.monotonic());
+                state.transactions.prepared.insert(transaction, Prepared { intent, pins, kept, since });
                 tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
             }
             (Key::Decision(transaction), Row::Decision(decision)) => {
@@ -388,11 +460,11 @@ impl Shard {
 }
 
 /// A several-shard change with its coordinator's part locked.
-struct Begun {
-    transaction: TransactionId,
-    own: Vec<Change>,
+pub(super) struct Begun {
+    pub transaction: TransactionId,
+    pub own: Vec<Change>,
     /// What each other shard is to check and change.
-    parts: BTreeMap<ShardId, IntentRow>,
+    pub parts: BTreeMap<ShardId, IntentRow>,
 }
 
 /// An intent of this shard.
@@ -400,6 +472,23 @@ struct Prepared {
     intent: IntentRow,
     /// It keeps its partitions loaded; one found at open does not.
     pins: bool,
+    kept: IntentKept,
+    since: Moment,
+}
+
+/// Where an intent is until it is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IntentKept {
+    Stored,
+    InMemory,
+}
+
+/// When a several-shard change is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerWhen {
+    Decided,
+    /// Whoever comes next must find it applied everywhere.
+    Applied,
 }
 
 /// The directory whose partition a change is about.

@@ -144,8 +144,6 @@ pub struct PartitionRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionState {
     Live,
-    /// rmdir is under way: no new names. Undone by asking whether the directory's entry still stands.
-    Sealed,
     /// A split's target before the source has committed: not served; recovery asks the source.
     Arriving,
 }

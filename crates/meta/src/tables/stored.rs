@@ -17,6 +17,7 @@ use varve_types::{InodeId, LayoutGeneration, PartitionIndex};
 #[derive(Serialize, Deserialize)]
 enum StoredState {
     Live,
+    /// Never written; its number is not given again.
     Sealed,
     Arriving,
 }
@@ -42,7 +43,6 @@ impl From<&PartitionRow> for StoredPartition {
             depth: row.depth,
             state: match row.state {
                 PartitionState::Live => StoredState::Live,
-                PartitionState::Sealed => StoredState::Sealed,
                 PartitionState::Arriving => StoredState::Arriving,
             },
             mode: row.mode.bits(),
@@ -67,7 +67,7 @@ impl StoredPartition {
             depth: self.depth,
             state: match self.state {
                 StoredState::Live => PartitionState::Live,
-                StoredState::Sealed => PartitionState::Sealed,
+                StoredState::Sealed => return Err("a partition in state 1, which nobody writes".into()),
                 StoredState::Arriving => PartitionState::Arriving,
             },
             mode: to_mode(self.mode)?,

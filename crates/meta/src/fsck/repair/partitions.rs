@@ -97,7 +97,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    pub async fn unseal(&mut self, directory: InodeId, index: PartitionIndex) -> Result<(), FsckError> {
+    pub async fn set_live(&mut self, directory: InodeId, index: PartitionIndex) -> Result<(), FsckError> {
         let Some(mut row) = self.partition_row(directory, index).await? else { return Ok(()) };
         row.state = PartitionState::Live;
         self.put_home(Step::Rows, &Key::Partition(directory, index), Row::Partition(row));

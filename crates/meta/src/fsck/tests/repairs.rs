@@ -269,9 +269,6 @@ fn an_entry_outside_of_its_partition_is_not_lost() {
 
 #[test]
 fn partitions_of_cut_short_work_are_put_right() {
-    let key = || Key::Partition(DIRECTORY, FIRST);
-    let sealed = PartitionRow { state: PartitionState::Sealed, ..partition(1, 0) };
-    repaired(|site| site.put(SHARD_1, key(), Row::Partition(sealed)), FindingKind::SealedPartition, &NOTHING);
     let arriving = |site: &Site| {
         let row =
             PartitionRow { index: PartitionIndex(1), depth: 1, state: PartitionState::Arriving, ..partition(1, 0) };

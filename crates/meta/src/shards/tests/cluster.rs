@@ -126,6 +126,9 @@ impl Cluster {
     }
 
     pub async fn close(&self) {
+        for id in self.settings.shards.all() {
+            self.shard(id).end_removals().await;
+        }
         let shards = std::mem::take(&mut *self.peers.shards.borrow_mut());
         for shard in shards.into_values() {
             shard.close().await.unwrap();

@@ -78,7 +78,7 @@ fn golden_rows() {
     let partition = PartitionRow {
         index: PartitionIndex(1),
         depth: 1,
-        state: PartitionState::Sealed,
+        state: PartitionState::Arriving,
         mode: Mode(0o755),
         uid: 0,
         gid: 1,
@@ -122,7 +122,7 @@ fn golden_rows() {
         (entry(EntryBody::Directory(attributes(FileKind::Directory, 0))), "01020101a403e807640100000205040506050105"),
         (entry(EntryBody::Reference(FileKind::Fifo)), "01020203"),
         (Row::Inode(backing), "0100a403e8076401ac020002050405060501050102ac020200"),
-        (Row::Partition(partition), "01010101ed03000103021205040103"),
+        (Row::Partition(partition), "01010102ed03000103021205040103"),
         (Row::Directory(directory), "0101ed030001020504050605080504010300"),
         (Row::Xattr(Bytes::from_static(b"value")), "0176616c7565"),
         (Row::Orphan(OrphanRow { since: time(1) }), "010205"),
@@ -295,7 +295,7 @@ prop_compose! {
     fn any_partition()(
         map in any_map(),
         at in any::<u64>(),
-        state in prop_oneof![Just(PartitionState::Live), Just(PartitionState::Sealed), Just(PartitionState::Arriving)],
+        state in prop_oneof![Just(PartitionState::Live), Just(PartitionState::Arriving)],
         mode in any_mode(),
         (uid, gid, entries, subdirectories) in any::<(u32, u32, u64, u64)>(),
         mtime in any_time(),

@@ -1,0 +1,201 @@
+//! A directory is removed whose rows are in other shards: no phases and no fsync, only an order.
+//!
+//! 1. Each shard that has rows of it checks that they are as they were read and that they are of an empty directory, and
+//!    holds them: nobody sees or changes them.
+//! 2. The shard of its entry writes what it changes and the answer, and answers when that is appended.
+//! 3. That shard fsyncs, once for many removals.
+//! 4. The others delete what they hold.
+//!
+//! A hold is in memory alone. What a crash between 2 and 4 leaves is rows that no name leads to, under an id that is never
+//! given again; fsck calls them leftovers. They are not deleted before the removal is durable: else a loss of power could
+//! bring the directory back without what was set on it since it was made. A shard that is opened again knows of no hold
+//! and would take creates, so a hold counts for [`HOLD_VALID`], and no shard is opened again sooner than that.
+
+use super::peers::{PeerCall, PeerReply};
+use super::refusal::Refusal;
+use super::shard::Shard;
+use super::transaction::{Begun, IntentKept};
+use crate::tables::{Change, IntentRow, Key, ReplyRecord, TransactionId};
+use futures::future::join_all;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+use varve_types::ShardId;
+
+/// How long after it was asked for a hold may be relied on.
+pub const HOLD_VALID: Duration = Duration::from_millis(250);
+
+/// How long removals are gathered before they are fsynced and the rows deleted.
+const GATHERED_FOR: Duration = Duration::from_millis(50);
+
+/// Removals that wait for that; beyond it more are answered Busy.
+const REMOVALS_MAX: usize = 20_000;
+
+/// A holder that has heard nothing for so long asks.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+
+/// Removals of this shard's entries whose rows elsewhere are still held.
+#[derive(Default)]
+pub(super) struct Removals {
+    waiting: Vec<(TransactionId, Vec<ShardId>)>,
+    /// A task will carry out what waits.
+    awaited: bool,
+    /// Tasks that are at it.
+    at_work: u32,
+    /// A task looks after the holds of this shard.
+    watched: bool,
+}
+
+/// Whether all that other shards change is that rows of a removed directory go.
+pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
+    let goes =
+        |change: &Change| matches!(change, Change::Delete(Key::Directory(_) | Key::Partition(..) | Key::Xattr(..)));
+    parts.values().all(|part| part.changes.iter().all(goes))
+}
+
+impl Shard {
+    /// Steps 1 and 2, of a change that is locked here.
+    pub(super) async fn remove_in_order(
+        self: &Rc<Self>,
+        begun: Begun,
+        reply: Option<ReplyRecord>,
+    ) -> Result<(), Refusal> {
+        let Begun { transaction, own, parts } = begun;
+        let holders: Vec<_> = parts.keys().copied().collect();
+        let asked = self.clock.monotonic();
+        let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
+            (shard, self.peers.call(shard, PeerCall::Hold(transaction, intent)).await)
+        }))
+        .await;
+        let refused = votes.into_iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
+        let decided = match refused {
+            _ if self.clock.monotonic() > asked.after(HOLD_VALID) => Err(Refusal::Busy),
+            _ if self.state.borrow().removals.waiting.len() >= REMOVALS_MAX => Err(Refusal::Busy),
+            Some((_, PeerReply::Failed(reason))) => Err(Refusal::Failed(reason)),
+            Some(_) => Err(Refusal::Busy),
+            None => self.decide_removal(transaction, &own, &holders, reply),
+        };
+        match decided {
+            Ok(batch) => {
+                self.work.notify_one();
+                self.appended(batch).await
+            }
+            Err(refusal) => {
+                self.unlock_own(transaction, &own);
+                let release = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
+                join_all(holders.into_iter().map(release)).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    fn decide_removal(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        own: &[Change],
+        holders: &[ShardId],
+        reply: Option<ReplyRecord>,
+    ) -> Result<super::resident::BatchNumber, Refusal> {
+        let mut state = self.state.borrow_mut();
+        self.apply_own(&mut state, transaction, own, reply)?;
+        state.transactions.note_decided(transaction, holders);
+        state.removals.waiting.push((transaction, holders.to_vec()));
+        let batch = state.open.number;
+        if !std::mem::replace(&mut state.removals.awaited, true) {
+            let shard = self.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(GATHERED_FOR).await;
+                shard.carry_out_removals().await;
+            });
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(batch)
+    }
+
+    /// Steps 3 and 4 of all removals; returns when they are done. Where the fsync fails this shard is opened again, and
+    /// where a holder does not answer it was: both leave rows behind, as a crash does.
+    pub async fn end_removals(self: &Rc<Self>) {
+        self.carry_out_removals().await;
+        // Busy or failed: what is left is left behind.
+        let _ = self.wait_until(|state| state.removals.at_work == 0).await;
+    }
+
+    async fn carry_out_removals(self: &Rc<Self>) {
+        let waiting = {
+            let mut state = self.state.borrow_mut();
+            state.removals.awaited = false;
+            state.removals.at_work += 1;
+            std::mem::take(&mut state.removals.waiting)
+        };
+        if !waiting.is_empty() && self.sync().await.is_ok() {
+            self.remove_elsewhere(&waiting).await;
+        }
+        self.state.borrow_mut().removals.at_work -= 1;
+        self.changed.notify_waiters();
+    }
+
+    async fn remove_elsewhere(self: &Rc<Self>, waiting: &[(TransactionId, Vec<ShardId>)]) {
+        let mut by_holder: BTreeMap<ShardId, Vec<TransactionId>> = BTreeMap::new();
+        for (transaction, holders) in waiting {
+            holders.iter().for_each(|holder| by_holder.entry(*holder).or_default().push(*transaction));
+        }
+        join_all(by_holder.into_iter().map(|(holder, held)| async move {
+            match self.peers.call(holder, PeerCall::Remove(held)).await {
+                PeerReply::Done => {}
+                other => tracing::warn!("rows of removed directories stay in shard {holder}: {other:?}"),
+            }
+        }))
+        .await;
+        let mut state = self.state.borrow_mut();
+        waiting.iter().for_each(|(transaction, _)| state.transactions.forget_decided(*transaction));
+    }
+
+    // The holder's side.
+
+    /// Step 1.
+    pub(super) async fn hold(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
+        match self.place_intent(transaction, intent, IntentKept::InMemory).await {
+            Ok(None) => {}
+            Ok(Some(_)) => self.watch_holds(),
+            Err(reply) => return reply,
+        }
+        PeerReply::Vote(true)
+    }
+
+    /// Step 4.
+    pub(super) async fn remove_held(self: &Rc<Self>, held: Vec<TransactionId>) -> PeerReply {
+        for transaction in held {
+            self.end_intent(transaction, true);
+        }
+        self.changed.notify_waiters();
+        self.work.notify_one();
+        let batch = self.state.borrow().open.number;
+        self.appended(batch).await.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
+    }
+
+    /// Has one task look for holds of which nothing is heard, as long as there are any.
+    fn watch_holds(self: &Rc<Self>) {
+        if std::mem::replace(&mut self.state.borrow_mut().removals.watched, true) {
+            return;
+        }
+        let shard = self.clone();
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(ASK_AFTER).await;
+                let now = shard.clock.monotonic();
+                let old: Vec<_> = {
+                    let mut state = shard.state.borrow_mut();
+                    if state.transactions.held().next().is_none() || state.closing || state.failed.is_some() {
+                        state.removals.watched = false;
+                        return;
+                    }
+                    state.transactions.held().filter(|(_, since)| since.after(ASK_AFTER) < now).collect()
+                };
+                for (transaction, _) in old {
+                    shard.clone().ask_if_forgotten(transaction, Duration::ZERO).await;
+                }
+            }
+        });
+    }
+}

@@ -15,6 +15,8 @@ FSX_VERSION := 0.3.2
 CARGO_DENY_VERSION := 0.20.2
 H5PY_VERSION := 3.16.0
 HDF5PLUGIN_VERSION := 7.1.0
+PYZMQ_VERSION := 27.3.0
+CBOR2_VERSION := 6.2.1
 
 # Packages of Debian and what shows that each is there.
 PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential e2fsprogs
@@ -78,12 +80,14 @@ $(TOOLS)/bin/fsx-$(FSX_VERSION): | packages
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(FSX_VERSION) fsx
 	touch $@
 
-# Python with the readers that files of the detector service are tested with.
-venv: venv/.h5py-$(H5PY_VERSION)
+# Python with the readers that files of the detector service are tested with, and what speaks stream2.
+PYTHON_READY := venv/.h5py-$(H5PY_VERSION)-pyzmq-$(PYZMQ_VERSION)
+venv: $(PYTHON_READY)
 
-venv/.h5py-$(H5PY_VERSION): | packages
+$(PYTHON_READY): | packages
 	python3 -m venv venv
-	venv/bin/pip install --quiet --disable-pip-version-check h5py==$(H5PY_VERSION) hdf5plugin==$(HDF5PLUGIN_VERSION)
+	venv/bin/pip install --quiet --disable-pip-version-check h5py==$(H5PY_VERSION) hdf5plugin==$(HDF5PLUGIN_VERSION) \
+	  pyzmq==$(PYZMQ_VERSION) cbor2==$(CBOR2_VERSION)
 	touch $@
 
 demo: packages

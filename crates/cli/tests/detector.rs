@@ -133,3 +133,74 @@ fn bad_wishes_are_refused_with_what_would_be_right() {
         assert!(!file.exists(), "{flag}");
     }
 }
+
+/// Seen by fabio too, which is not installed for it: our reader and our writer agree, byte by byte.
+#[test]
+fn cbf_files_are_written_and_played_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (first, second) = (directory.path().join("first"), directory.path().join("second"));
+    let model = ["--json", "detector", "simulate", "--model", "487x50xi32", "--frames", "4"];
+    let output = varve(&[&model[..], &["--cbf"]].concat(), &first);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(told(&output)["frames"], 4);
+    let file = directory.path().join("run.h5");
+    let played = Command::new(env!("CARGO_BIN_EXE_varve"))
+        .args(["detector", "simulate", "--replay"])
+        .args([&first, Path::new("--out"), &file])
+        .output()
+        .expect("varve runs");
+    assert!(played.status.success(), "{played:?}");
+    assert!(h5ls(&file, "entry/data/data").contains("{4, 50, 487}"), "{}", h5ls(&file, "entry/data/data"));
+    let again = Command::new(env!("CARGO_BIN_EXE_varve"))
+        .args(["detector", "simulate", "--replay"])
+        .args([&file, Path::new("--cbf"), &second])
+        .output()
+        .expect("varve runs");
+    assert!(again.status.success(), "{again:?}");
+    for number in 1..=4 {
+        let name = format!("run_{number:06}.cbf");
+        let (one, other) = (std::fs::read(first.join(&name)), std::fs::read(second.join(&name)));
+        assert!(one.expect("written") == other.expect("written"), "{name} differs");
+    }
+    let none = varve(&["detector", "simulate", "--cbf", "x", "--replay"], directory.path());
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no .cbf files"), "{none:?}");
+}
+
+/// What libzmq and a CBOR library of others make of the simulator's stream.
+const PULL: &str = r#"
+import sys, cbor2, zmq
+socket = zmq.Context().socket(zmq.PULL)
+socket.connect(f"tcp://127.0.0.1:{sys.argv[1]}")
+socket.RCVTIMEO = 60000
+numbers = []
+while (message := cbor2.loads(socket.recv()))["type"] != "end":
+    if message["type"] == "start":
+        assert message["number_of_images"] == 12 and message["channels"] == ["threshold_1"], message
+        continue
+    array = message["data"]["threshold_1"]
+    (rows, columns), pixels = array.value
+    assert (array.tag, rows, columns, pixels.tag, pixels.value.tag) == (40, 60, 80, 69, 56500), array
+    assert list(pixels.value.value[:2]) == ["bslz4", 2]
+    numbers.append(message["image_id"])
+print(numbers)
+"#;
+
+#[test]
+fn the_simulators_stream2_is_understood_by_others() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::parent).expect("the workspace");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr()).expect("a port").port();
+    let client = Command::new(root.join("venv/bin/python"))
+        .args(["-c", PULL, &port.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("run `make venv` first");
+    let output = Command::new(env!("CARGO_BIN_EXE_varve"))
+        .args(["detector", "simulate", "--model", "80x60xu16", "--frames", "12", "--compress-ratio", "3"])
+        .args(["--to", &format!("zmq+tcp://127.0.0.1:{port}")])
+        .output()
+        .expect("varve runs");
+    assert!(output.status.success(), "{output:?}");
+    let told = client.wait_with_output().expect("the client ends");
+    let numbers: Vec<u64> = (0..12).collect();
+    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), format!("{numbers:?}"), "{told:?}");
+}

@@ -1,5 +1,7 @@
 //! A frame on its way in, and what is known of it afterwards.
 
+/// What one element of a frame is, in memory as in the file.
+pub use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since 1970.

@@ -32,6 +32,16 @@ pub struct OutOfReach {
     pub most: f64,
 }
 
+fn chance(seed: u64, what: u64) -> Chance {
+    Chance::new(seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Whether a detector that loses this share of its frames loses this one.
+pub fn is_lost(seed: u64, number: u64, share: f64) -> bool {
+    const PARTS: u64 = 1 << 32;
+    (chance(seed, !number).below(PARTS) as f64) < share * PARTS as f64
+}
+
 pub struct Simulator {
     model: Model,
     seed: u64,
@@ -62,7 +72,7 @@ impl Simulator {
     }
 
     fn chance(&self, what: u64) -> Chance {
-        Chance::new(self.seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        chance(self.seed, what)
     }
 
     /// Finds the brightness by halving: the brighter, the more noise, the less compression.
@@ -124,12 +134,6 @@ impl Simulator {
     /// Bad pixels stay bad.
     fn is_bad(&self, x: u64, y: u64) -> bool {
         Chance::new(self.seed ^ (y * self.model.width + x)).below(1_000_000) < BAD_PER_MILLION
-    }
-
-    /// Whether a detector that loses this share of its frames loses this one.
-    pub fn is_lost(&self, number: u64, share: f64) -> bool {
-        const PARTS: u64 = 1 << 32;
-        (self.chance(!number).below(PARTS) as f64) < share * PARTS as f64
     }
 
     /// Frame `number`: row-major, little-endian.

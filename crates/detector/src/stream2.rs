@@ -2,15 +2,17 @@
 //! `formats/stream2.md`.
 //!
 //! - [`cbor`] items of CBOR, without copying. [`message`] the three messages, decoded and, for the simulator, encoded.
-//! - [`zmtp`] what PUSH and PULL sockets of ZeroMQ say to each other over TCP.
+//! - [`zmtp`] what PUSH and PULL sockets of ZeroMQ say to each other over TCP; [`push`] a detector's end.
 //! - [`series`] a series of images as the description and the frames of a run.
 
 pub mod cbor;
 pub mod message;
+pub mod push;
 pub mod series;
 pub mod zmtp;
 
 pub use message::{BadMessage, Image, Message, Start};
+pub use push::Push;
 pub use series::Series;
 
 #[cfg(test)]

@@ -1,36 +1,43 @@
-//! `varve detector simulate --out FILE`: a simulated detector's run, compressed and written as a real one's.
+//! `varve detector simulate`: a simulated detector's run, or one that was written before, to wherever frames go.
 
-use crate::commands::record::{Metadata, structure};
+mod cbf;
+mod file;
+mod stream2;
+
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use varve_detector::description::Description;
 use varve_detector::filters::Filter;
-use varve_detector::frame::{Frame, Payload};
+use varve_detector::frame::ElementType;
+use varve_detector::replay::Replay;
 use varve_detector::simulator::{Model, Simulator};
-use varve_detector::writer::{Finished, Settings, WriteError, Writer, now};
+use varve_detector::writer::Finished;
 
-/// Write the run of a simulated detector to one HDF5 file
+/// Play a simulated detector, or a series that exists, into a file, a service, or CBF files
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// HDF5 file to make; it must not exist
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    #[command(flatten)]
+    to: To,
     /// pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE (1024x512xu16)
-    #[arg(long, default_value = "pilatus6m")]
+    #[arg(long, default_value = "pilatus6m", conflicts_with = "replay")]
     model: Model,
-    /// Frames a second; a frame that finds no room is dropped and counted [default: as fast as they are written]
+    /// Play the frames of an HDF5 file, or of the CBF files of a directory, again and again if need be
+    #[arg(long, value_name = "FILE|DIR")]
+    replay: Option<PathBuf>,
+    /// Where in the HDF5 file the frames are [default: the usual places]
+    #[arg(long, value_name = "PATH", requires = "replay")]
+    dataset: Option<String>,
+    /// Frames a second; one that cannot be given away in time is dropped and counted [default: as fast as they are taken]
     #[arg(long, value_name = "HZ")]
     rate: Option<f64>,
-    /// Frames of the run
-    #[arg(long, default_value_t = 250)]
-    frames: u64,
+    /// Frames of the run [default: 250, or all that are replayed]
+    #[arg(long)]
+    frames: Option<u64>,
     /// How far bitshuffle+LZ4 is to compress the frames
-    #[arg(long, value_name = "R", default_value_t = 6.0)]
+    #[arg(long, value_name = "R", default_value_t = 6.0, conflicts_with = "replay")]
     compress_ratio: f64,
     /// Share of the frames that the detector loses, from 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.0)]
@@ -44,7 +51,7 @@ pub struct Arguments {
     /// Groups and datasets of the file: raw, nexus, or an XML file as areaDetector's HDF5 writer takes it
     #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
     layout: PathBuf,
-    /// What holds for the whole run, in TOML, or in JSON if its name ends so: a table `values` for the layout file, a
+    /// What holds for the whole run, as TOML or, in a file called so, JSON: a table `values` by name for layout files, a
     /// table `nxmx` for the structure nexus
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
@@ -53,98 +60,172 @@ pub struct Arguments {
     threads: Option<usize>,
 }
 
+/// Where the frames go.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct To {
+    /// HDF5 file to make; it must not exist
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// zmq+tcp://HOST:PORT: as a DECTRIS detector sends them (stream2), to the client that connects there
+    #[arg(long, value_name = "URL")]
+    to: Option<String>,
+    /// Directory for one CBF file a frame; it is made if need be
+    #[arg(long, value_name = "DIR")]
+    cbf: Option<PathBuf>,
+}
+
+/// Frames, from wherever they come.
+enum Source {
+    Simulated(Box<Simulator>),
+    Replayed(Replay),
+}
+
+/// What a sink must know of the run.
+struct Series {
+    element: ElementType,
+    /// Sides of a frame, the slowest first.
+    frame: Vec<u64>,
+    frames: u64,
+    rate: Option<f64>,
+}
+
+/// Somewhere that frames go.
+trait Sink {
+    /// Takes a frame out of `frame`, or drops it: `false`.
+    fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool>;
+
+    /// All frames have been taken; what is known of them then.
+    fn finish(self: Box<Self>) -> Result<Option<Finished>>;
+}
+
 #[derive(Serialize)]
 struct Simulated {
-    out: PathBuf,
-    /// Of the run, from its first frame until everything was durable.
+    /// File, directory or URL.
+    out: String,
+    /// Frames taken.
+    frames: u64,
+    /// Frames that were not taken in time.
+    dropped: u64,
+    /// Of the run, from its first frame until everything was durable or sent.
     seconds: f64,
     frames_per_s: f64,
     /// Uncompressed.
     bytes_per_s: f64,
     #[serde(flatten)]
-    finished: Finished,
+    file: Option<InFile>,
+}
+
+/// What the file tells besides.
+#[derive(Serialize)]
+struct InFile {
+    #[serde(flatten)]
+    counts: varve_detector::catalog::Counts,
+    file_bytes: u64,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if arguments.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
-        return Err(Problem::usage("--rate must be above 0").next("Leave it out to write as fast as possible."));
+        return Err(Problem::usage("--rate must be above 0").next("Leave it out to go as fast as possible."));
     }
     if !(0.0..=1.0).contains(&arguments.drop) {
         return Err(Problem::usage(format!("--drop {} is not from 0 to 1", arguments.drop)));
     }
-    let failed = |error: WriteError| {
-        Problem::new(format!("cannot write the run to {}", arguments.out.display())).caused_by(&error)
+    let (source, series) = open(arguments)?;
+    let (mut sink, out): (Box<dyn Sink>, String) = match &arguments.to {
+        To { cbf: Some(directory), .. } => {
+            (Box::new(cbf::Cbf::begin(directory, &series)?), directory.display().to_string())
+        }
+        To { to: Some(url), .. } => (Box::new(stream2::Stream2::begin(url, &series)?), url.clone()),
+        To { out: Some(file), .. } => {
+            (Box::new(file::File::begin(file, arguments, &series)?), file.display().to_string())
+        }
+        To { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
     };
-    let simulator = Simulator::new(arguments.model.clone(), arguments.compress_ratio, arguments.seed)
-        .map_err(|error| Problem::usage("--compress-ratio").caused_by(&error))?;
-    let model = &arguments.model;
-    let mut description = Description::new(model.element, vec![model.height, model.width]);
-    description.scan = vec![Some(arguments.frames)];
-    description.filter = arguments.filter;
-    description.structure = structure(&arguments.layout)?;
-    if let Some(metadata) = &arguments.metadata {
-        Metadata::read(metadata)?.add_to(&mut description);
-    }
-    let frame_bytes = description.frame_bytes() as f64;
-    let mut settings = Settings::default();
-    settings.threads = arguments.threads.unwrap_or(settings.threads);
-    let writer = Writer::create(&arguments.out, description, settings, Arc::new(|_, _| {})).map_err(failed)?;
     let start = Instant::now();
-    play(arguments, &simulator, &writer, start).map_err(failed)?;
-    let finished = writer.finish().map_err(failed)?;
+    let (frames, mut dropped) = play(arguments, &source, &series, &mut *sink, start)?;
+    let finished = sink.finish()?;
     let seconds = start.elapsed().as_secs_f64();
-    let frames = (finished.counts.received + finished.counts.late) as f64;
+    dropped = dropped.max(finished.map_or(0, |finished| finished.dropped));
+    let frame_bytes = series.frame.iter().product::<u64>() as f64 * series.element.size() as f64;
     let simulated = Simulated {
-        out: arguments.out.clone(),
+        out,
+        frames,
+        dropped,
         seconds,
-        frames_per_s: frames / seconds,
-        bytes_per_s: frames * frame_bytes / seconds,
-        finished,
+        frames_per_s: frames as f64 / seconds,
+        bytes_per_s: frames as f64 * frame_bytes / seconds,
+        file: finished.map(|finished| InFile { counts: finished.counts, file_bytes: finished.file_bytes }),
     };
     output.result("detector simulate", &simulated, lines)?;
-    Ok(if finished.dropped > 0 { Exit::Degraded } else { Exit::Done })
+    Ok(if dropped > 0 { Exit::Degraded } else { Exit::Done })
 }
 
-/// A detector with a rate does not wait: what finds no room is dropped.
+fn open(arguments: &Arguments) -> Result<(Source, Series)> {
+    /// Ten seconds of a Pilatus 6M.
+    const FRAMES: u64 = 250;
+    let series = |element, frame, frames| Series { element, frame, frames, rate: arguments.rate };
+    if let Some(path) = &arguments.replay {
+        let replay = Replay::open(path, arguments.dataset.as_deref())
+            .map_err(|error| Problem::new("nothing can be replayed").caused_by(&error))?;
+        let frames = arguments.frames.unwrap_or(replay.frames);
+        let series = series(replay.element, replay.frame.clone(), frames);
+        return Ok((Source::Replayed(replay), series));
+    }
+    let simulator = Simulator::new(arguments.model.clone(), arguments.compress_ratio, arguments.seed)
+        .map_err(|error| Problem::usage("--compress-ratio").caused_by(&error))?;
+    let model = simulator.model();
+    let series = series(model.element, vec![model.height, model.width], arguments.frames.unwrap_or(FRAMES));
+    Ok((Source::Simulated(Box::new(simulator)), series))
+}
+
+/// Frames taken and dropped. A detector with a rate does not wait: it keeps what it took for a second, and no longer.
 fn play(
     arguments: &Arguments,
-    simulator: &Simulator,
-    writer: &Writer,
+    source: &Source,
+    series: &Series,
+    sink: &mut dyn Sink,
     start: Instant,
-) -> std::result::Result<(), WriteError> {
-    /// Without a rate, only a store that hangs makes a frame wait so long.
-    const PATIENCE: Duration = Duration::from_secs(60);
-    for number in 0..arguments.frames {
-        if simulator.is_lost(number, arguments.drop) {
+) -> Result<(u64, u64)> {
+    const MEMORY: Duration = Duration::from_secs(1);
+    let (mut taken, mut dropped) = (0, 0);
+    let mut frame = Vec::new();
+    for number in 0..series.frames {
+        if varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
             continue;
         }
-        let payload = Payload::Plain(simulator.frame(number));
-        let wait = match arguments.rate {
-            None => PATIENCE,
-            Some(rate) => {
-                let due = Duration::from_secs_f64(number as f64 / rate);
-                std::thread::sleep(due.saturating_sub(start.elapsed()));
-                Duration::ZERO
+        if let Some(rate) = series.rate {
+            let due = Duration::from_secs_f64(number as f64 / rate);
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+            if start.elapsed() > due + MEMORY {
+                dropped += 1;
+                continue;
             }
-        };
-        match writer.submit(Frame { number, taken: now(), payload }, wait) {
-            Err(WriteError::Full) if arguments.rate.is_some() => {}
-            result => result?,
         }
+        match source {
+            Source::Simulated(simulator) => simulator.frame_into(number, &mut frame),
+            Source::Replayed(replay) => replay
+                .frame_into(number, &mut frame)
+                .map_err(|error| Problem::new(format!("frame {number} cannot be replayed")).caused_by(&error))?,
+        }
+        if sink.take(number, &mut frame)? { taken += 1 } else { dropped += 1 }
     }
-    Ok(())
+    Ok((taken, dropped))
 }
 
 fn lines(simulated: &Simulated) -> String {
-    let counts = &simulated.finished.counts;
-    columns(&[
-        ("file", simulated.out.display().to_string()),
-        ("frames", (counts.received + counts.late).to_string()),
-        ("missing", counts.missing.to_string()),
-        ("dropped", simulated.finished.dropped.to_string()),
+    let mut rows = vec![("to", simulated.out.clone()), ("frames", simulated.frames.to_string())];
+    if let Some(file) = &simulated.file {
+        rows.push(("missing", file.counts.missing.to_string()));
+    }
+    rows.extend([
+        ("dropped", simulated.dropped.to_string()),
         ("seconds", format!("{:.2}", simulated.seconds)),
         ("frames/s", format!("{:.1}", simulated.frames_per_s)),
         ("MB/s", format!("{:.1} before compression", simulated.bytes_per_s / 1e6)),
-        ("file bytes", simulated.finished.file_bytes.to_string()),
-    ])
+    ]);
+    if let Some(file) = &simulated.file {
+        rows.push(("file bytes", file.file_bytes.to_string()));
+    }
+    columns(&rows)
 }

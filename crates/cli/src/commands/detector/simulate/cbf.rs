@@ -1,0 +1,52 @@
+//! Frames into one CBF file each, as a Pilatus writes them.
+
+use super::{Series, Sink};
+use crate::problem::{Problem, Result};
+use std::path::{Path, PathBuf};
+use varve_detector::cbf::Image;
+use varve_detector::frame::ElementType;
+use varve_detector::writer::Finished;
+
+pub struct Cbf {
+    directory: PathBuf,
+    header: Vec<String>,
+    element: ElementType,
+    height: u64,
+    width: u64,
+}
+
+impl Cbf {
+    pub fn begin(directory: &Path, series: &Series) -> Result<Cbf> {
+        let [height, width] = series.frame[..] else {
+            return Err(Problem::usage("--cbf: a CBF file keeps frames of two dimensions"));
+        };
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Problem::new(format!("cannot make {}", directory.display())).caused_by(&error))?;
+        let mut header = vec!["Detector: Varve simulator".to_owned(), "Pixel_size 172e-6 m x 172e-6 m".to_owned()];
+        if let Some(rate) = series.rate {
+            header.push(format!("Exposure_period {:.7} s", 1.0 / rate));
+        }
+        Ok(Cbf { directory: directory.to_owned(), header, element: series.element, height, width })
+    }
+}
+
+impl Sink for Cbf {
+    /// Who watches the directory finds whole files only.
+    fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
+        let name = format!("run_{:06}", number + 1);
+        let image =
+            Image { width: self.width, height: self.height, element: self.element, pixels: std::mem::take(frame) };
+        let file = image.encode(&name, &self.header).map_err(|error| Problem::usage("--cbf").caused_by(&error))?;
+        *frame = image.pixels;
+        let (unfinished, path) =
+            (self.directory.join(format!(".{name}.cbf")), self.directory.join(format!("{name}.cbf")));
+        std::fs::write(&unfinished, file)
+            .and_then(|()| std::fs::rename(&unfinished, &path))
+            .map_err(|error| Problem::new(format!("cannot write {}", path.display())).caused_by(&error))?;
+        Ok(true)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Option<Finished>> {
+        Ok(None)
+    }
+}

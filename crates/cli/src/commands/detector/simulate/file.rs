@@ -1,0 +1,58 @@
+//! Frames into one HDF5 file, compressed and written as a real detector's.
+
+use super::{Arguments, Series, Sink};
+use crate::commands::record::{Metadata, structure};
+use crate::problem::{Problem, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use varve_detector::description::Description;
+use varve_detector::frame::{Frame, Payload};
+use varve_detector::writer::{Finished, Settings, WriteError, Writer, now};
+
+/// Without a rate, only a store that hangs makes a frame wait so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct File {
+    path: PathBuf,
+    writer: Writer,
+    wait: Duration,
+}
+
+impl File {
+    pub fn begin(path: &Path, arguments: &Arguments, series: &Series) -> Result<File> {
+        let mut description = Description::new(series.element, series.frame.clone());
+        description.scan = vec![Some(series.frames)];
+        description.filter = arguments.filter;
+        description.structure = structure(&arguments.layout)?;
+        if let Some(metadata) = &arguments.metadata {
+            Metadata::read(metadata)?.add_to(&mut description);
+        }
+        let mut settings = Settings::default();
+        settings.threads = arguments.threads.unwrap_or(settings.threads);
+        let writer =
+            Writer::create(path, description, settings, Arc::new(|_, _| {})).map_err(|error| failed(path, &error))?;
+        let wait = if series.rate.is_some() { Duration::ZERO } else { PATIENCE };
+        Ok(File { path: path.to_owned(), writer, wait })
+    }
+}
+
+fn failed(path: &Path, error: &WriteError) -> Problem {
+    Problem::new(format!("cannot write the run to {}", path.display())).caused_by(error)
+}
+
+impl Sink for File {
+    fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
+        let payload = Payload::Plain(std::mem::take(frame));
+        match self.writer.submit(Frame { number, taken: now(), payload }, self.wait) {
+            Ok(()) => Ok(true),
+            Err(WriteError::Full) if self.wait.is_zero() => Ok(false),
+            Err(error) => Err(failed(&self.path, &error)),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<Option<Finished>> {
+        let File { path, writer, .. } = *self;
+        writer.finish().map(Some).map_err(|error| failed(&path, &error))
+    }
+}

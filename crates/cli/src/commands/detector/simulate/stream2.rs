@@ -1,0 +1,103 @@
+//! Frames as a DECTRIS detector sends them: a PUSH socket, stream2, bitshuffle+LZ4.
+
+use super::{Series, Sink};
+use crate::problem::{Problem, Result};
+use std::time::{Duration, Instant};
+use varve_detector::filters::{Encoder, Filter};
+use varve_detector::frame::ElementType;
+use varve_detector::stream2::message::{Channel, Compression};
+use varve_detector::stream2::{Image, Push, Start};
+use varve_detector::writer::Finished;
+
+/// For the client to be started after the simulator.
+const WAIT: Duration = Duration::from_secs(60);
+const SCHEME: &str = "zmq+tcp://";
+const CHANNEL: &str = "threshold_1";
+
+pub struct Stream2 {
+    url: String,
+    push: Push,
+    start: Start,
+    begun: Instant,
+    element: ElementType,
+    encoder: Encoder,
+    chunk: Vec<u8>,
+}
+
+impl Stream2 {
+    pub fn begin(url: &str, series: &Series) -> Result<Stream2> {
+        let address = url.strip_prefix(SCHEME).ok_or_else(|| {
+            Problem::usage(format!("--to {url} is no place for frames")).next("Use zmq+tcp://HOST:PORT.")
+        })?;
+        let [height, width] = series.frame[..] else {
+            return Err(Problem::usage("--to: stream2 has frames of two dimensions"));
+        };
+        // Libraries of ZeroMQ call all addresses of a machine so.
+        let address = address.replacen('*', "0.0.0.0", 1);
+        let mut push = Push::bind(&address)
+            .map_err(|error| Problem::new(format!("cannot listen on {address}")).caused_by(&error))?;
+        push.accept(WAIT).map_err(|error| {
+            Problem::new(format!("no client took the stream at {url}"))
+                .caused_by(&error)
+                .next("Connect one, such as `varve record serve --stream2`, within a minute.")
+        })?;
+        let start = Start {
+            series: 1,
+            unique: "varve-simulator".to_owned(),
+            images: series.frames,
+            height,
+            width,
+            channels: vec![CHANNEL.to_owned()],
+            frame_time: series.rate.map(|rate| 1.0 / rate),
+            detector_description: Some("Varve simulator".to_owned()),
+            ..Start::default()
+        };
+        let encoder = Encoder::new(Filter::BSLZ4, series.element.size())
+            .map_err(|error| Problem::new("the frames cannot be compressed").caused_by(&error))?;
+        let mut sink = Stream2 {
+            url: url.to_owned(),
+            push,
+            start,
+            begun: Instant::now(),
+            element: series.element,
+            encoder,
+            chunk: Vec::new(),
+        };
+        sink.send(&sink.start.encode())?;
+        Ok(sink)
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.push
+            .send(message)
+            .map_err(|error| Problem::new(format!("the client of {} is gone", self.url)).caused_by(&error))
+    }
+}
+
+impl Sink for Stream2 {
+    fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
+        self.chunk.clear();
+        self.encoder
+            .encode(frame, &mut self.chunk)
+            .map_err(|error| Problem::new(format!("frame {number} cannot be compressed")).caused_by(&error))?;
+        let channel = Channel {
+            name: CHANNEL,
+            height: self.start.height,
+            width: self.start.width,
+            element: self.element,
+            compression: Compression::BitshuffleLz4,
+            bytes: &self.chunk,
+        };
+        let start = Some(self.begun.elapsed().as_nanos() as u64);
+        let image = Image { series: self.start.series, number, start, channels: vec![channel] };
+        let message = image.encode(&self.start.unique);
+        self.send(&message)?;
+        Ok(true)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Option<Finished>> {
+        let message = self.start.encode_end();
+        self.send(&message)?;
+        Ok(None)
+    }
+}

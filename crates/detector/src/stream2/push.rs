@@ -1,0 +1,71 @@
+//! The sending end, as a detector has it: a PUSH socket that one client is connected to.
+
+use super::zmtp::{Role, handshake, send};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// A client that says nothing, or takes nothing, for so long is gone.
+const DEADLINE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+pub struct Push {
+    listener: TcpListener,
+    to: Option<TcpStream>,
+}
+
+impl Push {
+    /// # Errors
+    /// If the address cannot be listened on.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<Push> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Push { listener, to: None })
+    }
+
+    /// # Errors
+    /// If the socket has none.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Waits for a client.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if none comes within `wait`.
+    pub fn accept(&mut self, wait: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + wait;
+        loop {
+            match self.listener.accept() {
+                Ok((mut stream, _)) => {
+                    stream.set_nonblocking(false)?;
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(DEADLINE))?;
+                    stream.set_write_timeout(Some(DEADLINE))?;
+                    // Who is no PULL socket is turned away, and the next one waited for.
+                    match handshake(&mut stream, Role::Push) {
+                        Ok(()) => {
+                            self.to = Some(stream);
+                            return Ok(());
+                        }
+                        Err(error) => tracing::warn!("a client of the stream was turned away: {error}"),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(POLL),
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no client has connected"));
+            }
+        }
+    }
+
+    /// # Errors
+    /// If the client is gone, or takes nothing for too long.
+    pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match &mut self.to {
+            Some(stream) => send(stream, message),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}

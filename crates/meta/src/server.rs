@@ -17,6 +17,7 @@ mod leases;
 mod listener;
 mod local_stream;
 mod metrics;
+mod opening;
 mod sessions;
 mod shared;
 mod vigil;
@@ -157,7 +158,9 @@ struct Running {
 const DROP_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Takes the volume's lock, opens its shards and listens. The server is announced when all of it is ready.
+    /// Takes the volume's lock and listens; the server is announced as soon as its workers do. They open their shards
+    /// meanwhile, and calls wait for those that they need. A shard that cannot be opened ends the server, which
+    /// [`Server::wait`] tells.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         let volume = config.volume.clone();
         let settings = volume.read_settings()?;

@@ -70,7 +70,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
     })?;
     output.result("serve", &serving(store.clone(), &running), text)?;
-    running.wait().map_err(|error| server::explain(format!("the server of {} has failed", store.display()), &error))?;
+    running.wait().map_err(|error| {
+        // What still can be is closed well; why the server has failed is more than what its stop has to say.
+        let _ = running.stop(server::STOP_DEADLINE);
+        server::explain(format!("the server of {} has failed", store.display()), &error)
+    })?;
     Ok(Exit::Done)
 }
 

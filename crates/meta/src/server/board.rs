@@ -10,7 +10,7 @@ use varve_world::clock::{Clock, Moment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Opening,
-    /// Shards are open and sockets listen.
+    /// Sockets listen, and shards are being opened.
     Ready,
     /// Nothing is accepted any more, and what was under way has been answered.
     Drained,

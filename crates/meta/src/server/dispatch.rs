@@ -67,8 +67,11 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
 
 async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Result<Answered, Failure> {
     let id = ShardId(request.shard);
-    let Some(shard) = worker.shard(id) else {
-        return Err(if worker.owns(id) { Failure::Busy } else { Failure::NotOwner });
+    let shard = match worker.shard(id) {
+        Some(shard) => shard,
+        None if !worker.owns(id) => return Err(Failure::NotOwner),
+        // In a box of its own, so that the calls that need not wait stay small.
+        None => Box::pin(worker.wanted(id)).await.ok_or(Failure::Busy)?,
     };
     let answered = respond_at(worker, &shard, caller, request).await;
     if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {

@@ -25,7 +25,7 @@ pub enum Message {
 /// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Open the shards, listen, and wait for the other workers.
+    /// Listen, open the shards, and wait for the other workers.
     Open,
     Accept,
     /// Accept and read no more; finish what is under way.

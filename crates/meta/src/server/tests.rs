@@ -2,6 +2,7 @@
 
 mod client;
 mod failing;
+mod opening;
 mod serving;
 
 use super::*;

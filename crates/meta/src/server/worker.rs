@@ -10,11 +10,11 @@ use super::dispatch::InFlight;
 use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
+use super::opening::Opening;
 use super::shared::Shared;
 use super::vigil::Vigil;
-use crate::shards::{CacheBudget, HOLD_VALID, Peers, Shard, ShardConfig, TableConfig};
+use crate::shards::{CacheBudget, Peers, Shard, TableConfig};
 use futures::FutureExt;
-use futures::stream::{self, StreamExt, TryStreamExt};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,12 +27,6 @@ use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
 use varve_types::{InodeId, SessionId, ShardId};
-
-/// Shards that one worker opens or closes at a time: mostly waiting for the store, and each holds a few descriptors.
-const OPENING_MAX: usize = 8;
-
-/// Between two attempts to open a shard whose store fails.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the first worker looks for sessions whose grace is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -69,13 +63,14 @@ pub struct Worker {
     pub vigil: Vigil,
     board: Arc<Board>,
     inboxes: Vec<mpsc::Sender<Message>>,
-    peers: Rc<dyn Peers>,
-    tables: TableLimits,
-    shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    pub(super) peers: Rc<dyn Peers>,
+    pub(super) tables: TableLimits,
+    pub(super) opening: Opening,
+    pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
-    /// A shard was opened, a connection has ended, or the worker has come to its end.
-    changed: Notify,
+    /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.
+    pub(super) changed: Notify,
     stop: watch::Sender<bool>,
     end: RefCell<Option<Result<(), String>>>,
 }
@@ -96,17 +91,6 @@ impl Worker {
         shard.0 < self.shared.settings.shards.get() && self.shared.owner(shard) == self.index
     }
 
-    /// Waits until the shard is open; for ever if it is another worker's.
-    pub async fn opened(&self, shard: ShardId) -> Rc<Shard> {
-        loop {
-            let changed = self.changed.notified();
-            if let Some(shard) = self.shard(shard) {
-                return shard;
-            }
-            changed.await;
-        }
-    }
-
     /// Ready when the worker accepts and reads no more.
     pub fn stopping(&self) -> impl Future<Output = ()> + 'static {
         let mut stop = self.stop.subscribe();
@@ -114,6 +98,10 @@ impl Worker {
             // An error means that the worker itself is gone, which is a stop too.
             let _ = stop.wait_for(|stopped| *stopped).await;
         }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
     }
 
     pub fn connections(&self) -> usize {
@@ -204,71 +192,6 @@ impl Worker {
             changed.await;
         }
     }
-
-    /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
-    /// that. Until then its calls are answered Busy. `failed` may be another call's discovery too.
-    pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
-        let id = failed.id();
-        let mut shards = self.shards.borrow_mut();
-        if !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
-            return;
-        }
-        shards.remove(&id);
-        let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
-        self.spawn(async move {
-            if let Err(error) = failed.close().await {
-                tracing::debug!("shard {id} was not closed well: {error}");
-            }
-            // What it held in memory for others is not relied on any longer than that.
-            tokio::time::sleep(HOLD_VALID).await;
-            while !*worker.stop.borrow() {
-                match worker.open_shard(id).await {
-                    Ok(()) => return tracing::info!("shard {id} is open again"),
-                    Err(reason) => tracing::error!("{reason}"),
-                }
-                tokio::time::sleep(REOPEN_PAUSE).await;
-            }
-        });
-    }
-
-    async fn open_shard(&self, id: ShardId) -> Result<(), String> {
-        let opening = Shard::open(self.shard_config(id));
-        let shard = opening.await.map_err(|error| format!("shard {id} cannot be opened: {error}"))?;
-        self.shards.borrow_mut().insert(id, shard);
-        self.changed.notify_waiters();
-        Ok(())
-    }
-
-    async fn open_shards(&self) -> Result<(), String> {
-        let own = self.shared.settings.shards.all().filter(|shard| self.shared.owner(*shard) == self.index);
-        stream::iter(own.map(Ok)).try_for_each_concurrent(OPENING_MAX, |id| self.open_shard(id)).await
-    }
-
-    /// Closes what is open, all of it even where some fail; the first failure is told.
-    async fn close_shards(&self) -> Result<(), String> {
-        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
-        let closed = stream::iter(shards).map(|shard| async move {
-            let id = shard.id();
-            shard.close().await.map_err(|error| format!("shard {id} cannot be closed: {error}"))
-        });
-        let closed: Vec<_> = closed.buffer_unordered(OPENING_MAX).collect().await;
-        self.shards.borrow_mut().clear();
-        closed.into_iter().collect()
-    }
-
-    fn shard_config(&self, id: ShardId) -> ShardConfig {
-        ShardConfig {
-            id,
-            settings: self.shared.settings.clone(),
-            volume: self.shared.volume.clone(),
-            table: TableConfig { shard: id, ..self.tables.table.clone() },
-            peers: Rc::clone(&self.peers),
-            clock: Arc::clone(&self.shared.clock),
-            open_files: self.shared.open_files.clone(),
-            cache: Arc::clone(&self.tables.cache),
-            names_max: self.tables.names_max,
-        }
-    }
 }
 
 /// One connection in the count.
@@ -322,6 +245,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         vigil: Vigil::default(),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
+        opening: Opening::of(own_shards(&config)),
         shards: RefCell::default(),
         listeners: RefCell::default(),
         connections: Cell::new(0),
@@ -350,14 +274,24 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     worker.ended().await
 }
 
-/// Opens the shards and listens.
+fn own_shards(config: &WorkerConfig) -> impl Iterator<Item = ShardId> {
+    config.shared.settings.shards.all().filter(|shard| config.shared.owner(*shard) == config.index)
+}
+
+/// Listens, and opens the shards.
 async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> {
-    worker.open_shards().await?;
     let cannot = |error: std::io::Error| format!("worker {} cannot listen: {error}", worker.index);
     let listeners = listener::listen(config.unix.as_ref(), config.tcp).map_err(cannot)?;
     let address = listeners.address().map_err(cannot)?;
     worker.listeners.replace(Some(listeners));
     worker.board.ready(worker.index, address);
+    let begun = worker.shared.clock.monotonic();
+    worker.open_shards().await?;
+    tracing::info!(
+        "worker {}: all shards are open after {:.2?}",
+        worker.index,
+        worker.shared.clock.monotonic().since(begun)
+    );
     Ok(())
 }
 

@@ -17,8 +17,8 @@ const APPEND_MAX: Duration = Duration::from_secs(30);
 /// Rows fetched before the cache is held to its budget, should no batch come in between.
 const FETCHED_MAX: usize = 256;
 
-/// Expired answers deleted a batch, so that they go as fast as they come and never make a batch long.
-const EXPIRED_A_BATCH: usize = 4;
+/// Answers of ended sessions deleted a batch, so that they never make a batch long.
+const OBSOLETE_A_BATCH: usize = 4;
 
 impl Shard {
     /// Sends batches until the shard closes or fails.
@@ -105,13 +105,13 @@ impl Shard {
         let mut batch = std::mem::replace(&mut state.open, next);
         self.write_partition_rows(state, &mut batch);
         let now = self.clock.monotonic();
-        if !batch.records.is_empty() {
-            let row = Row::Replies(std::mem::take(&mut batch.records));
-            batch.write(&Key::Replies(state.replies.number_row(now)), Some(&row));
+        for record in std::mem::take(&mut batch.records) {
+            let key = Key::Reply(record.session, record.slot);
+            batch.write(&key, Some(&Row::Replies(vec![record])));
         }
-        for _ in 0..EXPIRED_A_BATCH {
-            let Some(expired) = state.replies.expired(now) else { break };
-            batch.write(&Key::Replies(expired), None);
+        for _ in 0..OBSOLETE_A_BATCH {
+            let Some(obsolete) = state.replies.obsolete(now) else { break };
+            batch.write(&obsolete, None);
         }
         state.in_flight = std::mem::take(&mut batch.waiters);
         let mut table_batch = TableBatch::default();

@@ -86,8 +86,8 @@ impl Shard {
         }
         let now = self.clock.monotonic();
         for (key, row) in self.rows_of(Kind::Replies).await? {
-            if let (Key::Replies(number), Row::Replies(records)) = (key, row) {
-                self.state.borrow_mut().replies.restore(number, records, now);
+            if let Row::Replies(records) = row {
+                self.state.borrow_mut().replies.restore(key, records, now);
             }
         }
         for kind in [Kind::Intent, Kind::Decision] {

@@ -1,35 +1,47 @@
 //! Answers given to changes, so that a retry gets the first one.
 //!
-//! A slot of a session has one call under way at a time, so its latest answer is enough. The answers of a batch are
-//! stored in the batch as one row and found again at the next open.
+//! A slot of a session has one call under way at a time, so its latest answer is enough: one row a slot, written in the
+//! batch of its change and found again at the next open. The rows of sessions that have ended go with later batches.
 
-use crate::tables::ReplyRecord;
+use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use varve_types::{HashRange, InodeId, SessionId};
 use varve_world::clock::Moment;
 
-/// How long stored answers are kept: twice the longest deadline after which a client gives up a call.
+/// How long answers that an earlier epoch gave are kept if their slot is not used again: twice the longest deadline after
+/// which a client gives up a call.
 pub(super) const KEPT: Duration = Duration::from_secs(120);
 
 /// Slots remembered a shard. At 200 bytes an answer this is 20 MB; past it the oldest slots are forgotten.
 const SLOTS_MAX: usize = 100_000;
 
+type Slot = (SessionId, u32);
+
 #[derive(Default)]
 pub(super) struct Replies {
-    latest: HashMap<(SessionId, u32), ReplyRecord>,
-    order: VecDeque<(SessionId, u32)>,
-    /// Stored rows and when they were written.
-    stored: VecDeque<(u64, Moment)>,
-    next_row: u64,
+    latest: HashMap<Slot, ReplyRecord>,
+    order: VecDeque<Slot>,
+    /// Rows that an earlier epoch left.
+    restored: VecDeque<Restored>,
+    /// Slots that were forgotten and whose rows are still to be deleted.
+    forgotten: VecDeque<Slot>,
+}
+
+struct Restored {
+    key: Key,
+    /// The latest call whose answer it holds.
+    number: u64,
+    found: Moment,
 }
 
 impl Replies {
-    pub fn remember(&mut self, record: ReplyRecord) {
+    /// `false`: a later answer of the same slot is known.
+    pub fn remember(&mut self, record: ReplyRecord) -> bool {
         let slot = (record.session, record.slot);
         match self.latest.get_mut(&slot) {
-            Some(known) if known.number > record.number => {}
+            Some(known) if known.number > record.number => return false,
             Some(known) => *known = record,
             None => {
                 self.latest.insert(slot, record);
@@ -40,7 +52,9 @@ impl Replies {
             && let Some(oldest) = self.order.pop_front()
         {
             self.latest.remove(&oldest);
+            self.forgotten.push_back(oldest);
         }
+        true
     }
 
     /// The answer already given to this call.
@@ -50,29 +64,48 @@ impl Replies {
     }
 
     pub fn end_session(&mut self, session: SessionId) {
-        self.latest.retain(|(owner, _), _| *owner != session);
-        self.order.retain(|(owner, _)| *owner != session);
-    }
-
-    /// The number of the next stored row.
-    pub fn number_row(&mut self, now: Moment) -> u64 {
-        let number = self.next_row;
-        self.next_row += 1;
-        self.stored.push_back((number, now));
-        number
+        let Replies { latest, order, forgotten, .. } = self;
+        order.retain(|slot| {
+            let stays = slot.0 != session;
+            if !stays {
+                latest.remove(slot);
+                forgotten.push_back(*slot);
+            }
+            stays
+        });
     }
 
     /// Takes in a row found at open.
-    pub fn restore(&mut self, number: u64, records: Vec<ReplyRecord>, now: Moment) {
-        self.next_row = self.next_row.max(number + 1);
-        self.stored.push_back((number, now));
-        records.into_iter().for_each(|record| self.remember(record));
+    pub fn restore(&mut self, key: Key, records: Vec<ReplyRecord>, now: Moment) {
+        let number = records.iter().map(|record| record.number).max().unwrap_or(0);
+        self.restored.push_back(Restored { key, number, found: now });
+        for record in records {
+            self.remember(record);
+        }
     }
 
-    /// A stored row that is old enough to go.
-    pub fn expired(&mut self, now: Moment) -> Option<u64> {
-        let (_, written) = self.stored.front()?;
-        (now.since(*written) > KEPT).then(|| self.stored.pop_front().map(|(number, _)| number))?
+    /// A stored row that is of no use any more.
+    pub fn obsolete(&mut self, now: Moment) -> Option<Key> {
+        while let Some((session, slot)) = self.forgotten.pop_front() {
+            // A call that was under way when its session ended may have used it again.
+            if !self.latest.contains_key(&(session, slot)) {
+                return Some(Key::Reply(session, slot));
+            }
+        }
+        while self.restored.front().is_some_and(|row| now.since(row.found) > KEPT) {
+            let Restored { key, number, .. } = self.restored.pop_front()?;
+            match key {
+                Key::Reply(session, slot) => {
+                    let unused = self.latest.get(&(session, slot)).is_some_and(|record| record.number == number);
+                    if unused {
+                        self.latest.remove(&(session, slot));
+                        return Some(key);
+                    }
+                }
+                key => return Some(key),
+            }
+        }
+        None
     }
 
     /// Answers about names of `directory` in `range`, which a split takes along.

@@ -386,7 +386,7 @@ impl Shard {
                 self.partition_of(state, *directory, name.hash()).shard(directory.shard(), shards)
             }
             Key::Directory(inode) | Key::Inode(inode) | Key::Xattr(inode, _) | Key::Orphan(inode) => inode.shard(),
-            Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Counter => self.id,
+            Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Reply(..) | Key::Counter => self.id,
         }
     }
 
@@ -546,8 +546,9 @@ impl Shard {
     }
 
     pub(super) fn remember(&self, state: &mut State, record: crate::tables::ReplyRecord) {
-        state.replies.remember(record.clone());
-        state.open.records.push(record);
+        if state.replies.remember(record.clone()) {
+            state.open.records.push(record);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Key, Kind, Row, TransactionId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use varve_types::{Epoch, HashRange, InodeId, Name, NameHash, PartitionIndex, ShardId};
+use varve_types::{Epoch, HashRange, InodeId, Name, NameHash, PartitionIndex, SessionId, ShardId};
 
 /// The first byte of every row; raised when the bytes behind it change their meaning.
 pub const ROW_VERSION: u8 = 1;
@@ -87,6 +87,10 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
             out.extend_from_slice(&id.epoch.0.to_be_bytes());
             out.extend_from_slice(&id.counter.to_be_bytes());
         }
+        Key::Reply(session, slot) => {
+            out.extend_from_slice(&session.0.to_be_bytes());
+            out.extend_from_slice(&slot.to_be_bytes());
+        }
         Key::Replies(number) => out.extend_from_slice(&number.to_be_bytes()),
         Key::Counter => {}
     }
@@ -124,7 +128,13 @@ fn parse_key(bytes: &[u8]) -> Option<Key> {
         }
         Kind::Intent => take_transaction(rest).and_then(|(id, rest)| whole((Key::Intent(id), rest))),
         Kind::Decision => take_transaction(rest).and_then(|(id, rest)| whole((Key::Decision(id), rest))),
-        Kind::Replies => take_u64(rest).and_then(|(number, rest)| whole((Key::Replies(number), rest))),
+        Kind::Replies => {
+            let (first, rest) = take_u64(rest)?;
+            match <[u8; 4]>::try_from(rest) {
+                Ok(slot) => Some(Key::Reply(SessionId(first), u32::from_be_bytes(slot))),
+                Err(_) => whole((Key::Replies(first), rest)),
+            }
+        }
         Kind::Counter => whole((Key::Counter, rest)),
     }
 }

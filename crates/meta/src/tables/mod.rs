@@ -28,7 +28,9 @@ pub enum Key {
     Intent(TransactionId),
     /// The coordinator's decision.
     Decision(TransactionId),
-    /// Answers given to the changes of one batch; numbers rise within a shard.
+    /// The answer given to the latest change of a session's slot.
+    Reply(SessionId, u32),
+    /// Answers given to the changes of one batch, as earlier builds kept them.
     Replies(u64),
     Counter,
 }
@@ -59,7 +61,7 @@ impl Key {
             Key::Orphan(_) => Kind::Orphan,
             Key::Intent(_) => Kind::Intent,
             Key::Decision(_) => Kind::Decision,
-            Key::Replies(_) => Kind::Replies,
+            Key::Reply(..) | Key::Replies(_) => Kind::Replies,
             Key::Counter => Kind::Counter,
         }
     }

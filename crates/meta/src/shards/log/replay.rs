@@ -7,9 +7,10 @@ use super::format::{FormatError, Seal, decode_batch};
 use super::recovery::Order;
 use super::scan::{Record, StreamReader};
 use async_trait::async_trait;
-use slatedb::RowEntry;
+use bytes::{Bytes, BytesMut};
 use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader, WalRows};
-use std::collections::VecDeque;
+use slatedb::{RowEntry, ValueDeletable};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 
 /// A sealed epoch to be replayed.
@@ -20,7 +21,9 @@ pub struct Segment {
     pub seal: Seal,
 }
 
-/// Yields the batches of the groups after one, in order.
+/// Yields the rows of the groups after one: those of many batches together, of each key the newest. Nobody reads a
+/// table while its log is replayed, so the versions between are seen by nobody; a row that every batch changes (a
+/// partition's counts, the answer in a slot) would otherwise be most of what is replayed, and of the memory it takes.
 pub struct Replay {
     shard: u16,
     segments: VecDeque<Segment>,
@@ -31,15 +34,36 @@ pub struct Replay {
     last: u64,
     /// A record that was read to see that the group before it had ended.
     pending: Option<Record>,
+    /// Bytes of batches that are taken together.
+    pub(super) window_bytes: usize,
 }
+
+/// Large enough to hold many versions of what changes often, small beside a memtable.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 
 impl Replay {
     pub fn new(shard: u16, segments: Vec<Segment>, after: u64) -> Replay {
-        Replay { shard, segments: segments.into(), current: None, consumed: after, last: u64::MAX, pending: None }
+        let window_bytes = WINDOW_BYTES;
+        let segments = segments.into();
+        Replay { shard, segments, current: None, consumed: after, last: u64::MAX, pending: None, window_bytes }
     }
 
-    /// The rows of the next batch, and the last group that is read to its end with it.
+    /// The rows of the next batches, and the last group that is read to its end with them.
     fn next_rows(&mut self) -> Result<Option<WalRows>, LogError> {
+        let mut rows = Vec::new();
+        let mut bytes = 0;
+        while let Some(body) = self.next_batch()? {
+            bytes += body.len();
+            rows.append(&mut self.decode(&body)?);
+            if bytes >= self.window_bytes {
+                break;
+            }
+        }
+        Ok((!rows.is_empty()).then(|| WalRows { rows: newest(rows), last_consumed_wal_file_id: self.consumed }))
+    }
+
+    /// The next batch; notes the last group that is read to its end with it.
+    fn next_batch(&mut self) -> Result<Option<Bytes>, LogError> {
         loop {
             let Some((record, group)) = self.next_record()? else { return Ok(None) };
             let Record::Batch(body) = record else { continue };
@@ -49,7 +73,6 @@ impl Replay {
             if group > self.last {
                 return Ok(None);
             }
-            let rows = self.decode(&body)?;
             // Whether this batch was its group's last one shows only in what follows.
             let following = self.next_record()?;
             let ended = !matches!(following, Some((Record::Batch(_), _)));
@@ -57,11 +80,11 @@ impl Replay {
             if ended {
                 self.consumed = group;
             }
-            return Ok(Some(WalRows { rows, last_consumed_wal_file_id: self.consumed }));
+            return Ok(Some(body));
         }
     }
 
-    fn decode(&self, body: &bytes::Bytes) -> Result<Vec<RowEntry>, LogError> {
+    fn decode(&self, body: &Bytes) -> Result<Vec<RowEntry>, LogError> {
         decode_batch(body).map_err(|reason| self.damaged(reason))
     }
 
@@ -102,6 +125,31 @@ impl Replay {
             }
         }
     }
+}
+
+/// Of each key the last row, in the order of keys, in which the table takes them fastest; in memory of their own, so that
+/// they do not keep what was read with them.
+fn newest(rows: Vec<RowEntry>) -> Vec<RowEntry> {
+    // A merge adds to what it finds. Varve writes none.
+    if rows.iter().any(|row| matches!(row.value, ValueDeletable::Merge(_))) {
+        return rows;
+    }
+    let mut seen = HashSet::with_capacity(rows.len());
+    let mut newest: Vec<_> = rows.into_iter().rev().filter(|row| seen.insert(row.key.clone())).collect();
+    newest.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    let bytes = newest.iter().map(|row| row.key.len() + row.value.len()).sum();
+    let mut copied = BytesMut::with_capacity(bytes);
+    for row in &mut newest {
+        let mut copy = |bytes: &Bytes| {
+            copied.extend_from_slice(bytes);
+            copied.split().freeze()
+        };
+        row.key = copy(&row.key);
+        if let ValueDeletable::Value(value) = &mut row.value {
+            *value = copy(value);
+        }
+    }
+    newest
 }
 
 #[async_trait]

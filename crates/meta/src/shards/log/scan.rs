@@ -53,7 +53,7 @@ pub struct StreamReader {
     parts: std::vec::IntoIter<Part>,
     /// What is wrong with the files after `parts`, met when those are read.
     broken_after: Option<(PathBuf, FormatError)>,
-    current: Option<(Part, BufReader<File>)>,
+    current: Option<(Part, Input)>,
     position: u64,
     limit: u64,
     done: bool,
@@ -151,9 +151,9 @@ impl StreamReader {
             return Ok(false);
         }
         let file = File::open(&part.path).map_err(LogError::io("open", &part.path))?;
-        let mut input = BufReader::with_capacity(READ_BYTES, file);
-        let mut header = [0; FILE_HEADER_BYTES];
-        input.read_exact(&mut header).map_err(LogError::io("read", &part.path))?;
+        let mut input = Input { file, ahead: BytesMut::new() };
+        // It was read before, to know where its part begins.
+        input.take(FILE_HEADER_BYTES).map_err(LogError::io("read", &part.path))?;
         self.current = Some((part, input));
         Ok(true)
     }
@@ -163,42 +163,63 @@ fn header_fits(header: &FileHeader, shard: u16, epoch: u64, number: u32, expecte
     header.shard == shard && header.epoch == epoch && header.number == number && number == expected
 }
 
+/// A file that is read in large pieces, of which records are parts: nothing is copied.
+struct Input {
+    file: File,
+    ahead: BytesMut,
+}
+
+impl Input {
+    /// The next `count` bytes, or as many as there are. The buffer grows as they are read: a torn header may ask for more
+    /// than the file holds.
+    fn take(&mut self, count: usize) -> std::io::Result<Bytes> {
+        while self.ahead.len() < count {
+            let held = self.ahead.len();
+            self.ahead.resize(held + READ_BYTES, 0);
+            let read = read_up_to(&mut self.file, &mut self.ahead[held..]);
+            self.ahead.truncate(held + *read.as_ref().unwrap_or(&0));
+            if read? < READ_BYTES {
+                break;
+            }
+        }
+        Ok(self.ahead.split_to(count.min(self.ahead.len())).freeze())
+    }
+}
+
 /// The next record and its length; `None` at the file's end. Only errors of the device are errors.
 fn read_record(
-    input: &mut impl Read,
+    input: &mut Input,
     epoch: u64,
     position: u64,
     path: &Path,
 ) -> Result<Result<Option<(Record, u64)>, FormatError>, LogError> {
-    let mut bytes = [0; RECORD_HEADER_BYTES];
-    match read_up_to(input, &mut bytes).map_err(LogError::io("read", path))? {
-        0 => return Ok(Ok(None)),
-        RECORD_HEADER_BYTES => {}
-        _ => return Ok(Err(FormatError::Length)),
-    }
-    let header = match RecordHeader::decode(&bytes) {
+    let bytes = input.take(RECORD_HEADER_BYTES).map_err(LogError::io("read", path))?;
+    let header: &[u8; RECORD_HEADER_BYTES] = match bytes.as_ref().try_into() {
+        Ok(header) => header,
+        Err(_) if bytes.is_empty() => return Ok(Ok(None)),
+        Err(_) => return Ok(Err(FormatError::Length)),
+    };
+    let header = match RecordHeader::decode(header) {
         Ok(header) => header,
         Err(reason) => return Ok(Err(reason)),
     };
     if header.position != position || header.epoch != epoch {
         return Ok(Err(FormatError::Place));
     }
-    // Grown as it is read, because the length is not checked yet: a torn header must not allocate for a long body.
-    let mut body = Vec::new();
-    input.take(u64::from(header.body_bytes)).read_to_end(&mut body).map_err(LogError::io("read", path))?;
-    if body.len() as u64 != u64::from(header.body_bytes) {
+    let body = input.take(header.body_bytes as usize).map_err(LogError::io("read", path))?;
+    if body.len() != header.body_bytes as usize {
         return Ok(Err(FormatError::Length));
     }
     if !header.matches(&body) {
         return Ok(Err(FormatError::Checksum));
     }
-    let length = RECORD_HEADER_BYTES as u64 + body.len() as u64;
+    let length = (RECORD_HEADER_BYTES + body.len()) as u64;
     let record = match header.kind {
         RecordKind::Group => match GroupHeader::decode(&body) {
             Ok(group) => Record::Group(group),
             Err(reason) => return Ok(Err(reason)),
         },
-        RecordKind::Batch => Record::Batch(Bytes::from(body)),
+        RecordKind::Batch => Record::Batch(body),
     };
     Ok(Ok(Some((record, length))))
 }

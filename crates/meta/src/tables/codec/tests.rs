@@ -51,6 +51,7 @@ fn golden_keys() {
         (Key::Orphan(inode), "4f000700000000000a"),
         (Key::Intent(transaction()), "54010200000000000000030000000000000004"),
         (Key::Decision(transaction()), "56010200000000000000030000000000000004"),
+        (Key::Reply(SessionId(8), 7), "52000000000000000800000007"),
         (Key::Replies(9), "520000000000000009"),
         (Key::Counter, "43"),
     ];
@@ -221,6 +222,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         any_inode().prop_map(Key::Orphan),
         any_transaction().prop_map(Key::Intent),
         any_transaction().prop_map(Key::Decision),
+        (any::<u64>(), any::<u32>()).prop_map(|(session, slot)| Key::Reply(SessionId(session), slot)),
         any::<u64>().prop_map(Key::Replies),
         Just(Key::Counter),
     ]

@@ -4,27 +4,41 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Extents begin and end at whole pages, which is what hosts must not share.
+pub const PAGE_BYTES: u64 = 4096;
+
 #[derive(Debug)]
 pub struct Allocator {
     next: AtomicU64,
-    align: u64,
+    /// One past the last byte that anything lies at.
+    used: AtomicU64,
 }
 
 impl Allocator {
     /// Everything below `start` is taken.
-    ///
-    /// # Panics
-    /// If `align` is not a power of two from 8 on.
-    pub fn new(start: u64, align: u64) -> Allocator {
-        assert!(align.is_power_of_two() && align >= 8, "extents are aligned to a power of two, HDF5's blocks to 8");
-        Allocator { next: AtomicU64::new(start.next_multiple_of(align)), align }
+    pub fn new(start: u64) -> Allocator {
+        Allocator { next: AtomicU64::new(start.next_multiple_of(PAGE_BYTES)), used: AtomicU64::new(start) }
     }
 
-    /// At least `bytes`, in whole units of the alignment.
-    pub fn extent(&self, bytes: u64) -> Range<u64> {
-        let length = bytes.next_multiple_of(self.align);
-        let start = self.next.fetch_add(length, Ordering::Relaxed);
+    /// At least `bytes`, in whole pages, from a multiple of `align` on.
+    pub fn extent(&self, bytes: u64, align: u64) -> Range<u64> {
+        let length = bytes.next_multiple_of(PAGE_BYTES);
+        let align = align.max(1).next_multiple_of(PAGE_BYTES);
+        let next = |next: u64| Some(next.next_multiple_of(align) + length);
+        let before =
+            self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).expect("there is always a next");
+        let start = before.next_multiple_of(align);
         start..start + length
+    }
+
+    /// Notes that something lies below `end`.
+    pub fn fill(&self, end: u64) {
+        self.used.fetch_max(end, Ordering::Relaxed);
+    }
+
+    /// One past the last byte that anything lies at.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 }
 
@@ -34,9 +48,11 @@ mod tests {
 
     #[test]
     fn extents_are_aligned_and_apart() {
-        let allocator = Allocator::new(48, 4096);
-        assert_eq!(allocator.extent(1), 4096..8192);
-        assert_eq!(allocator.extent(4097), 8192..16384);
-        assert_eq!(allocator.extent(8), 16384..20480);
+        let allocator = Allocator::new(48);
+        assert_eq!(allocator.extent(1, 8), 4096..8192);
+        assert_eq!(allocator.extent(4097, 8), 8192..16384);
+        assert_eq!(allocator.extent(8, 1 << 20), 1 << 20..(1 << 20) + 4096);
+        assert_eq!(allocator.extent(8, 1), (1 << 20) + 4096..(1 << 20) + 8192);
+        assert_eq!(allocator.used(), 48);
     }
 }

@@ -1,37 +1,31 @@
 //! What is known of a run's frames: the one source of a commit. Pure; entries of the journal go in, in any order.
 
-use crate::description::Description;
-use crate::frame::{FrameStatus, Times};
-use crate::hdf5::{ChunkMap, ChunkRecord};
-use crate::journal::{Entry, FrameEntry};
+use crate::column::Column;
+use crate::description::{Description, Scalar, ScalarColumn};
+use crate::frame::{FrameStatus, Nanoseconds, Times};
+use crate::hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
+use crate::journal::{Entry, SlabEntry};
 use crate::structure::Mask;
 
 #[derive(Debug)]
 pub struct Catalog {
     pub description: Description,
     pub chunks: ChunkMap,
-    pub frames: Vec<FrameState>,
-    /// By column, then by frame; not a number where none came.
-    pub scalars: Vec<Vec<f64>>,
+    /// By frame, as all columns.
+    pub status: Column,
+    /// In the order of [`Times::NAMES`].
+    pub times: [Column; 5],
+    pub scalars: Vec<(ScalarColumn, Column)>,
     /// What NXmx wants to know of the pixels.
     pub(crate) mask: Option<Mask>,
     /// When the first frame was taken, and the last.
-    span: Option<(u64, u64)>,
+    span: Option<(Nanoseconds, Nanoseconds)>,
+    /// One past the highest number that came.
+    frames: u64,
+    /// Frames by status.
+    counted: [u64; FrameStatus::NAMES.len()],
     /// Frames that have been published, by which lateness is told.
     published: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameState {
-    pub status: FrameStatus,
-    pub times: Times,
-}
-
-impl FrameState {
-    const MISSING: FrameState = FrameState {
-        status: FrameStatus::Missing,
-        times: Times { detector: 0, received: 0, compressed: 0, written: 0, durable: 0 },
-    };
 }
 
 /// Frames by what became of them.
@@ -44,104 +38,180 @@ pub struct Counts {
     pub damaged: u64,
     pub duplicate: u64,
     pub late: u64,
+    pub partial: u64,
 }
 
 impl Catalog {
     pub fn new(description: Description) -> Catalog {
         let chunks = ChunkMap::new(description.grid(0));
-        let scalars = vec![Vec::new(); description.scalars.len()];
+        let status = Datatype::Enumeration(FrameStatus::NAMES.to_vec());
+        let time = |_| Column::new(Datatype::Number(ElementType::U64), vec![0; 8]);
         let nxmx = description.nxmx.as_ref().filter(|nxmx| !nxmx.pixel_mask.is_empty());
-        let mask = nxmx.map(|nxmx| Mask::new(&description.frame, &nxmx.pixel_mask));
-        Catalog { description, chunks, frames: Vec::new(), scalars, mask, span: None, published: 0 }
+        let mut catalog = Catalog {
+            mask: nxmx.map(|nxmx| Mask::new(&description.frame, &nxmx.pixel_mask)),
+            span: None,
+            chunks,
+            status: Column::new(status, vec![FrameStatus::Missing as u8]),
+            times: Times::NAMES.map(time),
+            scalars: Vec::new(),
+            frames: 0,
+            counted: [0; FrameStatus::NAMES.len()],
+            published: 0,
+            description,
+        };
+        for column in catalog.description.scalars.clone() {
+            catalog.column(column);
+        }
+        catalog
     }
 
-    /// Takes in what has been synced at `durable`; frames in `damaged` came, but their bytes are not in the file.
-    pub fn apply(&mut self, entry: &Entry, durable: u64) {
-        match entry {
-            Entry::Frame(frame) => self.frame(frame, durable),
-            Entry::Durable { .. } => {}
-            Entry::Scalars { frame, values } => {
-                let number = *frame as usize;
-                for (column, value) in values {
-                    let Some(column) = self.scalars.get_mut(*column as usize) else { continue };
-                    if column.len() <= number {
-                        column.resize(number + 1, f64::NAN);
-                    }
-                    column[number] = *value;
-                }
-            }
-            Entry::Duplicate { frame } => {
-                let state = self.state(*frame);
-                if state.status != FrameStatus::Missing {
-                    state.status = FrameStatus::Duplicate;
-                }
-            }
-            Entry::Damaged { frame } => self.damage(*frame),
-        }
+    fn column(&mut self, column: ScalarColumn) {
+        let values = Column::new(column.kind.datatype(), column.kind.fill());
+        self.scalars.push((column, values));
     }
 
     /// Nanoseconds since 1970 at which the first frame was taken, and the last; received, where the detector does not
     /// say. `None` before there is one.
-    pub fn span(&self) -> Option<(u64, u64)> {
+    pub fn span(&self) -> Option<(Nanoseconds, Nanoseconds)> {
         self.span
     }
 
-    fn state(&mut self, number: u64) -> &mut FrameState {
-        let number = number as usize;
-        if self.frames.len() <= number {
-            self.frames.resize(number + 1, FrameState::MISSING);
-            self.chunks.grow(self.description.grid(number as u64 + 1).dims());
-        }
-        &mut self.frames[number]
+    /// One past the highest number that came.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
-    fn frame(&mut self, entry: &FrameEntry, durable: u64) {
-        let late = entry.number < self.published;
-        let state = self.state(entry.number);
-        if !matches!(state.status, FrameStatus::Missing | FrameStatus::Damaged) {
-            state.status = FrameStatus::Duplicate;
+    /// Takes in what has been synced at `durable`.
+    pub fn apply(&mut self, entry: &Entry, durable: Nanoseconds) {
+        match entry {
+            Entry::Slab(slab) => self.slab(slab, durable),
+            Entry::Durable { .. } => {}
+            Entry::Damaged { frame } => self.damage(*frame),
+            Entry::Column(column) => self.column(column.clone()),
+            Entry::Scalars { frame, values } => self.row(*frame, values),
+            Entry::Duplicate { frame } => {
+                if matches!(self.status_of(*frame), FrameStatus::Received | FrameStatus::Late) {
+                    self.set_status(*frame, FrameStatus::Duplicate);
+                }
+            }
+        }
+    }
+
+    /// Values were checked when they were given; a journal's that fit no column are left out.
+    fn row(&mut self, frame: u64, values: &[(u32, Scalar)]) {
+        for (number, value) in values {
+            if let Some((column, elements)) = self.scalars.get_mut(*number as usize)
+                && let Ok(element) = column.kind.element(value)
+            {
+                elements.set(frame, &element);
+            }
+        }
+    }
+
+    /// One of a frame's [`Times`]; 0 where unknown.
+    pub fn time_of(&self, frame: u64, which: usize) -> Nanoseconds {
+        u64::from_le_bytes(self.times[which].get(frame).try_into().expect("a time has 8 bytes"))
+    }
+
+    pub fn status_of(&self, frame: u64) -> FrameStatus {
+        FrameStatus::from_byte(self.status.get(frame)[0])
+    }
+
+    fn set_status(&mut self, frame: u64, status: FrameStatus) {
+        if frame >= self.frames {
+            self.counted[FrameStatus::Missing as usize] += frame + 1 - self.frames;
+            self.frames = frame + 1;
+            self.chunks.grow(self.description.grid(self.frames).dims());
+        }
+        self.counted[self.status_of(frame) as usize] -= 1;
+        self.counted[status as usize] += 1;
+        self.status.set(frame, &[status as u8]);
+    }
+
+    fn slab(&mut self, entry: &SlabEntry, durable: Nanoseconds) {
+        let came = |catalog: &Catalog, frame: u64| {
+            !matches!(catalog.status_of(frame), FrameStatus::Missing | FrameStatus::Damaged)
+        };
+        // What has come is not written over, unless the same writer has put it together with what came later.
+        if !entry.again && entry.frames.iter().any(|frame| came(self, frame.number)) {
+            for frame in &entry.frames {
+                self.apply(&Entry::Duplicate { frame: frame.number }, durable);
+            }
             return;
         }
-        let [detector, received, compressed, written] = entry.times;
-        state.status = if late { FrameStatus::Late } else { FrameStatus::Received };
-        state.times = Times { detector, received, compressed, written, durable };
-        let taken = if detector == 0 { received } else { detector };
-        let (first, last) = self.span.unwrap_or((taken, taken));
-        self.span = Some((first.min(taken), last.max(taken)));
+        for frame in &entry.frames {
+            if came(self, frame.number) && self.status_of(frame.number) != FrameStatus::Partial {
+                continue;
+            }
+            let status = match frame.missing.is_empty() {
+                false => FrameStatus::Partial,
+                true if frame.number < self.published => FrameStatus::Late,
+                true => FrameStatus::Received,
+            };
+            self.set_status(frame.number, status);
+            let [detector, received, compressed, written] = frame.times;
+            let times = Times { detector, received, compressed, written, durable };
+            let taken = if detector == 0 { received } else { detector };
+            let (first, last) = self.span.unwrap_or((taken, taken));
+            self.span = Some((first.min(taken), last.max(taken)));
+            for (column, time) in self.times.iter_mut().zip(times.as_array()) {
+                column.set(frame.number, &time.to_le_bytes());
+            }
+        }
         let counts = self.description.chunk_counts();
         for (number, chunk) in entry.chunks.iter().enumerate() {
-            let mut coordinates = self.description.place(entry.number);
+            let mut coordinates = self.description.cell(entry.slab);
             coordinates.extend(unravel(number as u64, &counts));
             let record = ChunkRecord { address: chunk.address, size: chunk.size, mask: chunk.mask };
             self.chunks.set(&coordinates, record);
         }
     }
 
-    /// The frame came, but what lies in the file is not it.
-    pub fn damage(&mut self, number: u64) {
-        let state = self.state(number);
-        if state.status == FrameStatus::Missing {
-            state.status = FrameStatus::Damaged;
+    /// The frame came, but it was not whole, or what lies in the file is not it.
+    fn damage(&mut self, frame: u64) {
+        if self.status_of(frame) == FrameStatus::Missing {
+            self.set_status(frame, FrameStatus::Damaged);
         }
+    }
+
+    fn columns(&mut self) -> impl Iterator<Item = &mut Column> {
+        let scalars = self.scalars.iter_mut().map(|(_, column)| column);
+        [&mut self.status].into_iter().chain(&mut self.times).chain(scalars)
+    }
+
+    /// Bytes that [`Catalog::store`] will answer at most.
+    pub fn changed_bytes(&mut self) -> u64 {
+        self.columns().map(|column| column.changed_bytes()).sum()
+    }
+
+    /// What of the columns has changed, to be written from `base` on before the tree that names it. All columns are then
+    /// as long as there are frames.
+    pub fn store(&mut self, base: u64) -> Vec<u8> {
+        let frames = self.frames;
+        let mut block = Vec::new();
+        for column in self.columns() {
+            column.grow(frames);
+            column.store(base, &mut block);
+        }
+        block
     }
 
     /// All frames so far have been published.
     pub fn publish(&mut self) {
-        self.published = self.frames.len() as u64;
+        self.published = self.frames;
     }
 
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts { frames: self.frames.len() as u64, ..Counts::default() };
-        for state in &self.frames {
-            match state.status {
-                FrameStatus::Missing => counts.missing += 1,
-                FrameStatus::Received => counts.received += 1,
-                FrameStatus::Damaged => counts.damaged += 1,
-                FrameStatus::Duplicate => counts.duplicate += 1,
-                FrameStatus::Late => counts.late += 1,
-            }
+        let of = |status: FrameStatus| self.counted[status as usize];
+        Counts {
+            frames: self.frames,
+            received: of(FrameStatus::Received),
+            missing: of(FrameStatus::Missing),
+            damaged: of(FrameStatus::Damaged),
+            duplicate: of(FrameStatus::Duplicate),
+            late: of(FrameStatus::Late),
+            partial: of(FrameStatus::Partial),
         }
-        counts
     }
 }
 
@@ -153,4 +223,9 @@ pub fn unravel(mut number: u64, sides: &[u64]) -> Vec<u64> {
         number /= side;
     }
     coordinates
+}
+
+/// The number of `coordinates` in a row-major array with these sides, of which the first does not matter.
+pub fn ravel(coordinates: &[u64], sides: &[u64]) -> u64 {
+    coordinates.iter().zip(sides).fold(0, |number, (coordinate, side)| number * side + coordinate)
 }

@@ -1,37 +1,93 @@
-//! Publishing: the whole metadata written at the file's tail, synced, then the superblock that leads to it. Nothing that
-//! a superblock ever led to is changed, so that whoever opens the file at any moment opens a whole one.
+//! Publishing: the whole metadata written where nothing lies, synced, then the superblock that leads to it. Nothing that
+//! a superblock ever led to is changed, so that whoever opens the file at any moment opens a whole one. Room for the next
+//! commit is set aside with each, so that a full disk cannot keep what was written from being published.
 
-use crate::allocate::Allocator;
+use crate::allocate::{Allocator, PAGE_BYTES};
 use crate::catalog::Catalog;
 use crate::hdf5::superblock::Superblock;
 use crate::hdf5::{Image, tree};
 use crate::length::Length;
 use crate::structure;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Writes what `catalog` knows and makes it what readers see. Chunks must have been synced before. Answers the end of
-/// the file as readers see it.
-///
-/// # Errors
-/// If the file cannot be written or synced; readers then see the commit before.
-pub(crate) fn publish(file: &File, length: &Length, allocator: &Allocator, catalog: &mut Catalog) -> io::Result<u64> {
-    // Its length does not depend on where it lies: made once to learn it, and again at its address.
-    let bytes_needed = image(catalog, 0)?.0.len() as u64;
-    let extent = allocator.extent(bytes_needed);
-    let (mut bytes, root) = image(catalog, extent.start)?;
-    assert_eq!(bytes.len() as u64, bytes_needed, "metadata take the same space wherever they lie");
-    // Everything that the catalog names was allocated before: this extent is the highest, and ends the file.
-    bytes.resize((extent.end - extent.start) as usize, 0);
-    length.ensure(file, extent.end)?;
-    file.write_all_at(&bytes, extent.start)?;
-    file.sync_data()?;
-    std::thread::sleep(length.unsettled(extent.end));
-    file.write_all_at(&Superblock { root, end: extent.end }.encode(), 0)?;
-    file.sync_data()?;
-    catalog.publish();
-    Ok(extent.end)
+/// Room set aside at a time for commits, at least.
+const ROOM_BYTES: u64 = 1 << 20;
+
+/// What commits need beside the file.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    /// Set aside, and not used yet.
+    room: Range<u64>,
+}
+
+impl Publisher {
+    pub(crate) fn new() -> Publisher {
+        Publisher { room: 0..0 }
+    }
+
+    /// Writes what `catalog` knows and makes it what readers see. Chunks must have been synced before. Answers the end of
+    /// the file as readers see it.
+    ///
+    /// # Errors
+    /// If the file cannot be written or synced; readers then see the commit before.
+    pub(crate) fn publish(
+        &mut self,
+        file: &File,
+        length: &Length,
+        allocator: &Allocator,
+        catalog: &mut Catalog,
+    ) -> io::Result<u64> {
+        let start = self.room.start;
+        let columns = self.take(file, length, allocator, catalog.changed_bytes())?;
+        file.write_all_at(&catalog.store(columns.start), columns.start)?;
+        // Its length does not depend on where it lies: made once to learn it, and again at its address.
+        let bytes_needed = image(catalog, 0)?.0.len() as u64;
+        let place = self.take(file, length, allocator, bytes_needed)?;
+        let (bytes, root) = image(catalog, place.start)?;
+        assert_eq!(bytes.len() as u64, bytes_needed, "metadata take the same space wherever they lie");
+        file.write_all_at(&bytes, place.start)?;
+        allocator.fill(columns.end.max(place.end));
+        let end = allocator.used();
+        length.ensure(file, end)?;
+        file.sync_data()?;
+        std::thread::sleep(length.unsettled(end));
+        file.write_all_at(&Superblock { root, end }.encode(), 0)?;
+        file.sync_data()?;
+        catalog.publish();
+        // The next commit is little larger than this one.
+        let used = (self.room.start - start.min(self.room.start)).max(bytes_needed);
+        self.set_aside(file, length, allocator, used + used / 4 + PAGE_BYTES)?;
+        Ok(end)
+    }
+
+    fn take(&mut self, file: &File, length: &Length, allocator: &Allocator, bytes: u64) -> io::Result<Range<u64>> {
+        let bytes = bytes.next_multiple_of(8);
+        self.set_aside(file, length, allocator, bytes)?;
+        let start = self.room.start;
+        self.room.start += bytes;
+        Ok(start..self.room.start)
+    }
+
+    /// Sees to room for `bytes`.
+    fn set_aside(&mut self, file: &File, length: &Length, allocator: &Allocator, bytes: u64) -> io::Result<()> {
+        if self.room.end - self.room.start >= bytes {
+            return Ok(());
+        }
+        let room = allocator.extent((4 * bytes).max(ROOM_BYTES), PAGE_BYTES);
+        length.ensure(file, room.end)?;
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
+            // A store that sets nothing aside says that it is full when it is written to.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.room = room;
+        Ok(())
+    }
 }
 
 fn image(catalog: &Catalog, base: u64) -> io::Result<(Vec<u8>, u64)> {

@@ -1,25 +1,26 @@
 //! What is said of a run before it starts: shape, type, chunks, filter, structure. It is checked as a whole, so that a run
 //! that starts can be written to its end.
 
+mod check;
 pub mod nxmx;
+mod scalar;
 
+pub use scalar::{Scalar, ScalarColumn, ScalarKind};
+
+use crate::catalog::{ravel, unravel};
 use crate::filters::Filter;
-use crate::hdf5::{ElementType, Grid};
+use crate::hdf5::{ElementType, Grid, IndexKind, superblock};
 use crate::layout::Layout;
-use crate::structure;
 use nxmx::Nxmx;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
-const RANK_MAX: usize = 8;
-/// HDF5's limit for one chunk is 4 GiB; and LZ4 takes no block of 2 GiB.
-const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// An object header takes attributes and links below 64 KiB each; names are far below.
 const NAME_BYTES_MAX: usize = 255;
-const COLUMNS_MAX: usize = 1024;
 /// As an attribute it must fit a message of an object header, which has less than 64 KiB with the name.
 pub const VALUE_BYTES_MAX: usize = 60_000;
+/// Where chunks whose addresses follow from their numbers begin; stores' stripes are multiples or parts of it.
+const IMPLICIT_BASE: u64 = 1 << 20;
 
 /// One run. In JSON, with unknown keys refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,9 +33,17 @@ pub struct Description {
     /// side without end.
     #[serde(default = "endless")]
     pub scan: Vec<Option<u64>>,
-    /// Sides of a chunk within a frame; absent: the frame.
+    /// How far the sides of the scan may be extended after the run; `null`: without end. Absent: not beyond `scan`.
+    /// Several sides without end give the file a B-tree for an index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_max: Option<Vec<Option<u64>>>,
+    /// Sides of a chunk within a frame, or of the scan and the frame if it holds several frames; absent: the frame.
     #[serde(default)]
     pub chunk: Option<Vec<u64>>,
+    /// The regions of a detector of several elements, of which each comes from its own source; absent: one source that
+    /// brings whole frames. What lies between regions reads as the fill value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Region>,
     #[serde(default = "bslz4")]
     pub filter: Filter,
     /// What missing elements read as, converted to `element`; absent: zero.
@@ -42,9 +51,9 @@ pub struct Description {
     pub fill: Option<f64>,
     #[serde(default)]
     pub structure: Structure,
-    /// Names of the scalars of each frame, in the order in which they come.
+    /// The scalars of each frame, in the order in which their numbers count.
     #[serde(default)]
-    pub scalars: Vec<String>,
+    pub scalars: Vec<ScalarColumn>,
     /// What holds for the whole run, by name; a layout's NDAttributes that are no scalars.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, RunValue>,
@@ -61,6 +70,14 @@ fn endless() -> Vec<Option<u64>> {
 
 fn bslz4() -> Filter {
     Filter::BSLZ4
+}
+
+/// What of a frame one source brings, in elements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Region {
+    pub offset: Vec<u64>,
+    pub shape: Vec<u64>,
 }
 
 /// The groups and datasets of the file.
@@ -94,6 +111,9 @@ pub enum Allocate {
     Packed,
     /// Each at the space that it takes uncompressed; what is not written stays a hole.
     Sparse,
+    /// Each at the place that its number says, so that the file needs no index. For raw frames of a scan that ends,
+    /// with zero as fill value, for that is how holes read.
+    Implicit,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +132,9 @@ impl Description {
             element,
             frame,
             scan: endless(),
+            scan_max: None,
             chunk: None,
+            sources: Vec::new(),
             filter: bslz4(),
             fill: None,
             structure: Structure::default(),
@@ -123,86 +145,33 @@ impl Description {
         }
     }
 
-    /// # Errors
-    /// If no file can be written from it; says what is wrong and what would be right.
-    pub fn check(&self) -> Result<(), BadDescription> {
-        let bad = |text: String| Err(BadDescription(text));
-        if !(1..=3).contains(&self.frame.len()) || self.frame.contains(&0) {
-            return bad(format!("`frame` is {:?}; give one to three sides above 0", self.frame));
-        }
-        if self.scan.is_empty() || self.scan.len() + self.frame.len() > RANK_MAX || self.scan.contains(&Some(0)) {
-            return bad(format!(
-                "`scan` has {} sides; give 1 to {}, none 0",
-                self.scan.len(),
-                RANK_MAX - self.frame.len()
-            ));
-        }
-        if self.scan[1..].contains(&None) {
-            return bad("a side of `scan` other than the first is null; only the first may have no end".into());
-        }
-        let chunk = self.chunk();
-        if chunk.len() != self.frame.len()
-            || chunk.iter().zip(&self.frame).any(|(chunk, side)| *chunk == 0 || chunk > side)
-        {
-            return bad(format!(
-                "`chunk` is {chunk:?}; give a side from 1 to the frame's for each of {:?}",
-                self.frame
-            ));
-        }
-        let size = self.element.size() as u64;
-        let bytes = |sides: &[u64]| sides.iter().try_fold(size, |bytes, side| bytes.checked_mul(*side));
-        if bytes(&chunk).is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
-            return bad(format!(
-                "a chunk of {chunk:?} has more than {CHUNK_BYTES_MAX} bytes; give smaller sides in `chunk`"
-            ));
-        }
-        if bytes(&self.frame).is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
-            return bad(format!("a frame of {:?} has more than {CHUNK_BYTES_MAX} bytes", self.frame));
-        }
-        let frames = self.scan.iter().flatten().try_fold(1_u64, |all, side| all.checked_mul(*side));
-        let chunks = frames.and_then(|frames| frames.checked_mul(self.chunks_per_frame()));
-        if chunks.is_none_or(|chunks| chunks > u64::from(u32::MAX)) {
-            return bad(format!("`scan` {:?} has more than 2^32 chunks", self.scan));
-        }
-        self.check_names()?;
-        if let Some(nxmx) = &self.nxmx {
-            nxmx.check(&self.frame)?;
-            if self.structure != Structure::Nexus {
-                return bad("`nxmx` is for the structure `nexus`; a layout file names its own datasets".into());
-            }
-        }
-        structure::check(self).map_err(|why| BadDescription(why.to_string()))
-    }
-
-    fn check_names(&self) -> Result<(), BadDescription> {
-        if self.scalars.len() > COLUMNS_MAX || self.values.len() > COLUMNS_MAX {
-            let (scalars, values) = (self.scalars.len(), self.values.len());
-            return Err(BadDescription(format!(
-                "{scalars} scalars and {values} values; {COLUMNS_MAX} at most of each"
-            )));
-        }
-        for (number, name) in self.scalars.iter().enumerate() {
-            if !is_name(name) || self.scalars[..number].contains(name) {
-                return Err(BadDescription(format!(
-                    "the scalar `{name}` has a name that is empty, too long, given twice, or contains `/`"
-                )));
-            }
-        }
-        for (name, value) in &self.values {
-            let long = matches!(value, RunValue::Text(text) if text.len() > VALUE_BYTES_MAX);
-            if !is_name(name) || self.scalars.contains(name) || long {
-                return Err(BadDescription(format!(
-                    "the value `{name}` has a name that is empty, too long, a scalar's, or contains `/`; \
-                     or a text of more than {VALUE_BYTES_MAX} bytes"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Sides of a chunk within a frame.
     pub fn chunk(&self) -> Vec<u64> {
-        self.chunk.clone().unwrap_or_else(|| self.frame.clone())
+        match &self.chunk {
+            Some(sides) => sides[sides.len().saturating_sub(self.frame.len())..].to_vec(),
+            None => self.frame.clone(),
+        }
+    }
+
+    /// Sides of a chunk along the scan, in frames.
+    pub fn chunk_scan(&self) -> Vec<u64> {
+        match &self.chunk {
+            Some(sides) if sides.len() > self.frame.len() => sides[..sides.len() - self.frame.len()].to_vec(),
+            _ => vec![1; self.scan.len()],
+        }
+    }
+
+    /// Frames that share chunks: a slab.
+    pub fn slab_frames(&self) -> u64 {
+        self.chunk_scan().iter().product()
+    }
+
+    /// What each source brings.
+    pub fn regions(&self) -> Vec<Region> {
+        match self.sources.is_empty() {
+            true => vec![Region { offset: vec![0; self.frame.len()], shape: self.frame.clone() }],
+            false => self.sources.clone(),
+        }
     }
 
     /// Chunks of a frame along each side.
@@ -218,8 +187,13 @@ impl Description {
         self.frame.iter().product::<u64>() as usize * self.element.size()
     }
 
-    pub fn chunk_bytes(&self) -> usize {
+    /// Bytes of one frame's part of a chunk.
+    pub fn chunk_frame_bytes(&self) -> usize {
         self.chunk().iter().product::<u64>() as usize * self.element.size()
+    }
+
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_frame_bytes() * self.slab_frames() as usize
     }
 
     /// Frames that the run has at most.
@@ -245,15 +219,87 @@ impl Description {
         place
     }
 
+    /// The frame at a place of the scan; `None` outside of it.
+    fn number(&self, place: &[u64]) -> Option<u64> {
+        let within = place.iter().zip(&self.scan).all(|(at, side)| side.is_none_or(|side| *at < side));
+        let sides: Vec<u64> = self.scan.iter().map(|side| side.unwrap_or(0)).collect();
+        within.then(|| ravel(place, &sides))
+    }
+
+    /// Chunks along each side of the scan; 0 along one without end, which is the first.
+    fn cells(&self) -> Vec<u64> {
+        self.scan
+            .iter()
+            .zip(self.chunk_scan())
+            .map(|(side, chunk)| side.map_or(0, |side| side.div_ceil(chunk)))
+            .collect()
+    }
+
+    /// The slab that a frame belongs to, and which of the slab's frames it is.
+    pub fn slab_of(&self, frame: u64) -> (u64, u64) {
+        let (place, chunk) = (self.place(frame), self.chunk_scan());
+        let cell: Vec<u64> = place.iter().zip(&chunk).map(|(at, chunk)| at / chunk).collect();
+        let within: Vec<u64> = place.iter().zip(&chunk).map(|(at, chunk)| at % chunk).collect();
+        (ravel(&cell, &self.cells()), ravel(&within, &chunk))
+    }
+
+    /// Coordinates of a slab's chunks along the scan.
+    pub fn cell(&self, slab: u64) -> Vec<u64> {
+        let cells = self.cells();
+        let inner: u64 = cells[1..].iter().product();
+        let mut cell = vec![slab / inner];
+        cell.extend(unravel(slab % inner, &cells[1..]));
+        cell
+    }
+
+    /// The frames of a slab, in the order of their places in it.
+    pub fn frames_of(&self, slab: u64) -> impl Iterator<Item = u64> {
+        let (cell, chunk) = (self.cell(slab), self.chunk_scan());
+        (0..self.slab_frames()).filter_map(move |slot| {
+            let within = unravel(slot, &chunk);
+            let place: Vec<u64> = (0..chunk.len()).map(|side| cell[side] * chunk[side] + within[side]).collect();
+            self.number(&place)
+        })
+    }
+
     /// The dataset's shape with the frames below `frames`.
     pub fn grid(&self, frames: u64) -> Grid {
         let inner: u64 = self.scan[1..].iter().map(|side| side.expect("checked: inner sides end")).product();
         let mut dims = vec![frames.div_ceil(inner)];
         dims.extend(self.scan[1..].iter().flatten());
         dims.extend(&self.frame);
-        let max = self.scan.iter().copied().chain(self.frame.iter().map(|side| Some(*side))).collect();
-        let chunk = self.scan.iter().map(|_| 1).chain(self.chunk()).collect();
+        let scan_max = self.scan_max.as_ref().unwrap_or(&self.scan);
+        let max = scan_max.iter().copied().chain(self.frame.iter().map(|side| Some(*side))).collect();
+        let chunk = self.chunk_scan().into_iter().chain(self.chunk()).collect();
         Grid::new(dims, max, chunk, self.element.size())
+    }
+
+    /// Whether chunks lie in the file as they are.
+    pub fn is_unfiltered(&self) -> bool {
+        self.filter.is_raw()
+    }
+
+    /// Where the chunk with this number lies if addresses follow from numbers.
+    pub fn implicit_address(&self, chunk: u64) -> u64 {
+        IMPLICIT_BASE + chunk * self.chunk_bytes() as u64
+    }
+
+    /// The first address that is handed out.
+    pub fn first_address(&self) -> u64 {
+        match self.allocate {
+            Allocate::Implicit => {
+                self.implicit_address(self.frames_max().expect("checked: the scan ends") * self.chunks_per_frame())
+            }
+            Allocate::Packed | Allocate::Sparse => superblock::LENGTH as u64,
+        }
+    }
+
+    /// How the chunks of the dataset are found.
+    pub fn index_kind(&self) -> IndexKind {
+        match self.allocate {
+            Allocate::Implicit => IndexKind::Implicit { base: IMPLICIT_BASE },
+            Allocate::Packed | Allocate::Sparse => self.grid(0).index_kind(),
+        }
     }
 
     /// The fill value as one element.

@@ -60,11 +60,20 @@ pub enum FrameStatus {
     Duplicate = 3,
     /// Came after a frame of a higher number had been published.
     Late = 4,
+    /// Some of its regions never came; they read as the fill value.
+    Partial = 5,
 }
 
 impl FrameStatus {
-    pub const NAMES: [(&'static str, u8); 5] =
-        [("missing", 0), ("received", 1), ("damaged", 2), ("duplicate", 3), ("late", 4)];
+    pub const NAMES: [(&'static str, u8); 6] =
+        [("missing", 0), ("received", 1), ("damaged", 2), ("duplicate", 3), ("late", 4), ("partial", 5)];
+
+    /// # Panics
+    /// If it is none of [`FrameStatus::NAMES`].
+    pub fn from_byte(byte: u8) -> FrameStatus {
+        use FrameStatus::*;
+        [Missing, Received, Damaged, Duplicate, Late, Partial][usize::from(byte)]
+    }
 }
 
 /// The five times of a frame; 0 where unknown.

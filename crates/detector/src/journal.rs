@@ -1,7 +1,8 @@
 //! The journal beside the file (`FILE.journal`): what was written where, appended as it happens. From it alone
 //! [`crate::recover`] makes a valid file. Byte by byte in `formats/detector-journal.md`.
 
-use crate::description::Description;
+use crate::description::{Description, Scalar, ScalarColumn};
+use crate::hdf5::UNDEFINED;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,27 +19,41 @@ const RECORD_BYTES_MAX: usize = 64 << 20;
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry {
-    /// All chunks of a frame lie in the file.
-    Frame(FrameEntry),
+    /// All chunks of a slab lie in the file.
+    Slab(SlabEntry),
     /// The first `entries` of the journal, marks counted too, have been synced, and what they name.
     Durable { entries: u64, time: u64 },
     /// Scalars of one frame: column and value.
-    Scalars { frame: u64, values: Vec<(u32, f64)> },
+    Scalars { frame: u64, values: Vec<(u32, Scalar)> },
     /// The frame came again.
     Duplicate { frame: u64 },
     /// The frame came, but not whole.
     Damaged { frame: u64 },
+    /// One more column of scalars.
+    Column(ScalarColumn),
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FrameEntry {
-    pub number: u64,
+/// Frames that share chunks; mostly one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlabEntry {
+    /// Counted row-major over the scan in chunks.
+    pub slab: u64,
     /// Which writer, counted through the run; one that was given up is not listened to any more.
     pub epoch: u32,
+    /// Its writer had entered it before, with fewer frames or regions; this takes its place.
+    pub again: bool,
+    pub frames: Vec<FrameEntry>,
+    /// Row-major within a frame; [`crate::hdf5::UNDEFINED`] is the address of one that nothing of came.
+    pub chunks: Vec<ChunkEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameEntry {
+    pub number: u64,
     /// Detector, received, compressed, written.
     pub times: [u64; 4],
-    /// Row-major within the frame.
-    pub chunks: Vec<ChunkEntry>,
+    /// Sources whose region is not there.
+    pub missing: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +63,15 @@ pub struct ChunkEntry {
     pub mask: u32,
     /// XXH3 of the stored bytes.
     pub checksum: u64,
+}
+
+impl Entry {
+    /// One past the last byte of the file that it names.
+    pub fn end(&self) -> u64 {
+        let Entry::Slab(slab) = self else { return 0 };
+        let present = slab.chunks.iter().filter(|chunk| chunk.address != UNDEFINED);
+        present.map(|chunk| chunk.address.saturating_add(chunk.size)).max().unwrap_or(0)
+    }
 }
 
 /// `FILE.journal`.
@@ -139,6 +163,8 @@ pub struct Journal {
     /// Entries appended.
     entries: u64,
     scratch: Vec<u8>,
+    /// An append has failed: what follows half a record would never be read.
+    broken: bool,
 }
 
 impl Journal {
@@ -148,7 +174,7 @@ impl Journal {
     /// If another process holds it.
     pub fn lock(file: File) -> io::Result<Journal> {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Journal { file, entries: 0, scratch: Vec::new() })
+        Ok(Journal { file, entries: 0, scratch: Vec::new(), broken: false })
     }
 
     /// Takes over a journal that has `entries` already.
@@ -170,12 +196,18 @@ impl Journal {
     }
 
     /// Appends entries with one write.
+    ///
+    /// # Errors
+    /// If they cannot be written; from then on nothing can.
     pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+        if self.broken {
+            return Err(io::Error::other("an earlier record could not be written as a whole"));
+        }
         self.scratch.clear();
         for entry in entries {
             encode(entry, &mut self.scratch);
         }
-        self.file.write_all(&self.scratch)?;
+        self.file.write_all(&self.scratch).inspect_err(|_| self.broken = true)?;
         self.entries += entries.len() as u64;
         Ok(())
     }

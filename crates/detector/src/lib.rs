@@ -4,8 +4,8 @@
 //! - [`hdf5`] the file's bytes: pure, no I/O.
 //! - [`filters`] compression in the framing of HDF5's registered filters.
 //! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
-//! - [`catalog`] what is known of a run's frames, pure; [`structure`] lays it out as groups and datasets, after a
-//!   [`layout`] file where there is one.
+//! - [`catalog`] what is known of a run's frames, pure, in [`column`]s; [`structure`] lays it out as groups and datasets,
+//!   after a [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`simulator`] makes frames as detectors do.
 //! - [`service`] takes frames over TCP; [`client`] brings them.
@@ -22,6 +22,7 @@ pub mod allocate;
 pub mod catalog;
 pub mod cbf;
 pub mod client;
+pub mod column;
 pub mod commit;
 pub mod description;
 pub mod filters;

@@ -2,16 +2,23 @@
 
 use crate::allocate::Allocator;
 use crate::catalog::{Catalog, Counts};
-use crate::commit;
+use crate::commit::Publisher;
+use crate::description::Allocate;
+use crate::frame::FrameStatus;
+use crate::hdf5::UNDEFINED;
 use crate::hdf5::superblock::{self, Superblock};
-use crate::journal::{self, Contents, Entry, FrameEntry, Journal, JournalError};
+use crate::journal::{self, Contents, Entry, Journal, JournalError, SlabEntry};
 use crate::length::Length;
-use crate::writer::{ALIGN_BYTES, now, remove_journal};
+use crate::writer::{now, remove_journal};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
+
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -44,10 +51,10 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let found = Found::read(path)?;
     let (_, mut catalog) = found.sound().map_err(io)?;
     let file = &found.file;
-    let length = file.metadata().map_err(io)?.len();
+    let length = Length::new(file.metadata().map_err(io)?.len());
     file.sync_data().map_err(io)?;
-    let allocator = Allocator::new(found.used().map_err(io)?.max(ALIGN_BYTES), ALIGN_BYTES);
-    let end = commit::publish(file, &Length::new(length), &allocator, &mut catalog).map_err(io)?;
+    let allocator = Allocator::new(found.used().map_err(io)?);
+    let end = Publisher::new().publish(file, &length, &allocator, &mut catalog).map_err(io)?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     remove_journal(path).map_err(io)?;
     Ok(Recovered { counts: catalog.counts(), torn_bytes: found.contents.torn_bytes })
@@ -91,20 +98,25 @@ impl Found {
         let now = now();
         let mut entries = Vec::new();
         for (number, entry) in self.contents.entries.iter().enumerate() {
-            let entry = match (entry, times.get(number)) {
+            let first = entries.len();
+            match (entry, times.get(number)) {
                 // A loss of power may have taken any of what no mark covers.
-                (Entry::Frame(frame), None) if !whole(&self.file, frame)? => Entry::Damaged { frame: frame.number },
-                _ => entry.clone(),
-            };
-            catalog.apply(&entry, times.get(number).copied().unwrap_or(now));
-            entries.push(entry);
+                (Entry::Slab(slab), None) if !whole(&self.file, slab)? => {
+                    entries.extend(slab.frames.iter().map(|frame| Entry::Damaged { frame: frame.number }));
+                }
+                _ => entries.push(entry.clone()),
+            }
+            for entry in &entries[first..] {
+                catalog.apply(entry, times.get(number).copied().unwrap_or(now));
+            }
         }
+        blank_missing(&self.file, &catalog)?;
         Ok((entries, catalog))
     }
 
     /// The end of all that the journal or a reader knows of; what lies above was never named.
     pub fn used(&self) -> io::Result<u64> {
-        used(&self.file, &self.contents.entries)
+        Ok(used(&self.file, &self.contents.entries)?.max(self.contents.description.first_address()))
     }
 }
 
@@ -122,24 +134,46 @@ fn durable_times(entries: &[Entry]) -> Vec<u64> {
 
 fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
     let mut head = [0; superblock::LENGTH];
-    let mut end = match file.read_exact_at(&mut head, 0) {
+    let end = match file.read_exact_at(&mut head, 0) {
         Ok(()) => Superblock::decode(&head).map_or(0, |superblock| superblock.end),
         // Killed before its first commit.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
         Err(error) => return Err(error),
     };
-    for entry in entries {
-        if let Entry::Frame(frame) = entry {
-            end = frame.chunks.iter().map(|chunk| chunk.address.saturating_add(chunk.size)).fold(end, u64::max);
-        }
-    }
-    Ok(end)
+    Ok(entries.iter().map(Entry::end).fold(end, u64::max))
 }
 
-/// Whether all chunks of a frame lie in the file as they were written.
-fn whole(file: &File, frame: &FrameEntry) -> io::Result<bool> {
+/// Where addresses follow from numbers, whatever of a frame lies in the file reads as the frame, even if it never came as
+/// a whole.
+fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
+    let description = &catalog.description;
+    if description.allocate != Allocate::Implicit {
+        return Ok(());
+    }
+    let chunks = description.chunks_per_frame();
+    let zeros = vec![0; description.chunk_bytes()];
+    let absent = |frame: &u64| matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
+    let first = description.first_address();
+    if file.metadata()?.len() < first {
+        file.set_len(first)?;
+    }
+    for frame in (0..description.frames_max().unwrap_or(0)).filter(absent) {
+        for chunk in frame * chunks..(frame + 1) * chunks {
+            let address = description.implicit_address(chunk);
+            match rustix::fs::fallocate(file, HOLE, address, zeros.len() as u64) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&zeros, address)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all chunks of a slab lie in the file as they were written.
+fn whole(file: &File, slab: &SlabEntry) -> io::Result<bool> {
     let length = file.metadata()?.len();
-    for chunk in &frame.chunks {
+    for chunk in slab.chunks.iter().filter(|chunk| chunk.address != UNDEFINED) {
         if chunk.address.checked_add(chunk.size).is_none_or(|end| end > length) {
             return Ok(false);
         }

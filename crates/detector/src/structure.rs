@@ -7,9 +7,10 @@ mod nxmx;
 pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;
-use crate::description::{Description, Structure};
-use crate::frame::{FrameStatus, Times};
-use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
+use crate::column::Column;
+use crate::description::{Description, ScalarColumn, Structure};
+use crate::frame::Times;
+use crate::hdf5::{Attribute, Dataset, Datatype, Group, Node, Storage, Value};
 use crate::layout::BadLayout;
 
 /// The tree of a run's file as far as `catalog` knows.
@@ -79,7 +80,7 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
     let storage = Storage::Chunked {
         datatype: Datatype::Number(description.element),
         chunks: &catalog.chunks,
-        kind: catalog.chunks.grid().index_kind(),
+        kind: description.index_kind(),
         filters: description.filter.messages(description.element.size(), description.chunk_bytes() as u64),
         fill: Some(description.fill_element()),
     };
@@ -90,11 +91,10 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
 fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, Node<'a>)> {
     let mut members = status_and_times(catalog, collection("NXcollection"));
     if !catalog.scalars.is_empty() {
-        let columns = catalog.description.scalars.iter().zip(&catalog.scalars).map(|(name, column)| {
-            let values = (0..catalog.frames.len()).map(|frame| column.get(frame).copied().unwrap_or(f64::NAN));
-            let data = values.flat_map(f64::to_le_bytes).collect();
-            (name.clone(), of_frames(catalog, Datatype::Number(ElementType::F64), data, Vec::new()))
-        });
+        let column = |(scalar, column): &'a (ScalarColumn, Column)| {
+            (scalar.name.clone(), Node::Dataset(column.dataset(Vec::new())))
+        };
+        let columns = catalog.scalars.iter().map(column);
         let scalars = Group { attributes: collection("NXcollection"), members: columns.collect() };
         members.push(("scalars".to_owned(), Node::Group(scalars)));
     }
@@ -102,23 +102,13 @@ fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>)
 }
 
 fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(String, Node<'_>)> {
-    let status = catalog.frames.iter().map(|frame| frame.status as u8).collect();
-    let status = of_frames(catalog, Datatype::Enumeration(FrameStatus::NAMES.to_vec()), status, Vec::new());
-    let arrays: Vec<[u64; 5]> = catalog.frames.iter().map(|frame| frame.times.as_array()).collect();
-    let times = Times::NAMES.iter().enumerate().map(|(which, name)| {
-        let data = arrays.iter().flat_map(|times| times[which].to_le_bytes()).collect();
-        ((*name).to_owned(), of_frames(catalog, Datatype::Number(ElementType::U64), data, time_units()))
-    });
+    let times = Times::NAMES.iter().zip(&catalog.times);
+    let times = times.map(|(name, column)| ((*name).to_owned(), Node::Dataset(column.dataset(time_units()))));
     let times = Group { attributes, members: times.collect() };
+    let status = Node::Dataset(catalog.status.dataset(Vec::new()));
     vec![("frame_status".to_owned(), status), ("times".to_owned(), Node::Group(times))]
 }
 
 fn time_units() -> Vec<Attribute> {
     vec![text("units", "ns"), text("start", "1970-01-01T00:00:00Z")]
-}
-
-/// A dataset with one element a frame.
-fn of_frames<'a>(catalog: &Catalog, datatype: Datatype, data: Vec<u8>, attributes: Vec<Attribute>) -> Node<'a> {
-    let value = Value { datatype, dims: vec![catalog.frames.len() as u64], data };
-    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
 }

@@ -21,7 +21,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
         root = file["entry/instrument/detector"] if "entry" in file else file
         data, status = root["data"], root["frame_status"][...]
         names = h5py.check_enum_dtype(root["frame_status"].dtype)
-        assert names == {"missing": 0, "received": 1, "damaged": 2, "duplicate": 3, "late": 4}, names
+        assert names == {"missing": 0, "received": 1, "damaged": 2, "duplicate": 3, "late": 4, "partial": 5}, names
         frame_shape, scan = tuple(told["frame"]), data.shape[: data.ndim - len(told["frame"])]
         assert data.shape[len(scan) :] == frame_shape, (path, data.shape)
         index = numpy.arange(int(numpy.prod(frame_shape)), dtype=numpy.uint64)

@@ -22,7 +22,7 @@ fn description(layout: &str) -> Description {
     let text = std::fs::read_to_string(path).expect("the layout");
     let mut description = Description::new(ElementType::U16, vec![8, 16]);
     description.structure = Structure::Layout(Layout::parse(&text).expect("a layout"));
-    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(str::to_owned).to_vec();
+    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(Into::into).to_vec();
     description.values = BTreeMap::from([
         ("Manufacturer".to_owned(), RunValue::Text("Größe & Söhne".into())),
         ("Title".to_owned(), RunValue::Text("a tooth".into())),
@@ -85,7 +85,7 @@ fn nxmx_is_written_where_its_fields_are_given() {
     }"#;
     let mut description = Description::new(ElementType::U16, vec![8, 16]);
     description.structure = Structure::Nexus;
-    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(str::to_owned).to_vec();
+    description.scalars = ["Angle", "ImageKey", "RingCurrent"].map(Into::into).to_vec();
     description.nxmx = Some(serde_json::from_str(nxmx).expect("fields of NXmx"));
     write(&directory.path().join("nxmx.h5"), description.clone()).finish().expect("a run finished");
     // What lacks something that NXmx requires does not say that it is NXmx.

@@ -58,7 +58,7 @@ fn run() -> impl Strategy<Value = Run> {
         description.fill = Some(65535.0);
         description.structure = if nexus { Structure::Nexus } else { Structure::Raw };
         description.allocate = if sparse { Allocate::Sparse } else { Allocate::Packed };
-        description.scalars = (0..scalars).map(|column| format!("column {column}")).collect();
+        description.scalars = (0..scalars).map(|column| format!("column {column}").into()).collect();
         Run { description, frames, lost, filtered, seed }
     })
 }
@@ -100,10 +100,14 @@ fn write(directory: &Path, name: &str, run: &Run) {
     tell(directory, name, &run.description, &numbers, true);
 }
 
+fn names(description: &Description) -> Vec<String> {
+    description.scalars.iter().map(|column| column.name.clone()).collect()
+}
+
 fn tell(directory: &Path, name: &str, description: &Description, acknowledged: &[u64], exact: bool) {
     let told = json!({
         "frame": description.frame, "fill": description.fill, "acknowledged": acknowledged, "exact": exact,
-        "scalars": if exact { description.scalars.clone() } else { Vec::new() },
+        "scalars": if exact { names(description) } else { Vec::new() },
     });
     std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
 }
@@ -214,7 +218,7 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     std::fs::write(directory.path().join("crashed.h5.journal"), &journal).expect("copied");
     let contents = varve_detector::journal::decode(&journal).expect("a journal");
     let victim = contents.entries.iter().find_map(|entry| match entry {
-        varve_detector::journal::Entry::Frame(frame) if frame.number == 2 => Some(frame.chunks[0].clone()),
+        varve_detector::journal::Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
         _ => None,
     });
     let mut bytes = std::fs::read(&crashed).expect("read");

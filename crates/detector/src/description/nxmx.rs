@@ -185,7 +185,7 @@ impl Nxmx {
             return Err(BadDescription(format!("nxmx: `pixel_mask` has more than {REGIONS_MAX} regions")));
         }
         let bytes = frame.iter().try_fold(MASK_ELEMENT_BYTES, |bytes, side| bytes.checked_mul(*side));
-        if !self.pixel_mask.is_empty() && bytes.is_none_or(|bytes| bytes > super::CHUNK_BYTES_MAX) {
+        if !self.pixel_mask.is_empty() && bytes.is_none_or(|bytes| bytes > super::check::CHUNK_BYTES_MAX) {
             return Err(BadDescription(format!("nxmx: frames of {frame:?} are too large for a `pixel_mask`")));
         }
         let outside = |region: &&MaskRegion| {

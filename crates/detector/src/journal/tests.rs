@@ -4,14 +4,15 @@ use proptest::prelude::*;
 
 fn frame() -> Entry {
     let chunk = ChunkEntry { address: 4096, size: 300, mask: 0, checksum: 7 };
-    Entry::Frame(FrameEntry { number: 5, epoch: 1, times: [1, 2, 3, 4], chunks: vec![chunk] })
+    let frame = FrameEntry { number: 5, times: [1, 2, 3, 4], missing: vec![6] };
+    Entry::Slab(SlabEntry { slab: 2, epoch: 1, again: true, frames: vec![frame], chunks: vec![chunk] })
 }
 
 #[test]
 fn records_have_their_golden_bytes() {
     let mut bytes = Vec::new();
     encode(&frame(), &mut bytes);
-    let payload = b"\x00\x05\x01\x01\x02\x03\x04\x01\x80\x20\xac\x02\x00\x07";
+    let payload = b"\x00\x02\x01\x01\x01\x05\x01\x02\x03\x04\x01\x06\x01\x80\x20\xac\x02\x00\x07";
     assert_eq!(&bytes[..4], (payload.len() as u32).to_le_bytes());
     assert_eq!(&bytes[4..4 + payload.len()], payload);
     assert_eq!(bytes[4 + payload.len()..], xxh3_64(payload).to_le_bytes());

@@ -75,7 +75,7 @@ fn what_would_grow_without_end_is_refused() {
 fn described(line: &str, scalars: &[&str]) -> Result<(), String> {
     let mut description = Description::new(ElementType::U16, vec![4, 4]);
     description.structure = Structure::Layout(Layout::parse(&with(line)).expect("a layout"));
-    description.scalars = scalars.iter().map(|name| (*name).to_owned()).collect();
+    description.scalars = scalars.iter().map(|name| (*name).into()).collect();
     description.values.insert("Model".into(), RunValue::Text("Eiger".into()));
     description.check().map_err(|error| error.to_string())
 }

@@ -313,9 +313,10 @@ impl Connection<'_> {
         let known = &self.run.request.description.scalars;
         let mut columns = Vec::new();
         for name in &head.names {
-            let column = known.iter().position(|known| known == name);
+            let column = known.iter().position(|known| known.name == *name);
             if column.is_none() {
-                let text = format!("the run has no scalar `{name}`; it has {}", known.join(", "));
+                let names: Vec<&str> = known.iter().map(|known| known.name.as_str()).collect();
+                let text = format!("the run has no scalar `{name}`; it has {}", names.join(", "));
                 self.outbox.notice(NoticeCode::Refused.of(NO_FRAME, &text));
             }
             columns.push(column.map(|column| column as u32));

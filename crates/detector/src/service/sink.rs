@@ -2,7 +2,6 @@
 
 use crate::description::Description;
 use crate::frame::Frame;
-use crate::journal::Entry;
 use crate::writer::join::Joined;
 use crate::writer::{Progress, WriteError, Writer};
 use std::time::Duration;
@@ -37,14 +36,14 @@ impl Sink {
     pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
         match self {
             Sink::Own(writer) => writer.mark_duplicate(frame),
-            Sink::Share(share) => share.mark(frame, Entry::Duplicate { frame }),
+            Sink::Share(share) => share.mark_duplicate(frame),
         }
     }
 
     pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
         match self {
             Sink::Own(writer) => writer.mark_damaged(frame),
-            Sink::Share(share) => share.mark(frame, Entry::Damaged { frame }),
+            Sink::Share(share) => share.mark_damaged(frame),
         }
     }
 

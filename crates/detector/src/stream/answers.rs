@@ -232,7 +232,9 @@ impl Ack {
 
 impl FinishedHead {
     pub fn set(&mut self, counts: Counts, file_bytes: u64) {
-        let Counts { frames, received, missing, damaged, duplicate, late } = counts;
+        let Counts { frames, received, missing, damaged, duplicate, late, partial } = counts;
+        // No source sends its regions over this stream: who counts them has them from elsewhere.
+        let received = received + partial;
         *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, ..*self };
     }
 

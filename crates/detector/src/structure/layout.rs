@@ -1,7 +1,8 @@
 //! A layout's nodes and what is known of the run make the file's groups and datasets.
 
-use super::{frames, of_frames, status_and_times, text, time_units};
+use super::{frames, status_and_times, text, time_units};
 use crate::catalog::Catalog;
+use crate::column::Column;
 use crate::description::RunValue;
 use crate::frame::{FrameStatus, Times};
 use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
@@ -48,9 +49,10 @@ fn survey<'l>(group: &'l layout::Group, placed: &mut HashSet<&'l str>) -> bool {
 /// What a run knows by name and no dataset of the layout takes.
 fn unplaced(catalog: &Catalog, placed: &HashSet<&str>) -> Vec<String> {
     let description = &catalog.description;
-    let own = description.scalars.iter().chain(description.values.keys()).map(String::as_str);
+    let scalars = catalog.scalars.iter().map(|(scalar, _)| scalar.name.as_str());
+    let own = scalars.clone().chain(description.values.keys().map(String::as_str));
     let builtin = PerFrame::BUILTIN.iter().map(|(name, _)| *name);
-    let builtin = builtin.filter(|name| !description.scalars.iter().any(|scalar| scalar == name));
+    let builtin = builtin.filter(|name| !scalars.clone().any(|scalar| scalar == *name));
     let builtin = builtin.filter(|name| !description.values.contains_key(*name));
     own.chain(builtin).filter(|name| !placed.contains(name)).map(str::to_owned).collect()
 }
@@ -58,7 +60,7 @@ fn unplaced(catalog: &Catalog, placed: &HashSet<&str>) -> Vec<String> {
 /// A value of each frame.
 #[derive(Clone, Copy, Debug)]
 enum PerFrame<'a> {
-    Scalar(&'a [f64]),
+    Scalar(&'a Column),
     Number,
     /// Seconds since EPICS began.
     TimeStamp,
@@ -79,26 +81,25 @@ impl PerFrame<'_> {
         ("NDArrayEpicsTSnSec", PerFrame::Nanoseconds),
     ];
 
-    fn element(self) -> ElementType {
+    fn datatype(self) -> Datatype {
         match self {
-            PerFrame::Scalar(_) | PerFrame::TimeStamp => ElementType::F64,
-            PerFrame::Number => ElementType::U64,
-            PerFrame::Seconds | PerFrame::Nanoseconds => ElementType::U32,
+            PerFrame::Scalar(column) => column.datatype().clone(),
+            PerFrame::TimeStamp => Datatype::Number(ElementType::F64),
+            PerFrame::Number => Datatype::Number(ElementType::U64),
+            PerFrame::Seconds | PerFrame::Nanoseconds => Datatype::Number(ElementType::U32),
         }
     }
 
     /// Appends the value of `frame`; answers whether there is one.
-    fn append(self, catalog: &Catalog, frame: usize, out: &mut Vec<u8>) -> bool {
-        let state = catalog.frames.get(frame).filter(|state| state.status != FrameStatus::Missing);
-        let detector = state.map_or(0, |state| state.times.detector);
+    fn append(self, catalog: &Catalog, frame: u64, out: &mut Vec<u8>) -> bool {
+        let detector = catalog.time_of(frame, 0);
         let since = |unit| detector / unit - EPICS_EPOCH_SECONDS.min(detector / NANOSECONDS) * (NANOSECONDS / unit);
         match self {
             PerFrame::Scalar(column) => {
-                let value = column.get(frame).copied().unwrap_or(f64::NAN);
-                out.extend_from_slice(&value.to_le_bytes());
-                return !value.is_nan();
+                out.extend_from_slice(column.get(frame));
+                return column.has(frame);
             }
-            PerFrame::Number => out.extend_from_slice(&(frame as u64).to_le_bytes()),
+            PerFrame::Number => out.extend_from_slice(&frame.to_le_bytes()),
             PerFrame::TimeStamp => {
                 let seconds = if detector == 0 { f64::NAN } else { since(1) as f64 / NANOSECONDS as f64 };
                 out.extend_from_slice(&seconds.to_le_bytes());
@@ -106,7 +107,7 @@ impl PerFrame<'_> {
             PerFrame::Seconds => out.extend_from_slice(&(since(NANOSECONDS) as u32).to_le_bytes()),
             PerFrame::Nanoseconds => out.extend_from_slice(&((detector % NANOSECONDS) as u32).to_le_bytes()),
         }
-        state.is_some()
+        catalog.status_of(frame) != FrameStatus::Missing
     }
 }
 
@@ -179,9 +180,10 @@ impl<'a> Builder<'a> {
 
     /// One row a frame.
     fn times(&self, mut attributes: Vec<Attribute>) -> Node<'a> {
-        let states = &self.catalog.frames;
-        let data = states.iter().flat_map(|state| state.times.as_array()).flat_map(u64::to_le_bytes).collect();
-        let dims = vec![states.len() as u64, Times::NAMES.len() as u64];
+        let (catalog, frames) = (self.catalog, self.catalog.frames());
+        let row = |frame| (0..Times::NAMES.len()).flat_map(move |which| catalog.time_of(frame, which).to_le_bytes());
+        let data = (0..frames).flat_map(row).collect();
+        let dims = vec![frames, Times::NAMES.len() as u64];
         let columns = Attribute { name: "columns".into(), value: Value::texts(&Times::NAMES) };
         for attribute in time_units().into_iter().chain([columns]) {
             if !attributes.iter().any(|known| known.name == attribute.name) {
@@ -199,11 +201,17 @@ impl<'a> Builder<'a> {
         if named.when == When::Frame
             && let Some(values) = self.per_frame(&named.name)
         {
+            if let PerFrame::Scalar(column) = values {
+                return Ok(Node::Dataset(column.dataset(attributes)));
+            }
             let mut data = Vec::new();
-            for frame in 0..self.catalog.frames.len() {
+            for frame in 0..self.catalog.frames() {
                 values.append(self.catalog, frame, &mut data);
             }
-            return Ok(of_frames(self.catalog, Datatype::Number(values.element()), data, attributes));
+            return Ok(whole(
+                Value { datatype: values.datatype(), dims: vec![self.catalog.frames()], data },
+                attributes,
+            ));
         }
         Ok(whole(self.single(named, at)?, attributes))
     }
@@ -220,8 +228,8 @@ impl<'a> Builder<'a> {
 
     fn per_frame(&self, name: &str) -> Option<PerFrame<'a>> {
         let description = &self.catalog.description;
-        if let Some(column) = description.scalars.iter().position(|scalar| scalar == name) {
-            return Some(PerFrame::Scalar(&self.catalog.scalars[column]));
+        if let Some((_, column)) = self.catalog.scalars.iter().find(|(scalar, _)| scalar.name == name) {
+            return Some(PerFrame::Scalar(column));
         }
         if description.values.contains_key(name) {
             return None;
@@ -246,20 +254,20 @@ impl<'a> Builder<'a> {
             ),
         })?;
         let mut data = Vec::new();
-        let mut has_one = |frame: &usize| {
+        let mut has_one = |frame: &u64| {
             data.clear();
             values.append(self.catalog, *frame, &mut data)
         };
-        let mut frames = 0..self.catalog.frames.len();
+        let mut frames = 0..self.catalog.frames();
         let found = match named.when {
             When::Open => frames.find(&mut has_one),
             When::Frame | When::Close => frames.rev().find(&mut has_one),
         };
         if found.is_none() {
             data.clear();
-            values.append(self.catalog, usize::MAX, &mut data);
+            values.append(self.catalog, u64::MAX, &mut data);
         }
-        Ok(Value { datatype: Datatype::Number(values.element()), dims: Vec::new(), data })
+        Ok(Value { datatype: values.datatype(), dims: Vec::new(), data })
     }
 }
 

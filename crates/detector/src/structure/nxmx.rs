@@ -37,7 +37,7 @@ pub fn entry<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     match &nxmx.goniometer {
         Some(axis) => {
             sample.push(field("depends_on", Value::text(&path_of(axis)), None));
-            let angles = rotation(axis, catalog.frames.len());
+            let angles = rotation(axis, catalog.frames());
             sample.push(group("transformations", "NXtransformations", vec![(axis.name.clone(), angles)]));
         }
         None => sample.push(field("depends_on", Value::text("."), None)),
@@ -158,7 +158,7 @@ fn translation<'a>(length: f64, vector: [f64; 3], depends_on: &str) -> Node<'a> 
     Node::Dataset(Dataset { attributes, storage: Storage::Whole(Value::float(length)) })
 }
 
-fn rotation<'a>(axis: &Goniometer, frames: usize) -> Node<'a> {
+fn rotation<'a>(axis: &Goniometer, frames: u64) -> Node<'a> {
     let angles: Vec<f64> = (0..frames).map(|frame| axis.start + frame as f64 * axis.increment).collect();
     let attributes = transformation("rotation", axis.vector, "degree", ".");
     Node::Dataset(Dataset { attributes, storage: Storage::Whole(Value::floats(&angles)) })

@@ -1,17 +1,21 @@
-//! A writing thread: compresses frames, gathers chunks into whole stripes within its own extents, writes them, and enters
-//! them in the journal. When no frame waits it writes what it has, so that gathering delays nothing.
+//! A writing thread: compresses slabs, gathers chunks into whole stripes within its own extents, writes them, and enters
+//! them in the journal. When nothing waits it writes what it has, so that gathering delays nothing.
 
-use super::queue::{Job, Next};
-use super::split::Split;
+use super::assemble::Shapes;
+use super::queue::{Job, Next, Part};
+use super::stripes::Stripes;
 use super::{Shared, now};
 use crate::description::Allocate;
-use crate::filters::Encoder;
-use crate::frame::{Level, Payload};
-use crate::journal::{ChunkEntry, Entry, FrameEntry};
+use crate::filters::{Decoder, Encoder};
+use crate::frame::Payload;
+use crate::hdf5::UNDEFINED;
+use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
+use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
+
+const ABSENT: ChunkEntry = ChunkEntry { address: UNDEFINED, size: 0, mask: 0, checksum: 0 };
 
 pub(super) fn run(shared: &Shared) {
     match Gather::new(shared).and_then(|mut gather| gather.run()) {
@@ -22,12 +26,11 @@ pub(super) fn run(shared: &Shared) {
 
 struct Gather<'s> {
     shared: &'s Shared,
+    shapes: Shapes,
     encoder: Encoder,
-    split: Split,
-    /// What is left of the extent, from where `buffer` will lie on.
-    extent: Range<u64>,
-    buffer: Vec<u8>,
-    frames: Vec<FrameEntry>,
+    stripes: Stripes<'s>,
+    /// Slabs that are not in the journal yet, and how much must be written before they may be.
+    slabs: VecDeque<(SlabEntry, u64)>,
     plain: Vec<u8>,
     filtered: Vec<u8>,
 }
@@ -35,21 +38,13 @@ struct Gather<'s> {
 impl<'s> Gather<'s> {
     fn new(shared: &'s Shared) -> io::Result<Gather<'s>> {
         let description = &shared.description;
-        let element_bytes = description.element.size();
-        let encoder = Encoder::new(description.filter, element_bytes).map_err(io::Error::other)?;
-        let split = Split {
-            frame: description.frame.clone(),
-            chunk: description.chunk(),
-            element_bytes,
-            fill: description.fill_element(),
-        };
+        let encoder = Encoder::new(description.filter, description.element.size()).map_err(io::Error::other)?;
         Ok(Gather {
             shared,
+            shapes: Shapes::new(description),
             encoder,
-            split,
-            extent: 0..0,
-            buffer: Vec::new(),
-            frames: Vec::new(),
+            stripes: Stripes::new(shared),
+            slabs: VecDeque::new(),
             plain: Vec::new(),
             filtered: Vec::new(),
         })
@@ -57,101 +52,195 @@ impl<'s> Gather<'s> {
 
     fn run(&mut self) -> io::Result<()> {
         loop {
-            match self.shared.queue.pop(self.frames.is_empty()) {
+            match self.shared.queue.pop(self.slabs.is_empty()) {
                 Next::Job(job) => self.take(job)?,
                 Next::Idle => self.flush()?,
                 Next::Closed => return self.flush(),
             }
-            if self.buffer.len() as u64 >= self.shared.settings.stripe_bytes {
-                self.flush()?;
-            }
+            self.stripes.write_whole()?;
+            self.enter()?;
         }
-    }
-
-    fn take(&mut self, Job { frame, received }: Job) -> io::Result<()> {
-        let mut chunks = Vec::new();
-        match &frame.payload {
-            Payload::Filtered(blobs) => {
-                for blob in blobs {
-                    chunks.push(self.place(blob)?);
-                }
-            }
-            Payload::Plain(bytes) => {
-                for number in 0..self.split.count() {
-                    let mut filtered = std::mem::take(&mut self.filtered);
-                    filtered.clear();
-                    let chunk = if self.split.is_whole() {
-                        bytes
-                    } else {
-                        self.split.copy(bytes, number, &mut self.plain);
-                        &self.plain
-                    };
-                    self.encoder.encode(chunk, &mut filtered).map_err(io::Error::other)?;
-                    chunks.push(self.place(&filtered)?);
-                    self.filtered = filtered;
-                }
-            }
-        }
-        let times = [frame.taken, received, now(), 0];
-        self.frames.push(FrameEntry { number: frame.number, epoch: self.shared.epoch, times, chunks });
-        Ok(())
-    }
-
-    /// Puts a chunk where it will lie.
-    fn place(&mut self, bytes: &[u8]) -> io::Result<ChunkEntry> {
-        let length = match self.shared.description.allocate {
-            Allocate::Packed => bytes.len(),
-            Allocate::Sparse => self.shared.description.chunk_bytes().max(bytes.len()).next_multiple_of(4096),
-        };
-        if self.extent.end - self.extent.start < (self.buffer.len() + length) as u64 {
-            self.write()?;
-            self.extent = self.shared.extent(self.shared.settings.extent_bytes.max(length as u64))?;
-        }
-        if self.shared.description.allocate == Allocate::Sparse {
-            // Nothing is gathered: what lies between is never written.
-            self.write()?;
-        }
-        let entry = ChunkEntry {
-            address: self.extent.start + self.buffer.len() as u64,
-            size: bytes.len() as u64,
-            mask: 0,
-            checksum: xxh3_64(bytes),
-        };
-        if self.shared.description.allocate == Allocate::Sparse {
-            self.shared.file.write_all_at(bytes, self.extent.start)?;
-            self.extent.start += length as u64;
-        } else {
-            self.buffer.extend_from_slice(bytes);
-        }
-        self.shared.progress.lock().stored_bytes += entry.size;
-        Ok(entry)
-    }
-
-    /// Writes the buffer. Frames whose last chunk it held become entries only by [`Gather::flush`].
-    fn write(&mut self) -> io::Result<()> {
-        if !self.buffer.is_empty() {
-            self.shared.file.write_all_at(&self.buffer, self.extent.start)?;
-            self.extent.start += self.buffer.len() as u64;
-            self.buffer.clear();
-        }
-        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.write()?;
-        if self.frames.is_empty() {
+        self.stripes.write_all()?;
+        self.enter()
+    }
+
+    fn take(&mut self, Job { slab, mut parts }: Job) -> io::Result<()> {
+        let before = self.shared.incomplete.lock().remove(&slab);
+        let mut chunks = match &before {
+            Some(entry) => entry.chunks.clone(),
+            None => vec![ABSENT; self.shapes.count() as usize],
+        };
+        if let [part] = parts.as_mut_slice()
+            && self.shapes.regions.len() == 1
+            && self.shared.description.slab_frames() == 1
+        {
+            self.whole_frame(part, &mut chunks)?;
+        } else {
+            for (number, chunk) in chunks.iter_mut().enumerate() {
+                self.assemble(slab, &mut parts, number as u64, chunk)?;
+            }
+        }
+        let again = before.is_some();
+        let frames = self.frames(before.map(|entry| entry.frames).unwrap_or_default(), &parts);
+        let entry = SlabEntry { slab, epoch: self.shared.ground.epoch(), again, frames, chunks };
+        self.slabs.push_back((entry, self.stripes.taken()));
+        Ok(())
+    }
+
+    /// A frame that shares its chunks with no other: nothing is copied that need not be.
+    fn whole_frame(&mut self, part: &mut Part, chunks: &mut [ChunkEntry]) -> io::Result<()> {
+        match std::mem::replace(&mut part.frame.payload, Payload::Plain(Vec::new())) {
+            Payload::Filtered(blobs) => {
+                for (number, blob) in blobs.into_iter().enumerate() {
+                    chunks[number] = self.place(part.frame.number, number as u64, blob)?;
+                }
+            }
+            Payload::Plain(bytes) if self.shapes.is_chunk(0, 0) => {
+                chunks[0] = match self.shared.description.is_unfiltered() {
+                    true => self.place(part.frame.number, 0, bytes)?,
+                    false => self.encode(part.frame.number, 0, &bytes)?,
+                };
+            }
+            Payload::Plain(bytes) => {
+                for (number, chunk) in chunks.iter_mut().enumerate() {
+                    let mut plain = std::mem::take(&mut self.plain);
+                    self.shapes.blank(self.shapes.chunk_frame_bytes, &mut plain);
+                    self.shapes.copy(&bytes, part, number as u64, 0, &mut plain);
+                    *chunk = self.encode(part.frame.number, number as u64, &plain)?;
+                    self.plain = plain;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Chunk `number` of a slab, from all that has come of it.
+    fn assemble(&mut self, slab: u64, parts: &mut [Part], number: u64, chunk: &mut ChunkEntry) -> io::Result<()> {
+        if !parts.iter().any(|part| self.shapes.touches(number, part.source)) {
             return Ok(());
         }
-        let written = now();
-        let mut frames = std::mem::take(&mut self.frames);
-        for frame in &mut frames {
-            frame.times[3] = written;
+        if let Some(blob) = self.blob(parts, number) {
+            *chunk = self.place(slab, number, blob)?;
+            return Ok(());
         }
-        let numbers: Vec<u64> = frames.iter().map(|frame| frame.number).collect();
-        if self.shared.enter(frames.into_iter().map(Entry::Frame).collect())? {
-            self.shared.progress.lock().written += numbers.len() as u64;
-            (self.shared.acknowledge)(Level::Written, &numbers);
+        let mut plain = std::mem::take(&mut self.plain);
+        let bytes = self.shared.description.chunk_bytes();
+        if chunk.address == UNDEFINED {
+            self.shapes.blank(bytes, &mut plain);
+        } else {
+            plain = self.read_back(chunk, bytes)?;
         }
+        for part in parts.iter() {
+            if let Payload::Plain(from) = &part.frame.payload {
+                let (_, slot) = self.shared.description.slab_of(part.frame.number);
+                self.shapes.copy(from, part, number, slot, &mut plain);
+            }
+        }
+        *chunk = self.encode(slab, number, &plain)?;
+        self.plain = plain;
+        Ok(())
+    }
+
+    /// The chunk as a source has filtered it: [`super::check`] has seen to it that the chunk is the source's alone.
+    fn blob(&self, parts: &mut [Part], number: u64) -> Option<Vec<u8>> {
+        parts.iter_mut().find_map(|part| {
+            let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
+            let chunks = self.shapes.chunks_of(part.source)?;
+            let at = chunks.iter().position(|chunk| *chunk == number)?;
+            Some(std::mem::take(&mut blobs[at]))
+        })
+    }
+
+    fn read_back(&self, chunk: &ChunkEntry, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut filtered = vec![0; chunk.size as usize];
+        self.shared.file.read_exact_at(&mut filtered, chunk.address)?;
+        let description = &self.shared.description;
+        let decoder = Decoder { filter: description.filter, element_bytes: description.element.size() };
+        decoder.decode(&filtered, bytes).map_err(io::Error::other)
+    }
+
+    /// What is known of the slab's frames: before, and with what has come.
+    fn frames(&self, mut frames: Vec<FrameEntry>, parts: &[Part]) -> Vec<FrameEntry> {
+        let compressed = now();
+        for part in parts {
+            let number = part.frame.number;
+            let at = frames.iter().position(|frame| frame.number == number).unwrap_or_else(|| {
+                let missing = (0..self.shapes.regions.len() as u32).collect();
+                frames.push(FrameEntry { number, times: [0; 4], missing });
+                frames.len() - 1
+            });
+            let frame = &mut frames[at];
+            frame.missing.retain(|source| *source != part.source);
+            let [detector, received, ..] = frame.times;
+            let taken = [detector, part.frame.taken].into_iter().filter(|time| *time > 0).min().unwrap_or(0);
+            frame.times = [taken, received.max(part.received), compressed, 0];
+        }
+        frames
+    }
+
+    fn encode(&mut self, slab: u64, number: u64, plain: &[u8]) -> io::Result<ChunkEntry> {
+        if self.shared.apart() {
+            let mut filtered = std::mem::take(&mut self.filtered);
+            filtered.clear();
+            self.encoder.encode(plain, &mut filtered).map_err(io::Error::other)?;
+            let entry = self.write_apart(slab, number, &filtered);
+            self.filtered = filtered;
+            return entry;
+        }
+        let (bytes, from) = self.stripes.begin();
+        self.encoder.encode(plain, bytes).map_err(io::Error::other)?;
+        let (size, checksum) = ((bytes.len() - from) as u64, xxh3_64(&bytes[from..]));
+        let address = self.stripes.end(from)?;
+        Ok(self.stored(ChunkEntry { address, size, mask: 0, checksum }))
+    }
+
+    /// Puts bytes as they are where they will lie.
+    fn place(&mut self, slab: u64, number: u64, bytes: Vec<u8>) -> io::Result<ChunkEntry> {
+        if self.shared.apart() {
+            return self.write_apart(slab, number, &bytes);
+        }
+        let (size, checksum) = (bytes.len() as u64, xxh3_64(&bytes));
+        let address = self.stripes.push(bytes)?;
+        Ok(self.stored(ChunkEntry { address, size, mask: 0, checksum }))
+    }
+
+    /// Nothing is gathered: what lies between is never written.
+    fn write_apart(&mut self, slab: u64, number: u64, bytes: &[u8]) -> io::Result<ChunkEntry> {
+        let description = &self.shared.description;
+        let address = match description.allocate {
+            Allocate::Implicit => description.implicit_address(slab * self.shapes.count() + number),
+            _ => self.stripes.apart(description.chunk_bytes().max(bytes.len()) as u64)?,
+        };
+        self.shared.file.write_all_at(bytes, address)?;
+        Ok(self.stored(ChunkEntry { address, size: bytes.len() as u64, mask: 0, checksum: xxh3_64(bytes) }))
+    }
+
+    fn stored(&self, entry: ChunkEntry) -> ChunkEntry {
+        self.shared.progress.lock().stored_bytes += entry.size;
+        entry
+    }
+
+    /// Enters all slabs that have been written.
+    fn enter(&mut self) -> io::Result<()> {
+        let written = self.stripes.written();
+        let ready = self.slabs.iter().take_while(|(_, end)| *end <= written).count();
+        if ready == 0 {
+            return Ok(());
+        }
+        let time = now();
+        let mut slabs: Vec<SlabEntry> = self.slabs.drain(..ready).map(|(slab, _)| slab).collect();
+        for frame in slabs.iter_mut().flat_map(|slab| &mut slab.frames) {
+            if frame.times[3] == 0 {
+                frame.times[3] = time;
+            }
+        }
+        self.shared.remember_incomplete(&slabs);
+        let numbers: Vec<u64> = slabs.iter().map(|slab| slab.slab).collect();
+        self.shared.enter(slabs)?;
+        self.shared.queue.done(numbers.into_iter());
         Ok(())
     }
 }

@@ -2,17 +2,22 @@
 //! into extents that the [`Coordinator`] grants; it syncs what it wrote before it reports it, so that the coordinator,
 //! who may be on another host, can say *durable* truthfully.
 
-use super::{Acknowledge, Progress, Settings, Shared, Space, WriteError, spawn_writing};
-use crate::description::Description;
-use crate::frame::Frame;
-use crate::journal::Entry;
+use super::ground::{Ground, Joint};
+use super::pipeline::{Pipeline, Shared};
+use super::{Acknowledge, Settings, WriteError, Writer, check};
+use crate::allocate::PAGE_BYTES;
+use crate::description::{Allocate, Description};
+use crate::frame::Level;
+use crate::hdf5::UNDEFINED;
+use crate::journal::{ChunkEntry, Entry, SlabEntry};
+use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// The process that commits the file, as one that joined sees it.
 pub trait Coordinator: Send + Sync {
@@ -29,11 +34,119 @@ pub trait Coordinator: Send + Sync {
     fn report(&self, entries: Vec<Entry>) -> io::Result<()>;
 }
 
-/// A share of a run being written.
+impl Writer {
+    /// An extent for another process that writes into this file.
+    ///
+    /// # Errors
+    /// If the file cannot be made longer, or the addresses of its chunks are not handed out.
+    pub fn grant(&self, bytes: u64) -> io::Result<Range<u64>> {
+        if self.shared.description.allocate == Allocate::Implicit {
+            return Err(io::Error::other("a run without an index has one writer; let it allocate packed or sparse"));
+        }
+        self.shared.extent(bytes)
+    }
+
+    /// Enters what another process has written to its extents and synced.
+    ///
+    /// # Errors
+    /// [`WriteError::Frame`] if a frame cannot be one of this run; nothing is entered then. [`WriteError::Failed`] if the
+    /// run has failed, as it has if the journal cannot be written.
+    pub fn report(&self, entries: Vec<Entry>) -> Result<(), WriteError> {
+        let shared = &self.shared;
+        if let Some(failure) = shared.failure() {
+            return Err(WriteError::Failed(failure));
+        }
+        let mut owners = self.owners.lock();
+        let highest = shared.highest.load(Ordering::Relaxed);
+        let (mut slabs, mut rest, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in entries {
+            let refused = |number, why| Err(WriteError::Frame { number, why });
+            match &entry {
+                Entry::Slab(slab) => {
+                    for frame in &slab.frames {
+                        check::number(&shared.description, frame.number, highest)
+                            .and_then(|()| check_slab(shared, slab, owners.get(&slab.slab)))
+                            .or_else(|why| refused(frame.number, why))?;
+                        numbers.push(frame.number);
+                    }
+                }
+                Entry::Scalars { frame, values } => {
+                    if let Err(why) = shared.check_scalars(values) {
+                        return refused(*frame, why);
+                    }
+                    check::number(&shared.description, *frame, highest).or_else(|why| refused(*frame, why))?;
+                }
+                Entry::Duplicate { frame } | Entry::Damaged { frame } => {
+                    check::number(&shared.description, *frame, highest).or_else(|why| refused(*frame, why))?;
+                }
+                Entry::Durable { .. } | Entry::Column(_) => {
+                    return refused(0, "only who commits marks what is durable, and adds columns".to_owned());
+                }
+            }
+            match entry {
+                Entry::Slab(slab) => slabs.push(slab),
+                entry => rest.push(entry),
+            }
+        }
+        if shared.queue.gathers() {
+            owners.extend(slabs.iter().map(|slab| (slab.slab, slab.epoch)));
+        }
+        drop(owners);
+        let failed = |error: io::Error| {
+            shared.fail(format!("writing the journal of {}: {error}", shared.path.display()));
+            WriteError::Failed(error.to_string())
+        };
+        shared.progress.lock().taken += numbers.len() as u64;
+        for number in &numbers {
+            shared.highest.fetch_max(*number, Ordering::Relaxed);
+        }
+        (shared.acknowledge)(Level::Memory, &numbers);
+        super::own(shared).enter(rest).map_err(failed)?;
+        shared.enter(slabs).map_err(failed)
+    }
+}
+
+/// Which writer has brought a slab that others may not add to; empty where a slab has one part.
+pub(super) type Owners = HashMap<u64, u32>;
+
+/// Chunks that another process wrote: as many as a frame has, within the file.
+fn check_slab(shared: &Shared, slab: &SlabEntry, owner: Option<&u32>) -> Result<(), String> {
+    let description = &shared.description;
+    let chunks = description.chunks_per_frame();
+    if slab.chunks.len() as u64 != chunks {
+        return Err(format!("it has {} chunks instead of {chunks}", slab.chunks.len()));
+    }
+    if slab.frames.iter().any(|frame| description.slab_of(frame.number).0 != slab.slab) {
+        return Err(format!("it does not lie in slab {}", slab.slab));
+    }
+    if let Some(owner) = owner
+        && *owner != slab.epoch
+    {
+        return Err(format!("it shares chunks with frames that writer {owner} brought; let one writer bring them all"));
+    }
+    let length = shared.file.metadata().map_err(|error| error.to_string())?.len();
+    let outside = |chunk: &&ChunkEntry| {
+        let end = chunk.address.checked_add(chunk.size);
+        chunk.address != UNDEFINED && (chunk.address < PAGE_BYTES || end.is_none_or(|end| end > length))
+    };
+    match slab.chunks.iter().find(outside) {
+        Some(chunk) => Err(format!("its chunk at {} of {} bytes is not in the file", chunk.address, chunk.size)),
+        None => Ok(()),
+    }
+}
+
+/// A share of a run being written. Frames that share chunks, and regions of one frame, must come to one process.
 pub struct Joined {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    pipeline: Pipeline,
     reporter: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Deref for Joined {
+    type Target = Pipeline;
+
+    fn deref(&self) -> &Pipeline {
+        &self.pipeline
+    }
 }
 
 impl Joined {
@@ -52,50 +165,11 @@ impl Joined {
         description.check()?;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
-        let granted = (Space::Granted(coordinator), None);
-        let shared = Shared { epoch, ..Shared::new((path, file), description, settings, granted, acknowledge) };
-        let shared = Arc::new(shared);
-        let threads = spawn_writing(&shared).map_err(io)?;
-        let mine = Arc::clone(&shared);
-        let reporter = std::thread::Builder::new().name("report".into()).spawn(move || report(&mine)).map_err(io)?;
-        Ok(Joined { shared, threads, reporter: Some(reporter) })
-    }
-
-    /// As [`super::Writer::submit`].
-    ///
-    /// # Errors
-    /// As of it.
-    pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
-        self.shared.submit(frame, wait)
-    }
-
-    /// As [`super::Writer::scalars`].
-    ///
-    /// # Errors
-    /// As of it.
-    pub fn scalars(&self, frame: u64, values: Vec<(u32, f64)>) -> Result<(), WriteError> {
-        self.shared.scalars(frame, values)
-    }
-
-    /// A mark on a frame, for the coordinator.
-    ///
-    /// # Errors
-    /// As of [`super::Writer::scalars`].
-    pub fn mark(&self, frame: u64, entry: Entry) -> Result<(), WriteError> {
-        self.shared.row(frame, entry)
-    }
-
-    /// As [`super::Writer::close`].
-    pub fn close(&self) {
-        self.shared.queue.close();
-    }
-
-    pub fn progress(&self) -> Progress {
-        self.shared.progress.lock().clone()
-    }
-
-    pub fn description(&self) -> &Description {
-        &self.shared.description
+        let ground = Ground::Joint(Joint::new(epoch, coordinator));
+        let shared = Arc::new(Shared::new((path, file), description, settings, ground, acknowledge));
+        let pipeline = Pipeline::start(Arc::clone(&shared)).map_err(io)?;
+        let reporter = std::thread::Builder::new().name("report".into()).spawn(move || report(&shared)).map_err(io)?;
+        Ok(Joined { pipeline, reporter: Some(reporter) })
     }
 
     /// Writes, syncs and reports all frames taken.
@@ -104,12 +178,12 @@ impl Joined {
     /// If any was not reported: it is not in the file.
     pub fn leave(mut self) -> Result<(), WriteError> {
         self.end().map_err(|source| WriteError::Io { path: self.shared.path.clone(), source })?;
-        self.shared.progress.lock().failure.clone().map_or(Ok(()), |failure| Err(WriteError::Failed(failure)))
+        self.shared.failure().map_or(Ok(()), |failure| Err(WriteError::Failed(failure)))
     }
 
     fn end(&mut self) -> io::Result<()> {
         match self.reporter.take() {
-            Some(reporter) => self.shared.close(&mut self.threads, reporter),
+            Some(reporter) => self.pipeline.end(reporter),
             None => Ok(()),
         }
     }
@@ -125,21 +199,21 @@ impl Drop for Joined {
 
 /// The reporting thread: syncs what was written and reports it, at each interval and at the end.
 fn report(shared: &Shared) -> io::Result<()> {
+    let Ground::Joint(joint) = &shared.ground else {
+        return Err(io::Error::other("only a process that joined reports"));
+    };
     let round = |_last| {
-        let mut entries = std::mem::take(&mut shared.ledger.lock().unsynced);
-        let frames = entries.len() as u64;
-        entries.append(&mut shared.rows.lock());
-        if entries.is_empty() {
+        let slabs = std::mem::take(&mut *joint.waiting.lock());
+        let rows = shared.rows.lock().take();
+        if slabs.is_empty() && rows.is_empty() {
             return Ok(());
         }
-        if frames > 0 {
+        if !slabs.is_empty() {
             shared.file.sync_data()?;
         }
-        let Space::Granted(coordinator) = &shared.space else {
-            return Err(io::Error::other("only a process that joined reports"));
-        };
-        coordinator.report(entries)?;
-        shared.progress.lock().written += frames;
+        let frames: usize = slabs.iter().map(|slab| slab.frames.len()).sum();
+        joint.coordinator.report(slabs.into_iter().map(Entry::Slab).chain(rows).collect())?;
+        shared.progress.lock().written += frames as u64;
         Ok(())
     };
     shared.rounds("reporting what was written to", round)

@@ -1,13 +1,33 @@
 //! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings waits.
+//! Frames that share chunks, and regions of one frame, are gathered here until all are there; a slab that stays
+//! incomplete is given out as it is when room is needed, when the run has gone on without it, or at its end.
 
+use crate::description::Description;
 use crate::frame::{Frame, Nanoseconds};
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-pub struct Job {
+/// A slab whose successors have come already, and to which nothing was added for so long, will hardly be completed.
+pub const STALE: Duration = Duration::from_secs(2);
+
+/// What one source brought of one frame.
+pub struct Part {
     pub frame: Frame,
+    pub source: u32,
     pub received: Nanoseconds,
+}
+
+/// What has come of a slab.
+pub struct Job {
+    pub slab: u64,
+    pub parts: Vec<Part>,
+}
+
+impl Job {
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.frame.payload.bytes()).sum()
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +47,9 @@ pub enum Next {
 
 pub struct Queue {
     bytes_max: usize,
+    description: Description,
+    /// Parts of a slab, except of the last, which the scan may end within.
+    parts: usize,
     state: Mutex<State>,
     room: Condvar,
     work: Condvar,
@@ -35,20 +58,67 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
+    gathering: BTreeMap<u64, Gathering>,
+    /// Parts of slabs that were given out incomplete.
+    given_out: HashMap<u64, usize>,
+    /// Slabs that a thread is writing: what comes later is put together with what it writes.
+    busy: HashSet<u64>,
     bytes: usize,
+    highest: u64,
     closed: bool,
 }
 
+struct Gathering {
+    parts: Vec<Part>,
+    /// Parts that are still to come.
+    lacking: usize,
+    last: Instant,
+}
+
+impl State {
+    /// Gives out a slab that may be incomplete.
+    fn release(&mut self, slab: u64) {
+        if let Some(gathering) = self.gathering.remove(&slab) {
+            if gathering.lacking == 0 {
+                self.given_out.remove(&slab);
+            } else {
+                *self.given_out.entry(slab).or_insert(0) += gathering.parts.len();
+            }
+            self.jobs.push_back(Job { slab, parts: gathering.parts });
+        }
+    }
+}
+
 impl Queue {
-    pub fn new(bytes_max: usize) -> Queue {
-        Queue { bytes_max, state: Mutex::default(), room: Condvar::new(), work: Condvar::new() }
+    pub fn new(bytes_max: usize, description: &Description) -> Queue {
+        Queue {
+            bytes_max,
+            description: description.clone(),
+            parts: description.slab_frames() as usize * description.sources.len().max(1),
+            state: Mutex::default(),
+            room: Condvar::new(),
+            work: Condvar::new(),
+        }
     }
 
-    pub fn push(&self, job: Job, bytes: usize, wait: Duration) -> Result<(), Refused> {
+    /// Whether slabs have several parts.
+    pub fn gathers(&self) -> bool {
+        self.parts > 1
+    }
+
+    pub fn push(&self, part: Part, wait: Duration) -> Result<(), Refused> {
         let deadline = Instant::now() + wait;
+        let bytes = part.frame.payload.bytes();
         let mut state = self.state.lock();
         // A frame larger than the whole queue is taken when nothing else waits.
         while !state.closed && state.bytes > 0 && state.bytes + bytes > self.bytes_max {
+            // Only if all room is taken by slabs that wait for more, one of them must go without.
+            if state.jobs.is_empty()
+                && let Some(oldest) = state.gathering.keys().next().copied()
+            {
+                state.release(oldest);
+                self.work.notify_one();
+            }
             if self.room.wait_until(&mut state, deadline).timed_out() {
                 return Err(Refused::Full);
             }
@@ -57,21 +127,68 @@ impl Queue {
             return Err(Refused::Closed);
         }
         state.bytes += bytes;
-        state.jobs.push_back(job);
-        self.work.notify_one();
+        if self.gathers() {
+            self.gather(&mut state, part);
+        } else {
+            state.jobs.push_back(Job { slab: part.frame.number, parts: vec![part] });
+            self.work.notify_one();
+        }
         Ok(())
+    }
+
+    fn gather(&self, state: &mut State, part: Part) {
+        let (slab, _) = self.description.slab_of(part.frame.number);
+        state.highest = state.highest.max(slab);
+        let given_out = state.given_out.get(&slab).copied().unwrap_or(0);
+        let gathering = state.gathering.entry(slab).or_insert_with(|| {
+            let frames = self.description.frames_of(slab).count();
+            let all = frames * self.description.sources.len().max(1);
+            Gathering { parts: Vec::new(), lacking: all - given_out, last: Instant::now() }
+        });
+        gathering.parts.push(part);
+        gathering.lacking -= 1;
+        gathering.last = Instant::now();
+        if gathering.lacking == 0 {
+            state.release(slab);
+            self.work.notify_one();
+        }
+    }
+
+    /// A part of the slab came before the run was taken up.
+    pub fn came(&self, slab: u64, parts: usize) {
+        if self.gathers() {
+            *self.state.lock().given_out.entry(slab).or_insert(0) += parts;
+        }
+    }
+
+    /// Gives out the slabs that will hardly be completed.
+    pub fn release_stale(&self) {
+        let mut state = self.state.lock();
+        let highest = state.highest;
+        let stale = |(slab, gathering): (&u64, &Gathering)| {
+            (*slab < highest && gathering.last.elapsed() >= STALE).then_some(*slab)
+        };
+        let slabs: Vec<u64> = state.gathering.iter().filter_map(stale).collect();
+        for slab in slabs {
+            state.release(slab);
+            self.work.notify_one();
+        }
     }
 
     /// `wait`: whether to wait for work rather than to answer [`Next::Idle`].
     pub fn pop(&self, wait: bool) -> Next {
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                state.bytes -= job.frame.payload.bytes();
-                self.room.notify_one();
+            let free = state.jobs.iter().position(|job| !state.busy.contains(&job.slab));
+            if let Some(job) = free.and_then(|at| state.jobs.remove(at)) {
+                state.bytes -= job.bytes();
+                if self.gathers() {
+                    state.busy.insert(job.slab);
+                }
+                self.room.notify_all();
                 return Next::Job(job);
             }
-            if state.closed {
+            if state.closed && state.jobs.is_empty() {
                 return Next::Closed;
             }
             if !wait {
@@ -81,9 +198,36 @@ impl Queue {
         }
     }
 
+    /// These slabs have been written: what came of them since may be.
+    pub fn done(&self, slabs: impl Iterator<Item = u64>) {
+        if self.gathers() {
+            let mut state = self.state.lock();
+            for slab in slabs {
+                state.busy.remove(&slab);
+            }
+            drop(state);
+            self.work.notify_all();
+        }
+    }
+
+    /// Takes nothing more, and gives nothing out any more.
+    pub fn abandon(&self) {
+        self.close();
+        let mut state = self.state.lock();
+        state.jobs.clear();
+        state.bytes = 0;
+        drop(state);
+        self.work.notify_all();
+    }
+
     /// Takes nothing more; what waits is still given out.
     pub fn close(&self) {
-        self.state.lock().closed = true;
+        let mut state = self.state.lock();
+        state.closed = true;
+        while let Some(slab) = state.gathering.keys().next().copied() {
+            state.release(slab);
+        }
+        drop(state);
         self.room.notify_all();
         self.work.notify_all();
     }

@@ -1,10 +1,14 @@
 //! Going on with a run whose writer was killed: its journal says what lies in the file.
 
-use super::{ALIGN_BYTES, Acknowledge, Settings, Shared, Space, WriteError, Writer, now, sync_directory};
+use super::committer::Committed;
+use super::ground::{Ground, Own};
+use super::pipeline::Shared;
+use super::{Acknowledge, Settings, WriteError, Writer, now, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
-use crate::frame::FrameStatus;
-use crate::journal::{self, Entry, Journal};
+use crate::commit::Publisher;
+use crate::frame::{FrameStatus, Level};
+use crate::journal::{self, Entry, Journal, SlabEntry};
 use crate::length::Length;
 use crate::recover;
 use crate::stream::Ranges;
@@ -17,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// What a run that goes on has already.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Frames in the file; all are durable.
+    /// Frames in the file; all are durable. Of partial ones [`super::Pipeline::level`] says which regions are.
     pub frames: Ranges,
     pub counts: Counts,
 }
@@ -30,30 +34,43 @@ impl Writer {
     pub fn resume(path: &Path, settings: Settings, acknowledge: Acknowledge) -> Result<(Writer, Resumed), WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let found = recover::Found::read(path)?;
-        let (entries, mut catalog) = found.sound().map_err(io)?;
+        let (entries, catalog) = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let journal = rewrite(path, &found, &entries).map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
         // What its writers were granted lies below the file's length: they may be late, and still write there.
-        let start = found.used().map_err(io)?.max(bytes).max(ALIGN_BYTES);
-        let (allocator, length) = (Allocator::new(start, ALIGN_BYTES), Length::new(bytes));
-        let there = catalog.frames.iter().enumerate();
-        let in_file = |status| !matches!(status, FrameStatus::Missing | FrameStatus::Damaged);
-        let frames: Ranges =
-            there.filter(|(_, frame)| in_file(frame.status)).map(|(number, _)| number as u64).collect();
+        let allocator = Allocator::new(found.used().map_err(io)?.max(bytes));
+        let own = Own::new(allocator, Length::new(bytes), journal);
+        let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
+        let frames: Ranges = (0..catalog.frames()).filter(in_file).collect();
         let counts = catalog.counts();
         let recover::Found { file, contents, .. } = found;
-        let own = (Space::Own { allocator, length }, Some(journal));
-        let shared = Shared::new((path, file), contents.description, settings, own, acknowledge);
-        shared.publish(&mut catalog).map_err(io)?;
+        let mut committed = Committed { catalog, publisher: Publisher::new() };
+        committed.publish(&file, &own).map_err(io)?;
+        let shared = Shared::new((path, file), contents.description, settings, Ground::Own(own), acknowledge);
         shared.highest.store(frames.end(), Ordering::Relaxed);
+        let slabs = entries.iter().filter_map(|entry| match entry {
+            Entry::Slab(slab) => Some(slab.clone()),
+            _ => None,
+        });
+        let slabs: Vec<SlabEntry> = slabs.collect();
+        shared.remember_incomplete(&slabs);
+        for frame in slabs.iter().flat_map(|slab| &slab.frames) {
+            shared.levels.raise(frame.number, &frame.missing, Level::Durable);
+        }
+        for slab in shared.incomplete.lock().values() {
+            let missing: usize = slab.frames.iter().map(|frame| frame.missing.len()).sum();
+            let sources = shared.description.regions().len();
+            shared.queue.came(slab.slab, slab.frames.len() * sources - missing);
+        }
+        shared.add_columns(&entries);
         let many = frames.len();
         {
             let mut progress = shared.progress.lock();
             (progress.taken, progress.written, progress.durable) = (many, many, many);
             progress.published = counts.frames;
         }
-        let writer = Writer::start(Arc::new(shared), catalog).map_err(io)?;
+        let writer = Writer::start(Arc::new(shared), committed).map_err(io)?;
         Ok((writer, Resumed { frames, counts }))
     }
 }

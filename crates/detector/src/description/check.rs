@@ -1,0 +1,187 @@
+//! Whether a run can be written as described. What is refused here would fail later, with frames in hand.
+
+use super::scalar::TEXT_BYTES_MAX;
+use super::{Allocate, BadDescription, Description, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX, is_name};
+use crate::structure;
+
+/// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
+const RANK_MAX: usize = 8;
+/// HDF5's limit for one chunk is 4 GiB; and LZ4 takes no block of 2 GiB.
+pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 30;
+/// The largest detectors have some hundred elements.
+const SOURCES_MAX: usize = 1024;
+const COLUMNS_MAX: usize = 1024;
+
+type Checked = Result<(), BadDescription>;
+
+fn bad(text: String) -> Checked {
+    Err(BadDescription(text))
+}
+
+impl Description {
+    /// # Errors
+    /// If no file can be written from it; says what is wrong and what would be right.
+    pub fn check(&self) -> Checked {
+        self.check_scan()?;
+        self.check_chunk()?;
+        let size = self.element.size() as u64;
+        let bytes = |sides: &[u64]| sides.iter().try_fold(size, |bytes, side| bytes.checked_mul(*side));
+        let chunk: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
+        if bytes(&chunk).is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
+            return bad(format!(
+                "a chunk of {chunk:?} has more than {CHUNK_BYTES_MAX} bytes; give smaller sides in `chunk`"
+            ));
+        }
+        let slab: Vec<u64> = self.chunk_scan().into_iter().chain(self.frame.clone()).collect();
+        if bytes(&slab).is_none_or(|bytes| bytes > CHUNK_BYTES_MAX) {
+            return bad(format!("frames that share chunks, {slab:?}, have more than {CHUNK_BYTES_MAX} bytes"));
+        }
+        let scan_max = self.scan_max.as_ref().unwrap_or(&self.scan);
+        let cells = |sides: &[Option<u64>]| {
+            let sides = sides.iter().zip(self.chunk_scan());
+            let cells = sides.filter_map(|(side, chunk)| side.map(|side| side.div_ceil(chunk)));
+            cells.into_iter().try_fold(self.chunks_per_frame(), |all, side| all.checked_mul(side))
+        };
+        if [&self.scan, scan_max].into_iter().any(|sides| cells(sides).is_none_or(|all| all > u64::from(u32::MAX))) {
+            return bad(format!("`scan` {:?} (at most {scan_max:?}) has more than 2^32 chunks", self.scan));
+        }
+        self.check_sources()?;
+        self.check_implicit()?;
+        self.check_names()?;
+        if let Some(nxmx) = &self.nxmx {
+            nxmx.check(&self.frame)?;
+            if self.structure != Structure::Nexus {
+                return bad("`nxmx` is for the structure `nexus`; a layout file names its own datasets".into());
+            }
+        }
+        structure::check(self).map_err(|why| BadDescription(why.to_string()))
+    }
+
+    fn check_scan(&self) -> Checked {
+        if !(1..=3).contains(&self.frame.len()) || self.frame.contains(&0) {
+            return bad(format!("`frame` is {:?}; give one to three sides above 0", self.frame));
+        }
+        if self.scan.is_empty() || self.scan.len() + self.frame.len() > RANK_MAX || self.scan.contains(&Some(0)) {
+            return bad(format!(
+                "`scan` has {} sides; give 1 to {}, none 0",
+                self.scan.len(),
+                RANK_MAX - self.frame.len()
+            ));
+        }
+        if self.scan[1..].contains(&None) {
+            return bad(
+                "a side of `scan` other than the first is null, so that no frame's number says where it lies; \
+                 only the first may have no end, others may in `scan_max`"
+                    .into(),
+            );
+        }
+        let Some(max) = &self.scan_max else { return Ok(()) };
+        let fits = |(side, max): (&Option<u64>, &Option<u64>)| match (side, max) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(side), Some(max)) => side <= max,
+        };
+        if max.len() != self.scan.len() || !self.scan.iter().zip(max).all(fits) {
+            return bad(format!(
+                "`scan_max` is {max:?}; give for each side of `scan` {:?} null or at least as much",
+                self.scan
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_chunk(&self) -> Checked {
+        let Some(chunk) = &self.chunk else { return Ok(()) };
+        let frame = self.frame.iter().map(|side| Some(*side));
+        let sides: Vec<Option<u64>> = match chunk.len() == self.frame.len() {
+            true => frame.collect(),
+            false => self.scan.iter().copied().chain(frame).collect(),
+        };
+        let fits = |(chunk, side): (&u64, &Option<u64>)| *chunk > 0 && side.is_none_or(|side| *chunk <= side.max(1));
+        if chunk.len() != sides.len() || !chunk.iter().zip(&sides).all(fits) {
+            return bad(format!(
+                "`chunk` is {chunk:?}; give a side from 1 to the frame's for each of {:?}, and before them, \
+                 if it is to hold several frames, one for each of `scan` {:?}",
+                self.frame, self.scan
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_sources(&self) -> Checked {
+        if self.sources.len() > SOURCES_MAX {
+            return bad(format!("{} sources; {SOURCES_MAX} at most", self.sources.len()));
+        }
+        let rank = self.frame.len();
+        for (number, region) in self.sources.iter().enumerate() {
+            let sides = |side: usize| (region.offset[side], region.shape[side], self.frame[side]);
+            let outside = |side| {
+                let (offset, shape, frame) = sides(side);
+                shape == 0 || offset.checked_add(shape).is_none_or(|end| end > frame)
+            };
+            if region.offset.len() != rank || region.shape.len() != rank || (0..rank).any(outside) {
+                return bad(format!(
+                    "source {number} brings {region:?}; give offset and shape within the frame {:?}",
+                    self.frame
+                ));
+            }
+            if let Some(other) = self.sources[..number].iter().position(|other| meet(region, other)) {
+                return bad(format!("the regions of sources {other} and {number} overlap; give each element to one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_implicit(&self) -> Checked {
+        if self.allocate != Allocate::Implicit {
+            return Ok(());
+        }
+        let ends = !self.scan.contains(&None) && self.scan_max.as_ref().is_none_or(|max| *max == self.scan);
+        let zero = self.fill.is_none_or(|fill| fill == 0.0);
+        let whole = self.slab_frames() == 1 && self.sources.is_empty();
+        if !ends || !zero || !whole || !self.filter.is_raw() {
+            return bad("`allocate` implicit is for raw frames of a scan that ends, from one source, in chunks of a \
+                 frame or less, with fill value zero; choose packed or sparse"
+                .into());
+        }
+        Ok(())
+    }
+
+    fn check_names(&self) -> Checked {
+        if self.scalars.len() > COLUMNS_MAX || self.values.len() > COLUMNS_MAX {
+            let (scalars, values) = (self.scalars.len(), self.values.len());
+            return bad(format!("{scalars} scalars and {values} values; {COLUMNS_MAX} at most of each"));
+        }
+        for (number, column) in self.scalars.iter().enumerate() {
+            let name = &column.name;
+            if !is_name(name) || self.scalars[..number].iter().any(|other| other.name == *name) {
+                return bad(format!(
+                    "the scalar `{name}` has a name that is empty, too long, given twice, or contains `/`"
+                ));
+            }
+            if let ScalarKind::Text(bytes) = column.kind
+                && !(1..=TEXT_BYTES_MAX).contains(&bytes)
+            {
+                return bad(format!("the scalar `{name}` is a text of {bytes} bytes; give 1 to {TEXT_BYTES_MAX}"));
+            }
+        }
+        for (name, value) in &self.values {
+            let long = matches!(value, RunValue::Text(text) if text.len() > VALUE_BYTES_MAX);
+            if !is_name(name) || self.scalars.iter().any(|column| column.name == *name) || long {
+                return bad(format!(
+                    "the value `{name}` has a name that is empty, too long, a scalar's, or contains `/`; \
+                     or a text of more than {VALUE_BYTES_MAX} bytes"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn meet(one: &Region, other: &Region) -> bool {
+    let apart = |side: usize| {
+        one.offset[side] + one.shape[side] <= other.offset[side]
+            || other.offset[side] + other.shape[side] <= one.offset[side]
+    };
+    !(0..one.offset.len()).any(apart)
+}

@@ -1,0 +1,161 @@
+//! Scalars of each frame: what columns there are, and their values.
+
+use crate::hdf5::{Datatype, ElementType};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a text if nobody says how many.
+const TEXT_BYTES: usize = 64;
+/// A column's chunk of texts should stay small.
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// One scalar that frames have. In JSON its name alone (then a float), or an object with `name`, `type` (`f64`, `i64` or
+/// `text`) and, for texts, the most `bytes` that one has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Form", into = "Form")]
+pub struct ScalarColumn {
+    pub name: String,
+    pub kind: ScalarKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScalarKind {
+    /// Not a number where none came.
+    Float,
+    /// The lowest number where none came.
+    Integer,
+    /// UTF-8 of at most so many bytes; empty where none came.
+    Text(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Form {
+    Name(String),
+    Full {
+        name: String,
+        #[serde(rename = "type")]
+        kind: KindName,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<usize>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KindName {
+    F64,
+    I64,
+    Text,
+}
+
+impl From<Form> for ScalarColumn {
+    fn from(form: Form) -> ScalarColumn {
+        match form {
+            Form::Name(name) => ScalarColumn { name, kind: ScalarKind::Float },
+            Form::Full { name, kind, bytes } => {
+                let kind = match kind {
+                    KindName::F64 => ScalarKind::Float,
+                    KindName::I64 => ScalarKind::Integer,
+                    KindName::Text => ScalarKind::Text(bytes.unwrap_or(TEXT_BYTES)),
+                };
+                ScalarColumn { name, kind }
+            }
+        }
+    }
+}
+
+impl From<ScalarColumn> for Form {
+    fn from(column: ScalarColumn) -> Form {
+        let name = column.name;
+        match column.kind {
+            ScalarKind::Float => Form::Name(name),
+            ScalarKind::Integer => Form::Full { name, kind: KindName::I64, bytes: None },
+            ScalarKind::Text(bytes) => Form::Full { name, kind: KindName::Text, bytes: Some(bytes) },
+        }
+    }
+}
+
+impl From<&str> for ScalarColumn {
+    fn from(name: &str) -> ScalarColumn {
+        ScalarColumn { name: name.to_owned(), kind: ScalarKind::Float }
+    }
+}
+
+impl From<String> for ScalarColumn {
+    fn from(name: String) -> ScalarColumn {
+        ScalarColumn { name, kind: ScalarKind::Float }
+    }
+}
+
+impl ScalarKind {
+    pub fn datatype(self) -> Datatype {
+        match self {
+            ScalarKind::Float => Datatype::Number(ElementType::F64),
+            ScalarKind::Integer => Datatype::Number(ElementType::I64),
+            ScalarKind::Text(bytes) => Datatype::Text(bytes),
+        }
+    }
+
+    /// What a frame without a value reads as.
+    pub fn fill(self) -> Vec<u8> {
+        match self {
+            ScalarKind::Float => f64::NAN.to_le_bytes().to_vec(),
+            ScalarKind::Integer => i64::MIN.to_le_bytes().to_vec(),
+            ScalarKind::Text(bytes) => vec![0; bytes],
+        }
+    }
+
+    /// `value` as an element of such a column; `Err` says what is wrong with it. Whole numbers go into columns of floats,
+    /// and floats without a fraction into columns of integers.
+    pub fn element(self, value: &Scalar) -> Result<Vec<u8>, String> {
+        match (self, value) {
+            (ScalarKind::Float, Scalar::Float(value)) => Ok(value.to_le_bytes().to_vec()),
+            (ScalarKind::Float, Scalar::Integer(value)) => Ok((*value as f64).to_le_bytes().to_vec()),
+            (ScalarKind::Integer, Scalar::Integer(value)) => Ok(value.to_le_bytes().to_vec()),
+            (ScalarKind::Integer, Scalar::Float(value)) if value.fract() == 0.0 && value.abs() < 9e15 => {
+                Ok((*value as i64).to_le_bytes().to_vec())
+            }
+            (ScalarKind::Text(bytes), Scalar::Text(text)) if text.len() <= bytes => {
+                let mut element = text.clone().into_bytes();
+                element.resize(bytes, 0);
+                Ok(element)
+            }
+            (ScalarKind::Text(bytes), Scalar::Text(text)) => {
+                Err(format!("its text has {} bytes, the column takes {bytes}", text.len()))
+            }
+            (kind, value) => Err(format!("{value:?} is no value of a column of {kind:?}")),
+        }
+    }
+}
+
+/// A value of one frame.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Scalar {
+    Float(f64),
+    Integer(i64),
+    Text(String),
+}
+
+impl From<f64> for Scalar {
+    fn from(value: f64) -> Scalar {
+        Scalar::Float(value)
+    }
+}
+
+impl From<i64> for Scalar {
+    fn from(value: i64) -> Scalar {
+        Scalar::Integer(value)
+    }
+}
+
+impl From<String> for Scalar {
+    fn from(value: String) -> Scalar {
+        Scalar::Text(value)
+    }
+}
+
+impl From<&str> for Scalar {
+    fn from(value: &str) -> Scalar {
+        Scalar::Text(value.to_owned())
+    }
+}

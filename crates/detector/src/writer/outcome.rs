@@ -1,0 +1,61 @@
+//! What comes of giving frames to a run, and of the run.
+
+use crate::catalog::Counts;
+use crate::description::BadDescription;
+use crate::recover::RecoverError;
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    #[error(transparent)]
+    Description(#[from] BadDescription),
+    #[error("{path} exists; a run never writes over a file: move it away or give another name")]
+    Exists { path: PathBuf },
+    #[error(
+        "{path} is the journal of a run that did not end in order, or still runs; \
+         run `varve record recover` on the file beside it first"
+    )]
+    Unfinished { path: PathBuf },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Resume(#[from] RecoverError),
+    /// The run as a whole has failed and takes no more frames.
+    #[error("the run has failed and takes no more frames: {0}")]
+    Failed(String),
+    /// This frame cannot be written; the run goes on.
+    #[error("frame {number} is refused: {why}")]
+    Frame { number: u64, why: String },
+    /// No room within the time given.
+    #[error("the queue stayed full: frames come faster than they are compressed and written")]
+    Full,
+    /// A column of scalars that cannot be.
+    #[error("the column `{name}` is refused: {why}")]
+    Column { name: String, why: String },
+}
+
+/// A run's progress.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Progress {
+    /// Frames, or regions of frames, that were taken.
+    pub taken: u64,
+    /// Frames by the level that they have reached at least.
+    pub written: u64,
+    pub durable: u64,
+    /// Frames refused because the queue was full.
+    pub dropped: u64,
+    pub stored_bytes: u64,
+    /// The highest frame that readers find, plus one.
+    pub published: u64,
+    pub failure: Option<String>,
+}
+
+/// What a finished run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Finished {
+    #[serde(flatten)]
+    pub counts: Counts,
+    pub file_bytes: u64,
+    pub dropped: u64,
+}

@@ -1,0 +1,368 @@
+//! What takes frames and writes them, the same in the process that began the run and in one that joined it.
+
+use super::assemble::Shapes;
+use super::ground::Ground;
+use super::levels::Levels;
+use super::queue::{Part, Queue, Refused};
+use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
+use crate::description::{Allocate, Description, Scalar, ScalarColumn};
+use crate::frame::{Frame, Level};
+use crate::journal::{Entry, SlabEntry};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Scalars that wait for the committer, who takes them several times a second.
+const SCALARS_MAX: usize = 1 << 20;
+
+/// What the threads share.
+pub(super) struct Shared {
+    pub path: PathBuf,
+    pub file: File,
+    pub description: Description,
+    pub settings: Settings,
+    pub ground: Ground,
+    pub queue: Queue,
+    pub levels: Levels,
+    /// Slabs written of which more may come.
+    pub incomplete: Mutex<HashMap<u64, SlabEntry>>,
+    pub rows: Mutex<Rows>,
+    pub highest: AtomicU64,
+    pub progress: Mutex<Progress>,
+    pub stop: Mutex<bool>,
+    pub stopped: Condvar,
+    pub acknowledge: Acknowledge,
+}
+
+/// What waits for the journal beside frames.
+#[derive(Default)]
+pub(super) struct Rows {
+    columns: Vec<ScalarColumn>,
+    entries: Vec<Entry>,
+    scalars: usize,
+}
+
+impl Rows {
+    pub(super) fn take(&mut self) -> Vec<Entry> {
+        self.scalars = 0;
+        std::mem::take(&mut self.entries)
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        (path, file): (&Path, File),
+        description: Description,
+        settings: Settings,
+        ground: Ground,
+        acknowledge: Acknowledge,
+    ) -> Shared {
+        Shared {
+            path: path.to_owned(),
+            file,
+            queue: Queue::new(settings.queue_bytes, &description),
+            levels: Levels::new(description.sources.len().max(1)),
+            incomplete: Mutex::default(),
+            rows: Mutex::new(Rows { columns: description.scalars.clone(), ..Rows::default() }),
+            highest: AtomicU64::new(0),
+            progress: Mutex::default(),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+            acknowledge,
+            description,
+            settings,
+            ground,
+        }
+    }
+
+    /// A piece of the file for one thread alone.
+    pub(super) fn extent(&self, bytes: u64) -> io::Result<Range<u64>> {
+        self.ground.extent(&self.file, &self.settings, bytes)
+    }
+
+    /// Whether every chunk has an address that does not follow from those before it.
+    pub(super) fn apart(&self) -> bool {
+        self.description.allocate != Allocate::Packed
+    }
+
+    /// What has been written to the file is told to the journal.
+    pub(super) fn enter(&self, slabs: Vec<SlabEntry>) -> io::Result<()> {
+        match &self.ground {
+            Ground::Own(own) => {
+                let reached: Vec<(u64, Vec<u32>)> = reached(&slabs);
+                own.enter(slabs.into_iter().map(Entry::Slab).collect())?;
+                self.reach(Level::Written, reached);
+            }
+            Ground::Joint(joint) => joint.waiting.lock().extend(slabs),
+        }
+        Ok(())
+    }
+
+    pub(super) fn remember_incomplete(&self, slabs: &[SlabEntry]) {
+        if !self.queue.gathers() {
+            return;
+        }
+        let mut incomplete = self.incomplete.lock();
+        for slab in slabs {
+            let whole = slab.frames.iter().all(|frame| frame.missing.is_empty())
+                && slab.frames.len() == self.description.frames_of(slab.slab).count();
+            match whole {
+                true => incomplete.remove(&slab.slab),
+                false => incomplete.insert(slab.slab, slab.clone()),
+            };
+        }
+    }
+
+    /// Frames, each without the sources that are missing, have reached a level.
+    pub(super) fn reach(&self, level: Level, frames: Vec<(u64, Vec<u32>)>) {
+        let raised = frames.into_iter().filter(|(frame, missing)| self.levels.raise(*frame, missing, level));
+        let numbers: Vec<u64> = raised.map(|(frame, _)| frame).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let mut progress = self.progress.lock();
+        match level {
+            Level::Memory => {}
+            Level::Written => progress.written += numbers.len() as u64,
+            Level::Durable => progress.durable += numbers.len() as u64,
+        }
+        drop(progress);
+        (self.acknowledge)(level, &numbers);
+    }
+
+    /// Nothing more is taken; what has been written will still be published.
+    pub(super) fn fail(&self, why: String) {
+        tracing::error!(path = %self.path.display(), "the run has failed: {why}");
+        self.progress.lock().failure.get_or_insert(why);
+        self.queue.abandon();
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        self.progress.lock().failure.clone()
+    }
+
+    /// Does `round` at every interval and once more, as the last, when the writing threads have ended.
+    pub(super) fn rounds(&self, what: &str, mut round: impl FnMut(bool) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            let last = {
+                let mut stop = self.stop.lock();
+                if !*stop {
+                    self.stopped.wait_for(&mut stop, self.settings.commit_interval);
+                }
+                *stop
+            };
+            self.queue.release_stale();
+            match round(last) {
+                Ok(()) if last => return Ok(()),
+                Ok(()) => {}
+                Err(error) => {
+                    self.fail(format!("{what} {}: {error}", self.path.display()));
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Whether these values are of the run's columns.
+    pub(super) fn check_scalars(&self, values: &[(u32, Scalar)]) -> Result<(), String> {
+        let rows = self.rows.lock();
+        for (number, value) in values {
+            let Some(column) = rows.columns.get(*number as usize) else {
+                return Err(format!("it has a scalar {number}, the run has {}", rows.columns.len()));
+            };
+            column.kind.element(value).map_err(|why| format!("scalar `{}`: {why}", column.name))?;
+        }
+        Ok(())
+    }
+
+    /// Columns that were added before the run was taken up.
+    pub(super) fn add_columns(&self, entries: &[Entry]) {
+        let column = |entry: &Entry| match entry {
+            Entry::Column(column) => Some(column.clone()),
+            _ => None,
+        };
+        self.rows.lock().columns.extend(entries.iter().filter_map(column));
+    }
+
+    /// Takes a row for the committer.
+    fn row(&self, frame: u64, entry: Entry, scalars: usize) -> Result<(), WriteError> {
+        let highest = self.highest.load(Ordering::Relaxed);
+        check::number(&self.description, frame, highest).map_err(|why| WriteError::Frame { number: frame, why })?;
+        let mut rows = self.rows.lock();
+        if rows.scalars + scalars > SCALARS_MAX {
+            return Err(WriteError::Full);
+        }
+        rows.scalars += scalars;
+        rows.entries.push(entry);
+        Ok(())
+    }
+}
+
+/// Frames, and what of each is missing.
+pub(super) fn reached(slabs: &[SlabEntry]) -> Vec<(u64, Vec<u32>)> {
+    let frames = slabs.iter().flat_map(|slab| &slab.frames);
+    frames.map(|frame| (frame.number, frame.missing.clone())).collect()
+}
+
+/// What takes frames.
+pub struct Pipeline {
+    pub(super) shared: Arc<Shared>,
+    shapes: Shapes,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pipeline {
+    pub(super) fn start(shared: Arc<Shared>) -> io::Result<Pipeline> {
+        let mut threads = Vec::new();
+        for number in 0..shared.settings.threads.max(1) {
+            let mine = Arc::clone(&shared);
+            let named = std::thread::Builder::new().name(format!("write-{number}"));
+            threads.push(named.spawn(move || gather::run(&mine))?);
+        }
+        Ok(Pipeline { shapes: Shapes::new(&shared.description), shared, threads })
+    }
+
+    /// Gives a frame to the run. Waits until there is room for it, but not longer than `wait`. A frame that came before
+    /// is not taken again, but acknowledged again with the level that it has.
+    ///
+    /// # Errors
+    /// [`WriteError::Frame`] if this frame cannot be written, [`WriteError::Full`] if there was no room in time: it is
+    /// counted as dropped; [`WriteError::Failed`] if the run has failed.
+    pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
+        self.submit_region(0, frame, wait)
+    }
+
+    /// Gives one source's region of a frame to the run, as [`Pipeline::submit`] does with whole frames. What of a frame is
+    /// missing reads as the fill value, and the frame is marked partial until it comes.
+    ///
+    /// # Errors
+    /// As [`Pipeline::submit`].
+    pub fn submit_region(&self, source: u32, frame: Frame, wait: Duration) -> Result<(), WriteError> {
+        let shared = &self.shared;
+        let number = frame.number;
+        let highest = shared.highest.load(Ordering::Relaxed);
+        check::number(&shared.description, number, highest)
+            .and_then(|()| check::frame(&shared.description, &self.shapes, source, &frame))
+            .map_err(|why| WriteError::Frame { number, why })?;
+        if let Some(level) = shared.levels.take(number, source) {
+            self.mark_duplicate(number)?;
+            (shared.acknowledge)(level, &[number]);
+            return Ok(());
+        }
+        match shared.queue.push(Part { frame, source, received: now() }, wait) {
+            Ok(()) => shared.progress.lock().taken += 1,
+            Err(refused) => {
+                shared.levels.give_back(number, source);
+                return Err(self.refused(&refused));
+            }
+        }
+        shared.highest.fetch_max(number, Ordering::Relaxed);
+        (shared.acknowledge)(Level::Memory, &[number]);
+        Ok(())
+    }
+
+    fn refused(&self, refused: &Refused) -> WriteError {
+        match refused {
+            Refused::Full => {
+                self.shared.progress.lock().dropped += 1;
+                WriteError::Full
+            }
+            Refused::Closed => {
+                WriteError::Failed(self.shared.failure().unwrap_or_else(|| "it is being stopped".into()))
+            }
+        }
+    }
+
+    /// How far what `source` brought of a frame has come; `None`: it has not come.
+    pub fn level(&self, frame: u64, source: u32) -> Option<Level> {
+        self.shared.levels.get(frame, source)
+    }
+
+    /// Adds a column of scalars, or finds it; answers its number.
+    ///
+    /// # Errors
+    /// [`WriteError::Column`] if its name cannot be one, or is another kind of column's.
+    pub fn column(&self, column: ScalarColumn) -> Result<u32, WriteError> {
+        let refused = |why: String| WriteError::Column { name: column.name.clone(), why };
+        let mut rows = self.shared.rows.lock();
+        if let Some(at) = rows.columns.iter().position(|other| other.name == column.name) {
+            return match rows.columns[at].kind == column.kind {
+                true => Ok(at as u32),
+                false => Err(refused(format!("there is one of {:?} already", rows.columns[at].kind))),
+            };
+        }
+        if matches!(self.shared.ground, Ground::Joint(_)) {
+            return Err(refused("only the writer that began the run adds columns".into()));
+        }
+        let mut with = self.shared.description.clone();
+        with.scalars = rows.columns.iter().cloned().chain([column.clone()]).collect();
+        with.check().map_err(|bad| refused(bad.0))?;
+        rows.columns.push(column.clone());
+        rows.entries.push(Entry::Column(column));
+        Ok(rows.columns.len() as u32 - 1)
+    }
+
+    /// Scalars of a frame, by column; they may come before the frame, after it, or without it, until the run is finished.
+    ///
+    /// # Errors
+    /// [`WriteError::Frame`] if there is no such column or frame or the value is none of the column's kind,
+    /// [`WriteError::Full`] if a million values wait already.
+    pub fn scalars<V: Into<Scalar>>(&self, frame: u64, values: Vec<(u32, V)>) -> Result<(), WriteError> {
+        let values: Vec<(u32, Scalar)> = values.into_iter().map(|(column, value)| (column, value.into())).collect();
+        self.shared.check_scalars(&values).map_err(|why| WriteError::Frame { number: frame, why })?;
+        let count = values.len();
+        self.shared.row(frame, Entry::Scalars { frame, values }, count)
+    }
+
+    /// A frame came again, and the first is kept.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::scalars`].
+    pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
+        self.shared.row(frame, Entry::Duplicate { frame }, 1)
+    }
+
+    /// A frame came, but not whole; it may come again.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::scalars`].
+    pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
+        self.shared.row(frame, Entry::Damaged { frame }, 1)
+    }
+
+    /// Takes nothing more; who waits for room is refused. What was taken is still written.
+    pub fn close(&self) {
+        self.shared.queue.close();
+    }
+
+    pub fn progress(&self) -> Progress {
+        self.shared.progress.lock().clone()
+    }
+
+    pub fn description(&self) -> &Description {
+        &self.shared.description
+    }
+
+    /// Ends the writing threads, then the one that syncs.
+    pub(super) fn end<T>(&mut self, syncing: JoinHandle<io::Result<T>>) -> io::Result<T> {
+        self.shared.queue.close();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                self.shared.fail("a writing thread has panicked".into());
+            }
+        }
+        *self.shared.stop.lock() = true;
+        self.shared.stopped.notify_all();
+        syncing.join().unwrap_or_else(|_| {
+            self.shared.fail("the thread that syncs has panicked".into());
+            Err(io::Error::other("the thread that syncs has panicked"))
+        })
+    }
+}

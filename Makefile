@@ -37,6 +37,8 @@ UNIT_LIMIT ?= 15m
 SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
 SUITES := cli readme conformance realwork crash trouble million
+# Those with long counts of their own.
+SOAK_SUITES := volume power writer readers kill decoders conformance realwork crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built
 # once, with one set of features, and then runs what it names.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
@@ -104,8 +106,8 @@ test: setup
 
 soak: setup
 	$(CARGO) test --workspace --locked --no-run
-	VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) $(CARGO) test --workspace --lib --locked
-	for suite in conformance realwork crash trouble million; do
+	VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) $(CARGO) test --workspace --lib --locked -- --nocapture
+	for suite in $(SOAK_SUITES); do
 	  VARVE_SOAK=1 timeout --kill-after=30s $(SOAK_LIMIT) \
 	    $(CARGO) test --workspace --test $$suite --locked -- --nocapture
 	done

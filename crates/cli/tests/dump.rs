@@ -2,13 +2,12 @@
 
 mod common;
 
-use common::{LONG, Volume, must, run, scratch, varve};
+use common::{LONG, Volume, must, run, scratch, soak, varve};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const WORKERS: usize = 3;
-const DUMPS: usize = 3;
 
 /// Small directories that split, small and large files, names that move between directories and hard links.
 fn work(root: &Path, worker: usize, stop: &AtomicBool) {
@@ -54,7 +53,8 @@ fn a_dump_under_load_restores_to_a_sound_volume() {
         fs::write(root.join(format!("kept/{number}")), format!("content {number}")).expect("a file");
     }
     let stop = AtomicBool::new(false);
-    let dumps: Vec<PathBuf> = (0..DUMPS).map(|number| volume.beside(&format!("dump{number}"))).collect();
+    let dumps: Vec<PathBuf> =
+        (0..if soak() { 60 } else { 3 }).map(|number| volume.beside(&format!("dump{number}"))).collect();
     std::thread::scope(|scope| {
         for worker in 0..WORKERS {
             let (root, stop) = (&root, &stop);
@@ -70,6 +70,7 @@ fn a_dump_under_load_restores_to_a_sound_volume() {
         let store = volume.beside(&format!("loaded{number}"));
         let checked = load(dump, &store, &volume.store().join("data"));
         assert!(checked["counts"]["entries"].as_u64() > Some(100), "{checked:#}");
+        fs::remove_dir_all(&store).expect("removed");
     }
     mount.unmount();
     server.stop();

@@ -108,8 +108,7 @@ fn pass(client: UnixStream, server: UnixStream, lose: Arc<AtomicUsize>) {
     let (mut from_server, mut to_client) = (server, client);
     std::thread::spawn(move || {
         let mut buffer = [0; 64 * 1024];
-        loop {
-            let Ok(count @ 1..) = from_server.read(&mut buffer) else { break };
+        while let Ok(count @ 1..) = from_server.read(&mut buffer) {
             let loses = lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
             if loses || to_client.write_all(&buffer[..count]).is_err() {
                 break;

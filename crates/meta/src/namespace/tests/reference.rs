@@ -424,7 +424,8 @@ impl Reference {
             let lost = node.mode & !mode;
             // A kernel may clear what is clear already; both bits kept clears nothing.
             let only_set_id_lost = mode & !node.mode == 0 && lost & !0o6000 == 0 && mode & 0o6000 != 0o6000;
-            if !node.owner(who) && !(node.may(who, 2) && only_set_id_lost) {
+            let may = node.owner(who) || node.may(who, 2) && only_set_id_lost;
+            if !may {
                 return no(Errno::EPERM);
             }
         }

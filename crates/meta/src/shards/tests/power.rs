@@ -22,6 +22,7 @@ use picture::Picture;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use varve_types::{InodeId, ShardCount, ShardId, VolumeId, VolumeSettings};
 use varve_world::power_loss::{Fate, History, Order, Recording, State};
@@ -261,16 +262,49 @@ impl Tried {
     fn first(&self, state: &State, done: Done) -> bool {
         self.0.lock().unwrap().insert((state.digest(), done))
     }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// How much was tried, told at the end: with `--nocapture` and in the soak's log.
+struct Tally {
+    what: &'static str,
+    begun: std::time::Instant,
+    sequences: AtomicUsize,
+    states: AtomicUsize,
+}
+
+impl Tally {
+    fn begin(what: &'static str) -> Tally {
+        Tally { what, begun: std::time::Instant::now(), sequences: AtomicUsize::new(0), states: AtomicUsize::new(0) }
+    }
+
+    fn add(&self, tried: &Tried) {
+        let sequences = self.sequences.fetch_add(1, Relaxed) + 1;
+        let states = self.states.fetch_add(tried.count(), Relaxed) + tried.count();
+        if soak() && sequences.is_multiple_of(50) {
+            println!("{}: {sequences} sequences, {states} states, {:?}", self.what, self.begun.elapsed());
+        }
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        let (sequences, states) = (self.sequences.load(Relaxed), self.states.load(Relaxed));
+        println!("{}: {sequences} sequences, {states} states of the disk, {:?}", self.what, self.begun.elapsed());
+    }
 }
 
 /// Runs `work` on every item, on as many threads as there are processors.
 fn in_parallel<T: Send + Sync>(items: &[T], work: impl Fn(usize, &T) + Send + Sync) {
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 loop {
-                    let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let number = next.fetch_add(1, Relaxed);
                     let Some(item) = items.get(number) else { return };
                     work(number, item);
                 }
@@ -284,8 +318,11 @@ fn in_parallel<T: Send + Sync>(items: &[T], work: impl Fn(usize, &T) + Send + Sy
 fn every_operation_alone() {
     let prepared = prepared();
     let seeds = if soak() { 16 } else { 1 };
+    let tally = Tally::begin("every operation alone");
     in_parallel(&Operation::ALL, |_, operation| {
-        run(&prepared, &[*operation, Operation::Sync]).lose_power(0, Every(1), seeds, &Tried::default());
+        let tried = Tried::default();
+        run(&prepared, &[*operation, Operation::Sync]).lose_power(0, Every(1), seeds, &tried);
+        tally.add(&tried);
     });
 }
 
@@ -297,9 +334,12 @@ fn every_two_operations() {
     let firsts = Operation::ALL.into_iter().filter(|first| *first != Operation::Sync);
     let pairs: Vec<_> = firsts.flat_map(|first| Operation::ALL.map(|second| [first, second])).collect();
     let (stride, seeds) = if soak() { (1, 4) } else { (16, 1) };
+    let tally = Tally::begin("every two operations");
     in_parallel(&pairs, |number, pair| {
+        let tried = Tried::default();
         let run = run(&prepared, pair).with_second_alone(&prepared);
-        run.lose_power(number % stride, Every(stride), seeds, &Tried::default());
+        run.lose_power(number % stride, Every(stride), seeds, &tried);
+        tally.add(&tried);
     });
 }
 
@@ -311,11 +351,14 @@ fn longer_sequences() {
     let apart = |operation: &Operation| operation.decided_in() == [ShardId(1)];
     let operations: Vec<_> = Operation::ALL.into_iter().filter(|operation| !apart(operation)).collect();
     let seeds: Vec<u64> = (0..if soak() { 2000 } else { 8 }).collect();
+    let tally = Tally::begin("longer sequences");
     in_parallel(&seeds, |_, seed| {
         let mut draw = Draw { seed: *seed, drawn: 0 };
         let sequence: Vec<_> = (0..3 + draw.below(6)).map(|_| operations[draw.below(operations.len())]).collect();
         let run = run(&prepared, &sequence);
-        run.lose_power(draw.below(25), Every(25), 1, &Tried::default());
+        let tried = Tried::default();
+        run.lose_power(draw.below(25), Every(25), 1, &tried);
+        tally.add(&tried);
     });
 }
 

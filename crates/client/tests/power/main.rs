@@ -1,0 +1,131 @@
+//! The power fails at every point of what a program does through the client library: rows and the bytes of large files
+//! together (`varve_world::power_loss`). SEMANTICS.md, "Loss of the machine".
+//!
+//! A sequence of steps runs once, recorded, in one process with its server. For points of the record and several fates of
+//! what was not synced, the volume that the disk may hold is served again, and what a client finds is compared with the
+//! [`model`]: all that was synced, and of the rest the names and small files after some prefix of the steps; a large file
+//! has, byte by byte, what was in it at some step since it was synced last, and a size of then. It reads without an error to
+//! that size, takes more bytes, and `fsck` finds the volume sound.
+//!
+//! A seed gives the steps, the points and the fates. The order in which the threads of the server reach the disk is the
+//! machine's, so a failure keeps the directory that failed, which replays it exactly.
+
+mod model;
+mod scene;
+mod steps;
+
+use model::Done;
+use scene::{Scene, State};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+use steps::Step::*;
+use steps::{Path::*, Step};
+use varve_world::power_loss::{Fate, Order};
+use varve_world::random::Seeded;
+
+fn soak() -> bool {
+    std::env::var_os("VARVE_SOAK").is_some()
+}
+
+/// What one step after another does to a file that both know, at every point of the last ones.
+const SEQUENCES: &[&[Step]] = &[
+    // A large file that was closed and settled, then written, appended to and cut without being synced.
+    &[Write(A, 0, 9000), Settle, Append(A, 6000)],
+    &[Write(A, 0, 9000), Settle, Sync, Write(A, 3000, 2000), Settle],
+    &[Write(A, 0, 20_000), Sync, Settle, Cut(A, 5000), Settle],
+    &[Write(A, 0, 9000), Settle, Sync, Empty(A), Write(A, 0, 7000), Settle],
+    &[Write(A, 0, 9000), Settle, Sync, Hold(A, 12_000, 3000), Fsync(A), Hold(A, 100, 9000), Drop(A)],
+    // Promotion: a small file outgrows its row.
+    &[Write(A, 0, 3000), Fsync(A), Append(A, 6000), Settle],
+    &[Write(A, 0, 3000), Append(A, 6000), Fsync(A), Cut(A, 100)],
+    &[Write(A, 0, 500), Sync, Cut(A, 30_000), Settle],
+    // As editors save: beside, synced, over the old one.
+    &[Write(A, 0, 9000), Sync, Write(B, 0, 12_000), Fsync(B), Rename(B, A)],
+    &[Write(A, 0, 9000), Settle, Sync, Write(B, 0, 100), Fsync(B), Rename(B, A), Write(A, 50, 8000)],
+    &[Write(A, 0, 9000), Settle, Rename(A, C), Append(C, 5000), Settle, Remove(C)],
+    &[Write(A, 0, 6000), Link(A, D), Settle, Append(D, 6000), Remove(A), Settle, Fsync(D)],
+];
+
+/// Every sequence of the list, at every seventh of its points (at each in `make soak`).
+#[test]
+fn files_are_what_posix_allows_at_every_point() {
+    let scene = Scene::new(1);
+    let (stride, seeds) = if soak() { (1, 8) } else { (7, 1) };
+    let tally = Tally::begin("client sequences");
+    in_parallel(SEQUENCES, |number, steps| tally.add(try_sequence(&scene, steps, number % stride, stride, seeds)));
+}
+
+/// Random sequences, of one shard, whose log is one order, and of several.
+#[test]
+fn files_are_what_posix_allows_after_random_steps() {
+    let scenes = [Scene::new(1), Scene::new(4)];
+    let count = if soak() { 600 } else { 8 };
+    let seeds: Vec<u64> = (0..count).collect();
+    let tally = Tally::begin("client random sequences");
+    in_parallel(&seeds, |_, seed| {
+        let mut chance = Seeded::new(*seed);
+        let length = 6 + chance.below(10);
+        let steps: Vec<Step> = (0..length).map(|_| Step::random(&mut chance)).collect();
+        let stride = if soak() { 9 } else { 41 };
+        let skipped = chance.below(stride);
+        tally.add(try_sequence(&scenes[(*seed % 2) as usize], &steps, skipped, stride, 1));
+    });
+}
+
+/// Loses power at every so-many-th point of `steps`; the number of states that were tried.
+fn try_sequence(scene: &Scene, steps: &[Step], skipped: usize, stride: usize, seeds: u64) -> usize {
+    let run = scene.run(steps);
+    let points: Vec<usize> = (0..=run.history.points()).filter(|point| run.history.is_change(*point)).collect();
+    let mut tried = std::collections::HashSet::new();
+    for point in points.into_iter().skip(skipped).step_by(stride) {
+        let chances = (0..seeds).map(|seed| {
+            let order = if (seed + point as u64).is_multiple_of(2) { Order::Anyhow } else { Order::Journaled };
+            Fate::Chance { order, seed: seed + 1000 * point as u64 }
+        });
+        let done = Done::at(&run.history, point);
+        for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
+            let state: State = run.history.lose_power(point, fate);
+            if tried.insert((state.digest(), done)) {
+                scene.check(&run, point, fate, &state);
+            }
+        }
+    }
+    tried.len()
+}
+
+/// Runs `work` on every item, on as many threads as there are processors.
+fn in_parallel<T: std::marker::Sync>(items: &[T], work: impl Fn(usize, &T) + std::marker::Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let number = next.fetch_add(1, Relaxed)
+                    && let Some(item) = items.get(number)
+                {
+                    work(number, item);
+                }
+            });
+        }
+    });
+}
+
+/// How much was tried, told at the end.
+struct Tally(&'static str, Instant, AtomicUsize, AtomicUsize);
+
+impl Tally {
+    fn begin(what: &'static str) -> Tally {
+        Tally(what, Instant::now(), AtomicUsize::new(0), AtomicUsize::new(0))
+    }
+
+    fn add(&self, states: usize) {
+        self.2.fetch_add(1, Relaxed);
+        self.3.fetch_add(states, Relaxed);
+    }
+}
+
+impl std::ops::Drop for Tally {
+    fn drop(&mut self) {
+        let (sequences, states) = (self.2.load(Relaxed), self.3.load(Relaxed));
+        println!("{}: {sequences} sequences, {states} states of the disk, {:?}", self.0, self.1.elapsed());
+    }
+}

@@ -1,0 +1,356 @@
+//! A volume, a server and a client in this process, and what the power leaves of them.
+
+use super::model::{BEGUN, Done, Found, INLINE_LIMIT, Model, SYNCED};
+use super::steps::{Path, Step};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_client::{ClientConfig, FileSystem, Handle, Library, OpenFlags, OpenMode, RenameFlags, now};
+use varve_meta::server::{Server, ServerConfig};
+use varve_types::{Credentials, Errno, InodeId, Mode, Name, SetAttributes, ShardCount, VolumeId, VolumeSettings};
+use varve_world::power_loss::{Fate, History, Recording};
+use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+pub use varve_world::power_loss::State;
+
+const MODE: Mode = Mode(0o644);
+const STOP: Duration = Duration::from_secs(20);
+
+/// The volume that every sequence begins with.
+pub struct Scene {
+    prepared: State,
+    shards: u16,
+}
+
+/// What happened.
+pub struct Run {
+    steps: Vec<Step>,
+    pub history: History,
+    model: Model,
+}
+
+/// A volume that is served and used.
+struct Running {
+    volume: VolumeDir,
+    server: Server,
+    library: Library,
+}
+
+impl Running {
+    fn start(store: &FilePath, sockets: &FilePath) -> Running {
+        let volume = VolumeDir::new(store);
+        let config = ServerConfig {
+            workers: 1,
+            unix_directory: Some(sockets.to_owned()),
+            // One session, as in a mount: its word on sizes is taken at once.
+            embedded: true,
+            cache_bytes: 8 * 1024 * 1024,
+            ..ServerConfig::new(volume.clone())
+        };
+        let server = Server::start(config).unwrap();
+        let config = ClientConfig { deadline: Duration::from_secs(30), ..ClientConfig::new(volume.clone()) };
+        let library = Library::new(FileSystem::connect(config).unwrap(), Credentials::root());
+        Running { volume, server, library }
+    }
+
+    fn fs(&self) -> &Arc<FileSystem> {
+        self.library.file_system()
+    }
+
+    /// Does `work` with the file while the client knows how it was found.
+    fn with<T>(&self, path: Path, work: impl FnOnce(&FileSystem, InodeId) -> T) -> T {
+        let (directory, last) = path.text().rsplit_once('/').expect("a path");
+        let directory = now(self.library.stat(directory.as_bytes())).unwrap().inode;
+        let name = Name::new(last.as_bytes()).unwrap();
+        let inode = now(self.fs().lookup(&Credentials::root(), directory, &name)).unwrap().inode;
+        let done = work(self.fs(), inode);
+        self.fs().forget(inode, 1);
+        done
+    }
+
+    fn open(&self, path: Path, flags: OpenFlags) -> Handle {
+        self.with(path, |fs, inode| now(fs.open(&Credentials::root(), inode, flags)).unwrap().handle)
+    }
+
+    fn close(&self, handle: Handle) {
+        now(self.fs().flush(handle)).unwrap();
+        now(self.fs().release(handle));
+    }
+
+    /// `clean`: as at the end of a mount. Otherwise as when the process dies, as far as that goes within one.
+    fn stop(self, clean: bool) {
+        if clean {
+            now(self.fs().shutdown()).unwrap();
+        }
+        drop(self.library);
+        self.server.stop(STOP).unwrap();
+        // Made anew by every server, and as large as some thousand volumes of these tests.
+        std::fs::remove_file(self.volume.reserve()).unwrap_or_default();
+    }
+}
+
+impl Scene {
+    pub fn new(shards: u16) -> Scene {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("store");
+        let settings = VolumeSettings {
+            id: VolumeId([9; 16]),
+            name: "power".into(),
+            shards: ShardCount::new(shards).unwrap(),
+            split_threshold: 32,
+            inline_limit: INLINE_LIMIT as u32,
+            // Nothing is synced but by the steps.
+            sync_interval: Duration::from_secs(300),
+            owner_uid: rustix::process::geteuid().as_raw(),
+        };
+        varve_meta::format::format(&VolumeDir::new(&store), &settings, FormatOver::Nothing).unwrap();
+        let recording = Recording::begin(&store).unwrap();
+        let running = Running::start(&store, &directory.path().join("sockets"));
+        for path in ["/one", "/two"] {
+            now(running.library.make_directory(path.as_bytes(), Mode::new(0o755))).unwrap();
+        }
+        running.stop(true);
+        drop(recording);
+        let prepared = State::read_from(&store).unwrap().without_empty(FilePath::new("data"));
+        Scene { prepared, shards }
+    }
+
+    /// Runs the steps on a copy of the volume.
+    pub fn run(&self, steps: &[Step]) -> Run {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        self.prepared.write_to(&store).unwrap();
+        let recording = Recording::begin(&store).unwrap();
+        let running = Running::start(&store, &directory.path().join("sockets"));
+        let mut actor = Actor {
+            running: &running,
+            recording: &recording,
+            model: Model::new(self.shards == 1),
+            held: HashMap::new(),
+            writes: 0,
+        };
+        steps.iter().for_each(|step| actor.step(*step));
+        let Actor { model, held, .. } = actor;
+        let history = recording.history();
+        held.into_values().for_each(|handle| running.close(handle));
+        running.stop(true);
+        let strays = recording.check().unwrap();
+        assert!(strays.is_empty(), "changed past the seam: {strays:?}");
+        Run { steps: steps.to_vec(), history, model }
+    }
+
+    /// Serves what the disk may hold, and looks at it.
+    pub fn check(&self, run: &Run, point: usize, fate: Fate, state: &State) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        state.write_to(&store).unwrap();
+        let recording = Recording::begin(&store).unwrap();
+        let done = Done::at(&run.history, point);
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let running = Running::start(&store, &directory.path().join("sockets"));
+            let found: BTreeMap<Path, Found> =
+                Path::ALL.into_iter().filter_map(|path| Some((path, look(&running, path)?))).collect();
+            if let Some(objection) = run.model.objection(&found, done) {
+                panic!("{done:?}: {objection}");
+            }
+            let mut written = HashSet::new();
+            for (path, found) in found.iter().filter(|(_, found)| written.insert(found.inode)) {
+                append(&running, *path, &found.content);
+            }
+            running.stop(true);
+            let report = varve_meta::fsck::check(&VolumeDir::new(&store), &mut |_| {}).unwrap();
+            let findings: Vec<String> = report.findings.iter().map(|finding| finding.to_string()).collect();
+            assert!(report.is_sound(), "fsck: {findings:#?}");
+        }));
+        drop(recording);
+        if let Err(panic) = checked {
+            let kept = directory.path().join("failed");
+            std::fs::create_dir(&kept).unwrap();
+            state.write_to(&kept).unwrap();
+            let directory = directory.keep();
+            eprintln!(
+                "steps {:?}, power lost at point {point} of {}, {fate:?}\nthe disk is in {}\nlast changes\n{}",
+                run.steps,
+                run.history.points(),
+                directory.join("failed").display(),
+                run.history.describe(point, 30),
+            );
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// What is behind a name: read to its end, which is where stat says.
+fn look(running: &Running, path: Path) -> Option<Found> {
+    let text = path.text().as_bytes();
+    let node = match now(running.library.stat(text)) {
+        Ok(node) => node,
+        Err(failure) if failure.errno == Errno::ENOENT => return None,
+        Err(failure) => panic!("{path:?}: {failure}"),
+    };
+    let content = now(running.library.read_file(text)).unwrap();
+    assert_eq!(node.attributes.size, content.len() as u64, "{path:?}: what stat says, and what is read");
+    Some(Found { inode: node.inode, content })
+}
+
+/// The file takes bytes at its end, and has them after.
+fn append(running: &Running, path: Path, content: &[u8]) {
+    let handle = running.open(path, OpenFlags { append: true, ..OpenFlags::READ_WRITE });
+    assert_eq!(now(running.fs().write(handle, 0, b"more")).unwrap(), 4);
+    running.close(handle);
+    let read = now(running.library.read_file(path.text().as_bytes())).unwrap();
+    assert!(read.strip_suffix(b"more") == Some(content), "{path:?} is not what it was and 4 bytes more");
+}
+
+/// Does the steps and says in the record and to the model what was done.
+struct Actor<'a> {
+    running: &'a Running,
+    recording: &'a Recording,
+    model: Model,
+    /// Descriptors that stay open, by file.
+    held: HashMap<usize, Handle>,
+    /// Counts writes, so that each writes bytes of its own.
+    writes: usize,
+}
+
+impl Actor<'_> {
+    /// Does one action; `learn` tells the model.
+    fn act(&mut self, work: impl FnOnce(&Running), learn: impl FnOnce(&mut Model)) {
+        self.recording.mark(BEGUN + self.model.next() as u64);
+        work(self.running);
+        learn(&mut self.model);
+    }
+
+    /// An action after which all that was done before is on the disk, as far as rows of `file` lead.
+    fn sync(&mut self, file: Option<usize>, work: impl FnOnce(&Running)) {
+        let action = self.model.next() as u64;
+        self.act(work, |model| model.sync(file));
+        self.recording.mark(SYNCED + action);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write(path, offset, length) => self.write(path, Some(offset), length),
+            Step::Append(path, length) => self.write(path, None, length),
+            Step::Hold(path, offset, length) => self.hold(path, offset, length),
+            Step::Drop(path) => {
+                let held = self.model.file_at(path).and_then(|file| self.held.remove(&file));
+                if let Some(handle) = held {
+                    self.act(|running| running.close(handle), Model::nothing);
+                }
+            }
+            Step::Cut(path, size) => self.cut(path, size),
+            Step::Empty(path) => {
+                let Some(file) = self.model.file_at(path) else { return };
+                let flags = OpenFlags { mode: OpenMode::Write, truncate: true, ..OpenFlags::READ };
+                self.act(
+                    |running| running.close(running.open(path, flags)),
+                    |model| model.set_content(file, Vec::new()),
+                );
+            }
+            Step::Fsync(path) => {
+                let Some(file) = self.model.file_at(path) else { return };
+                let held = self.held.get(&file).copied();
+                self.sync(Some(file), |running| {
+                    let handle = held.unwrap_or_else(|| running.open(path, OpenFlags::READ));
+                    now(running.fs().fsync(handle, false)).unwrap();
+                    if held.is_none() {
+                        running.close(handle);
+                    }
+                });
+            }
+            Step::Rename(from, to) => self.rename(from, to),
+            Step::Link(from, to) => {
+                let (Some(file), None) = (self.model.file_at(from), self.model.file_at(to)) else { return };
+                let link = |running: &Running| {
+                    now(running.library.link(from.text().as_bytes(), to.text().as_bytes())).unwrap();
+                };
+                self.act(link, |model| model.rename(|names| _ = names.insert(to, file)));
+            }
+            Step::Remove(path) => {
+                if self.model.file_at(path).is_some() {
+                    let remove = |running: &Running| now(running.library.unlink(path.text().as_bytes())).unwrap();
+                    self.act(remove, |model| model.rename(|names| _ = names.remove(&path)));
+                }
+            }
+            Step::Sync => self.sync(None, |running| now(running.fs().sync()).unwrap()),
+            Step::Settle => self.act(|running| now(running.fs().settle_all()), Model::nothing),
+        }
+    }
+
+    /// The file of that name, made empty if there is none.
+    fn file(&mut self, path: Path) -> usize {
+        if let Some(file) = self.model.file_at(path) {
+            return file;
+        }
+        let create = |running: &Running| now(running.library.create(path.text().as_bytes(), MODE)).unwrap();
+        self.act(create, |model| model.create(path));
+        self.model.file_at(path).expect("it was just made")
+    }
+
+    /// The bytes of a write, and the content after it.
+    fn written(&mut self, file: usize, offset: usize, length: usize) -> (Vec<u8>, Vec<u8>) {
+        self.writes += 1;
+        // Never zero, which is what a hole reads as.
+        let bytes: Vec<u8> = (0..length).map(|at| 1 + ((self.writes * 41 + at / 100) % 255) as u8).collect();
+        let mut content = self.model.content(file).to_vec();
+        content.resize(content.len().max(offset + length), 0);
+        content[offset..offset + length].copy_from_slice(&bytes);
+        (bytes, content)
+    }
+
+    /// `offset`: none for the end.
+    fn write(&mut self, path: Path, offset: Option<usize>, length: usize) {
+        let file = self.file(path);
+        let append = offset.is_none();
+        let offset = offset.unwrap_or_else(|| self.model.content(file).len());
+        let (bytes, content) = self.written(file, offset, length);
+        let write = |running: &Running| {
+            let handle = running.open(path, OpenFlags { append, mode: OpenMode::Write, ..OpenFlags::READ });
+            assert_eq!(now(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
+            running.close(handle);
+        };
+        self.act(write, |model| model.set_content(file, content));
+    }
+
+    fn hold(&mut self, path: Path, offset: usize, length: usize) {
+        let file = self.file(path);
+        let running = self.running;
+        let handle = *self.held.entry(file).or_insert_with(|| running.open(path, OpenFlags::READ_WRITE));
+        let (bytes, content) = self.written(file, offset, length);
+        let write = |running: &Running| {
+            assert_eq!(now(running.fs().write(handle, offset as u64, &bytes)).unwrap(), bytes.len());
+            now(running.fs().flush(handle)).unwrap();
+        };
+        self.act(write, |model| model.set_content(file, content));
+    }
+
+    fn cut(&mut self, path: Path, size: usize) {
+        let Some(file) = self.model.file_at(path) else { return };
+        let mut content = self.model.content(file).to_vec();
+        content.resize(size, 0);
+        let cut = |running: &Running| {
+            let set = SetAttributes { size: Some(size as u64), ..SetAttributes::default() };
+            running.with(path, |fs, inode| now(fs.set_attributes(&Credentials::root(), inode, set, None)).unwrap());
+        };
+        self.act(cut, |model| model.set_content(file, content));
+    }
+
+    fn rename(&mut self, from: Path, to: Path) {
+        // Two names of one file stay.
+        let Some(file) = self.model.file_at(from).filter(|file| self.model.file_at(to) != Some(*file)) else { return };
+        let rename = |running: &Running| {
+            let (from, to) = (from.text().as_bytes(), to.text().as_bytes());
+            now(running.library.rename(from, to, RenameFlags::Replace)).unwrap();
+        };
+        self.act(rename, |model| {
+            model.rename(|names| {
+                names.remove(&from);
+                names.insert(to, file);
+            });
+        });
+    }
+}

@@ -1,0 +1,80 @@
+//! What a program does, through the library, on a few names that every sequence knows.
+
+use varve_world::random::Seeded;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    A,
+    B,
+    C,
+    D,
+}
+
+impl Path {
+    pub const ALL: [Path; 4] = [Path::A, Path::B, Path::C, Path::D];
+
+    /// In two directories, which a volume of several shards has in two of them.
+    pub fn text(self) -> &'static str {
+        match self {
+            Path::A => "/one/a",
+            Path::B => "/one/b",
+            Path::C => "/two/c",
+            Path::D => "/two/d",
+        }
+    }
+
+    fn random(chance: &mut Seeded) -> Path {
+        Path::ALL[chance.below(Path::ALL.len())]
+    }
+}
+
+/// Steps whose names are not there, or are in the way, do nothing; those that write make the file first.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Open, write at an offset, close.
+    Write(Path, usize, usize),
+    /// Open, write at the end, close.
+    Append(Path, usize),
+    /// Write at an offset through a descriptor that stays open, and flush.
+    Hold(Path, usize, usize),
+    /// Close the descriptor that stayed open.
+    Drop(Path),
+    /// truncate(2)
+    Cut(Path, usize),
+    /// Open with `O_TRUNC`, close.
+    Empty(Path),
+    Fsync(Path),
+    /// Of the first over the second.
+    Rename(Path, Path),
+    Link(Path, Path),
+    Remove(Path),
+    /// The whole volume.
+    Sync,
+    /// What the background does a sync interval after a close.
+    Settle,
+}
+
+impl Step {
+    pub fn random(chance: &mut Seeded) -> Step {
+        let path = Path::random(chance);
+        let size = |chance: &mut Seeded| match chance.below(3) {
+            0 => chance.below(500),
+            1 => chance.below(9000),
+            _ => chance.below(40_000),
+        };
+        match chance.below(20) {
+            0..4 => Step::Write(path, size(chance), 1 + size(chance)),
+            4..7 => Step::Append(path, 1 + size(chance)),
+            7..9 => Step::Hold(path, size(chance), 1 + size(chance)),
+            9 => Step::Drop(path),
+            10 | 11 => Step::Cut(path, size(chance)),
+            12 => Step::Empty(path),
+            13 => Step::Fsync(path),
+            14 | 15 => Step::Rename(path, Path::random(chance)),
+            16 => Step::Link(path, Path::random(chance)),
+            17 => Step::Remove(path),
+            18 => Step::Sync,
+            _ => Step::Settle,
+        }
+    }
+}

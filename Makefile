@@ -36,7 +36,7 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 UNIT_LIMIT ?= 15m
 SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
-SUITES := cli readme conformance realwork crash trouble million
+SUITES := cli profile readme conformance realwork crash trouble million
 # Those with long counts of their own.
 SOAK_SUITES := volume power writer readers kill decoders conformance realwork crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built

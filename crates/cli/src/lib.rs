@@ -12,6 +12,7 @@
 mod commands;
 mod config;
 mod definition;
+mod embedded;
 mod metrics;
 mod output;
 mod problem;

@@ -32,7 +32,8 @@ impl FileSystem {
     /// client's own changes since.
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
         self.count(Operation::GetAttributes, async {
-            match self.known.attributes(inode, self.core.clock.monotonic()) {
+            let known = self.known.attributes(inode, self.core.clock.monotonic());
+            match known.or_else(|| self.as_made(inode)) {
                 Some(node) => Ok(node),
                 None => self.attributes_of(caller, inode).await,
             }
@@ -186,6 +187,7 @@ impl FileSystem {
     ) -> Result<Node> {
         self.count(Operation::SetAttributes, async {
             self.check_writable()?;
+            self.changes_something();
             if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
                 let change = self.changing(inode);
                 self.send_attributes(caller, inode, set).await?;
@@ -251,6 +253,7 @@ impl FileSystem {
     ) -> Result<()> {
         self.count(Operation::Xattr, async {
             self.check_writable()?;
+            self.changes_something();
             let _change = self.changing(inode);
             let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
             match self.core.ask_inode(caller, inode, call).await? {
@@ -278,6 +281,7 @@ impl FileSystem {
     pub async fn remove_xattr(&self, caller: &Credentials, inode: InodeId, name: &[u8]) -> Result<()> {
         self.count(Operation::Xattr, async {
             self.check_writable()?;
+            self.changes_something();
             let _change = self.changing(inode);
             let call = |at| Call::RemoveXattr { at, name: name.to_vec() };
             match self.core.ask_inode(caller, inode, call).await? {

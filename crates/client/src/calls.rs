@@ -13,6 +13,7 @@ use std::time::Duration;
 use varve_types::{Credentials, Errno, InodeId, ShardId, VolumeSettings};
 use varve_wire::{self as wire, Call, OpenMode, Reply, Request};
 use varve_world::clock::{Clock, Moment};
+use varve_world::stages::{self, Stage};
 
 /// First and longest wait before rows that another change holds are asked for again. A change takes two fsyncs at most.
 pub(crate) const BUSY_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(20) };
@@ -318,7 +319,9 @@ impl Calling<'_> {
             }
             let server = core.server();
             core.counters.requests.fetch_add(1, Relaxed);
+            let passage = stages::enter(Stage::Call);
             let response = core.transport.call(&server, server.worker_of(shard), request, self.deadline).await;
+            drop(passage);
             match response.map(|response| response.result) {
                 Ok(Err(wire::Failure::Busy)) => {
                     core.check_deadline(self.deadline, "other changes keep the rows busy")?;

@@ -7,7 +7,9 @@ use crate::files::{Files, backing_blocks};
 use crate::known::{Change, Known};
 use crate::now;
 use crate::session::Session;
+use crate::transport::Transport;
 use crate::transport::blocking::BlockingTransport;
+use crate::transport::neighbour::{Neighbour, NeighbourTransport};
 use crate::{ClientConfig, Counters, Failure, Operation, Result};
 use std::future::Future;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use varve_wire::handshake::{Purpose, VolumeKey};
 use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
+use varve_world::stages::{self, Stage};
 use varve_world::volume_dir::VolumeFileError;
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
@@ -55,6 +58,8 @@ pub struct FileSystem {
     pub(crate) directories: Directories,
     pub(crate) background: Background,
     pub(crate) known: Known,
+    /// Counts what might change names or attributes of files, makings aside.
+    pub(crate) changes: AtomicU64,
     /// Milliseconds of the last lease on a directory.
     lease_ms: AtomicU64,
 }
@@ -63,6 +68,15 @@ impl FileSystem {
     /// Reads the volume's file, its key and the server's record, and shakes hands with the server. `EHOSTDOWN`: nobody
     /// serves the volume; `EACCES`: the server does not want this client; the message says what to do.
     pub fn connect(config: ClientConfig) -> Result<Arc<FileSystem>> {
+        FileSystem::connect_to(config, None)
+    }
+
+    /// As [`FileSystem::connect`], to a server in this process, which asks no key.
+    pub fn connect_within(config: ClientConfig, neighbour: Arc<dyn Neighbour>) -> Result<Arc<FileSystem>> {
+        FileSystem::connect_to(config, Some(neighbour))
+    }
+
+    fn connect_to(config: ClientConfig, neighbour: Option<Arc<dyn Neighbour>>) -> Result<Arc<FileSystem>> {
         let settings = config.store.read_settings().map_err(|error| {
             let errno = match error {
                 VolumeFileError::NoVolume { .. } => Errno::ENOENT,
@@ -70,22 +84,29 @@ impl FileSystem {
             };
             Failure::new(errno, error.to_string())
         })?;
-        let key = VolumeKey(config.store.read_key().map_err(|error| {
-            let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
-            Failure::new(errno, error.to_string())
-        })?);
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         // 0 is never a session.
         let session = SessionId(random::number().max(1));
-        let (store, purpose) = (config.store.clone(), config.purpose);
-        let transport = BlockingTransport::new(store, &settings, key, session, purpose, Arc::clone(&clock));
+        let (purpose, own_clock) = (config.purpose, Arc::clone(&clock));
+        let transport: Box<dyn Transport> = match neighbour {
+            Some(neighbour) => Box::new(NeighbourTransport::new(neighbour, session, purpose, own_clock)),
+            None => {
+                let store = config.store.clone();
+                let key = VolumeKey(store.read_key().map_err(|error| {
+                    let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
+                    Failure::new(errno, error.to_string())
+                })?);
+                Box::new(BlockingTransport::new(store, &settings, key, session, purpose, own_clock))
+            }
+        };
         let session = Session::new(session, settings.shards);
-        let core = now(Core::start(config, settings, clock, session, Box::new(transport)))?;
+        let core = now(Core::start(config, settings, clock, session, transport))?;
         let file_system = Arc::new(FileSystem {
             files: Files::new(&core.settings),
             directories: Directories::default(),
             background: Background::default(),
             known: Known::default(),
+            changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,
         });
@@ -133,7 +154,9 @@ impl FileSystem {
     /// Counts `work` as one operation.
     pub(crate) async fn count<T>(&self, operation: Operation, work: impl Future<Output = Result<T>>) -> Result<T> {
         let start = self.core.clock.monotonic();
+        let passage = stages::enter(Stage::Client);
         let result = work.await;
+        drop(passage);
         let took = self.core.clock.monotonic().since(start);
         self.core.counters.record(operation, took, result.is_err());
         result

@@ -18,6 +18,7 @@ mod io;
 mod open;
 mod settle;
 mod space;
+mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
@@ -124,6 +125,7 @@ pub(crate) struct Files {
     dirty: Mutex<HashMap<InodeId, (Moment, usize)>>,
     dirty_bytes: AtomicUsize,
     settling: Mutex<settle::Settling>,
+    write_behind: write_behind::WriteBehind,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
     /// The kernel keeps its page cache coherent with I/O past it.
@@ -140,6 +142,7 @@ impl Files {
             dirty: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             settling: Mutex::default(),
+            write_behind: write_behind::WriteBehind::default(),
             passthrough_refused: AtomicBool::new(false),
             direct_is_coherent: AtomicBool::new(false),
         }

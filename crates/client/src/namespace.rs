@@ -4,6 +4,7 @@ use crate::inodes::Sighting;
 use crate::known::{Change, Delta};
 use crate::locate::unexpected;
 use crate::{FileSystem, NewNode, Node, OpenFlags, Opened, Operation, RenameFlags, Result};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
 use varve_wire::{Call, EntryReply, NodeReply, Reply, WireTime};
@@ -97,13 +98,17 @@ impl FileSystem {
     ) -> Result<(Node, Opened)> {
         self.check_writable()?;
         for _ in 0..RACES_MAX {
-            let server = self.core.server().found;
+            let (server, changes) = (self.core.server().found, self.changes.load(Relaxed));
             match self.create_at(caller, parent, name, mode, NewNode::Regular, true).await {
                 Ok(made) => {
                     // Known first: opening may have to find it by its name.
                     self.saw_made(parent, name, &made);
                     return match self.opened_by_create(caller, &made, flags, server).await {
-                        Ok(opened) => Ok((self.node(&made, Duration::ZERO), opened)),
+                        Ok(opened) => {
+                            let node = self.node(&made, Duration::ZERO);
+                            self.remember_made(node, changes);
+                            Ok((node, opened))
+                        }
                         Err(failure) => {
                             self.forget(InodeId(made.inode), 1);
                             Err(failure)
@@ -248,6 +253,7 @@ impl FileSystem {
     pub async fn unlink(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<()> {
         self.count(Operation::Unlink, async {
             self.check_writable()?;
+            self.changes_something();
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
             let change = self.known.change(parent, None);
             let reply = self.core.ask_name(caller, parent, name, call).await?;
@@ -297,6 +303,7 @@ impl FileSystem {
     ) -> Result<()> {
         self.count(Operation::Rename, async {
             self.check_writable()?;
+            self.changes_something();
             let call = || Call::Rename {
                 parent: parent.0,
                 name: name.as_bytes().to_vec(),
@@ -345,6 +352,7 @@ impl FileSystem {
     ) -> Result<Node> {
         self.count(Operation::Link, async {
             self.check_writable()?;
+            self.changes_something();
             let hash = new_name.hash();
             let _change = self.known.change(new_parent, Some(hash));
             let reply = self

@@ -5,6 +5,7 @@
 
 pub mod blocking;
 mod connection;
+pub mod neighbour;
 
 use futures::future::BoxFuture;
 use std::sync::Arc;

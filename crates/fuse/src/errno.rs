@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use varve_client::{Failure, Result};
 use varve_types::{Errno, Name, NameError};
+use varve_world::stages::{self, Stage};
 
 /// Runs a handler and says with which errno the kernel is answered if it does not do what it says.
 ///
@@ -12,6 +13,7 @@ use varve_types::{Errno, Name, NameError};
 /// ours: it costs this one call (EIO) and is logged, and the mount goes on, for the thousand other files in use did
 /// nothing wrong. The client's locks do not poison, and what they guard is changed in steps that each leave it whole.
 pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> std::result::Result<T, fuser::Errno> {
+    let _door = stages::enter(Stage::Door);
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(failure)) => failure,

@@ -11,6 +11,7 @@
 mod board;
 mod connection;
 mod dispatch;
+mod guest;
 mod handshake;
 mod inbox;
 mod leases;
@@ -23,6 +24,7 @@ mod shared;
 mod vigil;
 mod worker;
 
+pub use guest::{Answered, Guest};
 pub use leases::LEASE;
 pub use sessions::SESSION_GRACE;
 
@@ -143,6 +145,7 @@ pub struct Server {
     shared: Arc<Shared>,
     board: Arc<Board>,
     command: watch::Sender<Command>,
+    inboxes: Vec<mpsc::Sender<Message>>,
     running: Mutex<Option<Running>>,
 }
 
@@ -213,9 +216,12 @@ impl Server {
             .build()
             .map_err(doing("cannot start the threads for tables"))?;
         background.spawn(tend(Arc::clone(&shared.reserve)));
-        let threads = spawn_workers(&config, &shared, &board, &command, store, background.handle())?;
+        let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
+            (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
+        let mailboxes = Mailboxes { inboxes: inboxes.clone(), receivers };
+        let threads = spawn_workers(&config, &shared, &board, &command, store, background.handle(), mailboxes)?;
         let running = Mutex::new(Some(Running { threads, background, lock }));
-        let server = Server { shared, board, command, running };
+        let server = Server { shared, board, command, inboxes, running };
         match server.open_doors() {
             Ok(()) => Ok(server),
             Err(error) => {
@@ -348,6 +354,12 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     Ok(())
 }
 
+/// Both ends of every worker's inbox.
+struct Mailboxes {
+    inboxes: Vec<mpsc::Sender<Message>>,
+    receivers: Vec<mpsc::Receiver<Message>>,
+}
+
 fn spawn_workers(
     config: &ServerConfig,
     shared: &Arc<Shared>,
@@ -355,6 +367,7 @@ fn spawn_workers(
     command: &watch::Sender<Command>,
     store: PosixStore,
     background: &Handle,
+    Mailboxes { inboxes, receivers }: Mailboxes,
 ) -> Result<Vec<JoinHandle<()>>, ServerError> {
     let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
     let sockets = sockets.transpose()?;
@@ -374,8 +387,6 @@ fn spawn_workers(
         cache: Arc::new(CacheBudget::new(config.cache_bytes - blocks, shards)),
         names_max: config.names_max / shards,
     };
-    let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
-        (0..shared.workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {
         let tcp = config.listen.map(|mut address| {

@@ -14,5 +14,6 @@ pub mod posix_store;
 pub mod power_loss;
 pub mod random;
 pub mod reserve;
+pub mod stages;
 pub mod store_url;
 pub mod volume_dir;

@@ -7,12 +7,14 @@
 
 mod pass;
 mod plan;
+mod profile;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 pub use pass::PhaseOutcome;
 pub use plan::{FILES_MAX, Order, Phase, Plan};
+pub use profile::{CounterCost, OperationProfile, StageProfile, counter_cost, profile, table};
 pub use turns::{CeilingSeries, Measured, Role, Series};
 
 use crate::ceilings::CeilingsConfig;

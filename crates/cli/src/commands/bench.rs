@@ -2,6 +2,7 @@
 
 mod mdtest;
 mod null;
+mod profile;
 mod stream;
 
 use crate::output::{self, Output};
@@ -21,6 +22,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Workload {
     Mdtest(mdtest::Arguments),
+    Profile(profile::Arguments),
     Stream(stream::Arguments),
 }
 
@@ -41,6 +43,7 @@ struct ReportFlags {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
+        Workload::Profile(arguments) => profile::run(arguments, output),
         Workload::Stream(arguments) => stream::run(arguments, output),
     }
 }

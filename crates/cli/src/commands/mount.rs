@@ -4,6 +4,7 @@
 mod background;
 mod options;
 
+use crate::embedded::Embedded;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
@@ -108,7 +109,11 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     config.deadline = options.deadline.0;
     config.read_only = options.fuse.read_only();
     config.passthrough = options.fuse.passthrough;
-    let file_system = FileSystem::connect(config).map_err(|error| {
+    let connected = match &server {
+        Some(server) => FileSystem::connect_within(config, Arc::new(Embedded(Arc::clone(server)))),
+        None => FileSystem::connect(config),
+    };
+    let file_system = connected.map_err(|error| {
         Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
     })?;
     let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse)

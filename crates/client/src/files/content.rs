@@ -3,14 +3,17 @@
 use super::Files;
 use super::backing;
 use super::inline::InlineBuffer;
+use super::write_behind::Stream;
 use crate::calls::Refusal;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Node, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, InodeId, SetAttributes, Timestamp};
 use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, WireKind};
+use varve_world::clock::Moment;
 use varve_world::disk::File;
 
 /// Times that a write is sent again because the content moved meanwhile. It moves once in a file's life.
@@ -37,6 +40,19 @@ pub(crate) struct OpenInode {
     pub backing: RwLock<Backing>,
     /// A write-back in the background failed: told to the next flush or fsync.
     pub failed: Mutex<Option<Failure>>,
+    /// How its backing file is being written.
+    pub stream: Mutex<Stream>,
+    /// Of a file that this client has just made.
+    pub made: Mutex<Option<Made>>,
+}
+
+/// A file as it was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub node: Node,
+    pub at: Moment,
+    /// [`FileSystem::changes`] then.
+    pub changes: u64,
 }
 
 #[derive(Default)]
@@ -69,6 +85,8 @@ impl OpenInode {
             content: futures::lock::Mutex::new(content),
             backing: RwLock::default(),
             failed: Mutex::new(None),
+            stream: Mutex::default(),
+            made: Mutex::new(None),
         }
     }
 
@@ -102,7 +120,37 @@ impl Content {
     }
 }
 
+/// How long the attributes that a file was made with may answer the kernel's first question for them.
+const MADE_BELIEVED: Duration = Duration::from_millis(10);
+
 impl FileSystem {
+    /// The attributes of a file that this client has just made, if nothing was done since that might have changed them.
+    /// Once: the kernel asks for them before it lets the call return that made the file.
+    pub(crate) fn as_made(&self, inode: InodeId) -> Option<Node> {
+        let open = self.files.find(inode)?;
+        let made = open.made.lock().take()?;
+        let fresh = self.core.clock.monotonic().since(made.at) <= MADE_BELIEVED;
+        let untouched = self.changes.load(Relaxed) == made.changes && open.file().is_none();
+        let written = self.files.is_dirty(inode)
+            || open
+                .content
+                .try_lock()
+                .is_none_or(|content| content.written_at.is_some() || content.attributes != Some(made.node.attributes));
+        (fresh && untouched && !written).then_some(made.node)
+    }
+
+    /// Remembers a file as it was made, for [`FileSystem::as_made`].
+    pub(crate) fn remember_made(&self, node: Node, changes: u64) {
+        if let Some(open) = self.files.find(node.inode) {
+            *open.made.lock() = Some(Made { node, at: self.core.clock.monotonic(), changes });
+        }
+    }
+
+    /// Something is about to change names or attributes of files other than by making them.
+    pub(crate) fn changes_something(&self) {
+        self.changes.fetch_add(1, Relaxed);
+    }
+
     /// Asks about an open inode in `caller`'s name, and answers its node.
     pub(super) async fn ask_open(
         &self,

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use varve_types::{Errno, InodeId, Name, ShardId};
 use varve_wire::{Call, Reply};
+use varve_world::disk::File;
 
 /// Levels of directories above a file; a volume with more is damaged or changing too fast to follow.
 const DEPTH_MAX: usize = 4096;
@@ -64,7 +65,7 @@ impl FileSystem {
             check_end(offset, data.len() as u64)?;
             let backing = open.backing.read();
             if let (Some(file), true) = (&backing.file, backing.unsettled) {
-                return backing::write(file, offset, data);
+                return self.write_backing(open, file, offset, data);
             }
         }
         let mut content = open.content.lock().await;
@@ -79,7 +80,16 @@ impl FileSystem {
         }
         self.unsettle(open, &mut content).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
-        backing::write(&file, offset, data)
+        self.write_backing(open, &file, offset, data)
+    }
+
+    /// Writes to a backing file, and hands what was written one after the other to the disk.
+    fn write_backing(&self, open: &OpenInode, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<usize> {
+        let written = backing::write(file, offset, data)?;
+        if let Some(window) = open.stream.lock().wrote(offset, written as u64) {
+            self.files.write_behind.hand_over(file, window);
+        }
+        Ok(written)
     }
 
     /// Promotes inline content that is going to be `end` bytes long, if that is too long for the row.

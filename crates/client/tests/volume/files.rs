@@ -34,6 +34,42 @@ fn closed_files_are_seen_by_others() {
     }
 }
 
+/// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone
+/// changes them.
+#[test]
+fn a_file_just_made_is_as_it_was_made() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let asked = |ask: &dyn Fn()| {
+        let before = one.counters().requests();
+        ask();
+        one.counters().requests() - before
+    };
+    let (inode, handle) = create(&one, "known");
+    assert_eq!(asked(&|| assert_eq!(size(&one, inode), 0)), 0, "it was told when it was made");
+    assert_eq!(asked(&|| assert_eq!(size(&one, inode), 0)), 1, "it is believed once");
+    close(&one, handle);
+
+    let (inode, handle) = create(&one, "written");
+    write(&one, handle, 0, b"seven b");
+    assert_eq!(size(&one, inode), 7);
+    close(&one, handle);
+
+    let (inode, handle) = create(&one, "unlinked");
+    now(one.unlink(&root(), ROOT, &name("unlinked"))).unwrap();
+    assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    close(&one, handle);
+
+    let (inode, handle) = create(&one, "chmodded");
+    let node = now(other.lookup(&root(), ROOT, &name("chmodded"))).unwrap();
+    let set = SetAttributes { mode: Some(Mode::new(0o600)), ..Default::default() };
+    now(other.set_attributes(&root(), node.inode, set, None)).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(11));
+    assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.mode, Mode::new(0o600));
+    close(&one, handle);
+}
+
 /// Promise: promotion keeps the content, holes read as zero, and reads stop at the end; also in a second handle.
 #[test]
 fn promotion_keeps_the_content() {

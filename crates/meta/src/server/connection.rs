@@ -13,10 +13,11 @@ use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_wire::frame::{self, FrameError};
 use varve_wire::{Failure, Request, Response};
+use varve_world::stages::{self, Stage};
 
 /// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
 /// than covers a group commit; beyond it the peer waits in its own socket buffer.
@@ -79,10 +80,12 @@ where
     let mut stopping = pin!(worker.stopping());
     // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
     let mut end: Option<Result<(), ConnectionError>> = None;
+    let mut read_at = None;
     loop {
         while end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX {
             match take_request(&mut input, &caller) {
                 Ok(Some(request)) => {
+                    stages::end(Stage::Queue, read_at);
                     worker.vigil.came();
                     match dispatch::answer_at_once(&request) {
                         Some(response) => output.add(&Answer::Response(response)),
@@ -124,7 +127,10 @@ where
             read = reader.read_buf(&mut input), if reads => match read {
                 Ok(0) if input.is_empty() => end = Some(Ok(())),
                 Ok(0) => end = Some(Err(ConnectionError::Truncated(input.len()))),
-                Ok(count) => progress.bytes += count as u64,
+                Ok(count) => {
+                    progress.bytes += count as u64;
+                    read_at = stages::begin();
+                }
                 Err(error) => end = output.abandon(Err(error.into())),
             },
             _ = tick.tick() => {
@@ -161,6 +167,8 @@ struct Output {
     frames: Vec<u8>,
     written: usize,
     abandoned: bool,
+    /// Since when something waits.
+    since: Option<Instant>,
 }
 
 impl Output {
@@ -179,6 +187,9 @@ impl Output {
     fn add(&mut self, answer: &Answer) {
         if self.abandoned {
             return;
+        }
+        if self.is_empty() {
+            self.since = stages::begin();
         }
         let added = match answer {
             Answer::Response(response) => {
@@ -200,6 +211,7 @@ impl Output {
             self.frames.clear();
             self.frames.shrink_to(BUFFER_BYTES_KEPT);
             self.written = 0;
+            stages::end(Stage::Reply, self.since.take());
         }
     }
 

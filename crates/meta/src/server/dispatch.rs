@@ -20,6 +20,7 @@ use case::{Answered, Case};
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, InodeId, ShardId};
 use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, ShardStatus};
+use varve_world::stages::{self, Stage};
 
 /// What goes back.
 pub enum Answer {
@@ -43,6 +44,7 @@ pub fn answer_at_once(request: &Request) -> Option<Response> {
 
 /// Runs a request to its end.
 pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> Answer {
+    let _passage = stages::enter(Stage::Served);
     let begun = worker.metrics.begin(&request.call);
     let id = request.id;
     let answer = match respond(&worker, &caller, request).await {

@@ -1,5 +1,6 @@
 //! Messages to a worker, and the other shards as a worker's shards reach them.
 
+use super::guest::{self, Visit};
 use super::worker::Worker;
 use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
 use std::rc::{Rc, Weak};
@@ -20,6 +21,8 @@ pub enum Message {
     Peer { shard: ShardId, call: PeerCall, reply: oneshot::Sender<PeerReply> },
     /// The session is gone, and what it alone had open is closed.
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
+    /// A request of a client in this process.
+    Visit(Visit),
 }
 
 /// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
@@ -73,6 +76,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
     while let Some(message) = inbox.recv().await {
         match message {
             Message::EndSession { session, closed } => worker.end_session(session, &closed),
+            Message::Visit(visit) => guest::receive(&worker, visit),
             Message::Peer { shard, call, reply } => {
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {

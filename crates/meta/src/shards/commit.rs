@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use varve_world::stages::{self, Stage};
 
 /// How long a request waits for its batch at most. Beyond it the store hangs.
 const APPEND_MAX: Duration = Duration::from_secs(30);
@@ -168,6 +169,7 @@ impl Shard {
             receiver
         };
         self.work.notify_one();
+        let _passage = stages::enter(Stage::Log);
         receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id))))
     }
 

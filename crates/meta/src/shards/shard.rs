@@ -33,6 +33,7 @@ use varve_types::{
     Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
 };
 use varve_world::clock::Clock;
+use varve_world::stages::{self, Stage};
 use varve_world::volume_dir::VolumeDir;
 
 pub struct ShardConfig {
@@ -229,7 +230,10 @@ impl Shard {
         way: &mut Way,
     ) -> Result<Option<V::Outcome>, Refusal> {
         let mut foreign = Foreign::default();
-        self.fetch_for(verb, run.address, &mut foreign).await?;
+        {
+            let _passage = stages::enter(Stage::Fetch);
+            self.fetch_for(verb, run.address, &mut foreign).await?;
+        }
         let (decided, newest) = self.decide(verb, run, way, &foreign)?;
         let (outcome, effects) = match decided {
             Decided::Refused(refusal) => {

@@ -181,6 +181,19 @@ impl File {
         self.synced(|| self.file.sync_data())
     }
 
+    /// Has the kernel begin to write a range to the disk, without waiting for it. Nothing is durable by it, so nothing is
+    /// recorded.
+    pub fn begin_writing(&self, offset: u64, length: u64) -> io::Result<()> {
+        let signed = |value: u64| i64::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let (offset, length) = (signed(offset)?, signed(length)?);
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&self.file);
+        // SAFETY: the descriptor is open while `self` lives, and the call touches no memory of ours.
+        match unsafe { libc::sync_file_range(descriptor, offset, length, libc::SYNC_FILE_RANGE_WRITE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(buffer, offset)
     }

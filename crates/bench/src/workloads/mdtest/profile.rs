@@ -1,0 +1,219 @@
+//! Where an operation's time goes: each phase alone, with the sums that this process keeps of its stages
+//! ([`varve_world::stages`]). So target, client and server must live in this process.
+
+use super::{Phase, Plan, pass};
+use crate::progress::Progress;
+use crate::target::Target;
+use crate::workloads::Workplace;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+use varve_world::stages::{self, Spent, Stage};
+
+/// What comes behind the last answer (releases, forgets) has come by then.
+const AFTERMATH: Duration = Duration::from_millis(50);
+
+/// Passages counted to tell what counting costs.
+const PASSAGES: u32 = 1_000_000;
+
+/// One operation through one door, on average, in microseconds. What the stages have is added up over all threads, so
+/// with several clients they say how much work there is rather than how long somebody waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OperationProfile {
+    pub operation: String,
+    /// From the caller's call to its return.
+    pub latency_us: f64,
+    /// The kernel's requests to the mount.
+    pub requests: f64,
+    /// Requests of the client to the server.
+    pub calls: f64,
+    /// In the order in which an operation passes them; together the latency, but for what is done when the caller has
+    /// its answer.
+    pub stages: Vec<StageProfile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageProfile {
+    pub stage: String,
+    pub us: f64,
+}
+
+/// What one stage costs those who pass it, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CounterCost {
+    pub off_ns: f64,
+    pub on_ns: f64,
+}
+
+/// Sums over one phase.
+struct Sums {
+    door: Spent,
+    client: Spent,
+    call: Spent,
+    queue: Spent,
+    served: Spent,
+    fetch: Spent,
+    log: Spent,
+    reply: Spent,
+}
+
+/// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone.
+pub fn profile(target: &dyn Target, files: u64, clients: usize) -> Result<Vec<OperationProfile>> {
+    crate::workloads::check_clients_and_repeat(&[clients], 1)?;
+    if files < clients as u64 {
+        return Err(Error::Usage(format!("{files} files are not enough for {clients} clients: each needs one")));
+    }
+    let mut control = target.connect()?;
+    let workplace = Workplace::make(target, &mut *control)?;
+    let profiled = profile_in(target, &mut *control, &workplace.directory, files, clients);
+    stages::measure(false);
+    workplace.remove(target, &mut *control, profiled)
+}
+
+fn profile_in(
+    target: &dyn Target,
+    control: &mut dyn crate::target::Client,
+    workplace: &str,
+    files: u64,
+    clients: usize,
+) -> Result<Vec<OperationProfile>> {
+    let progress = Progress::new(false, 0);
+    let mut profiles = Vec::new();
+    // The first round warms up.
+    for round in ["warm-up", "measured"] {
+        let plan = |phase| Plan {
+            clients,
+            files: if round == "measured" { files } else { (files / 10).max(clients as u64) },
+            unique_dirs: false,
+            stem: "profile",
+            write_bytes: 0,
+            phases: vec![phase],
+            seed: 1,
+        };
+        let path = format!("{workplace}/{round}");
+        let made = control.enter(workplace).and_then(|()| control.make_directory(round)).and_then(|()| {
+            control.enter(&path)?;
+            plan(Phase::Create).directories().iter().try_for_each(|name| control.make_directory(name))
+        });
+        made.map_err(|source| Error::Operation {
+            via: target.label(),
+            operation: "make directories in",
+            path: path.clone(),
+            source,
+        })?;
+        for phase in [Phase::Create, Phase::Stat, Phase::Delete] {
+            settle();
+            Sums::take();
+            stages::measure(true);
+            let outcomes = pass::run(target, &path, &plan(phase), &progress)?;
+            settle();
+            stages::measure(false);
+            let sums = Sums::take();
+            if round == "measured" {
+                profiles.extend(outcomes.iter().map(|outcome| sums.of(outcome, clients)));
+            }
+        }
+    }
+    Ok(profiles)
+}
+
+fn settle() {
+    std::thread::sleep(AFTERMATH);
+}
+
+impl Sums {
+    fn take() -> Sums {
+        Sums {
+            door: stages::take(Stage::Door),
+            client: stages::take(Stage::Client),
+            call: stages::take(Stage::Call),
+            queue: stages::take(Stage::Queue),
+            served: stages::take(Stage::Served),
+            fetch: stages::take(Stage::Fetch),
+            log: stages::take(Stage::Log),
+            reply: stages::take(Stage::Reply),
+        }
+    }
+
+    /// Each stage's own time: its sum less those of the stages within it.
+    fn of(&self, outcome: &pass::PhaseOutcome, clients: usize) -> OperationProfile {
+        let operations = outcome.operations.max(1) as f64;
+        let us = |time: Duration| time.as_secs_f64() * 1e6 / operations;
+        let own = |outer: Duration, inner: Duration| us(outer.saturating_sub(inner));
+        let elapsed = outcome.elapsed * clients as u32;
+        let server = self.queue.time + self.served.time + self.reply.time;
+        let mut stages = Vec::new();
+        let mut add = |stage: &str, us: f64| stages.push(StageProfile { stage: stage.to_owned(), us });
+        // The library's own caller is its door.
+        if self.door.times > 0 {
+            add("kernel", own(elapsed, self.door.time));
+            add("door", own(self.door.time, self.client.time));
+        } else {
+            add("door", own(elapsed, self.client.time));
+        }
+        add("client", own(self.client.time, self.call.time));
+        add("wire", own(self.call.time, server));
+        add("queue", us(self.queue.time));
+        add("fetch", us(self.fetch.time));
+        add("decide", own(self.served.time, self.fetch.time + self.log.time));
+        add("log", us(self.log.time));
+        add("reply", us(self.reply.time));
+        OperationProfile {
+            operation: outcome.phase.name().to_owned(),
+            latency_us: us(elapsed),
+            requests: self.door.times as f64 / operations,
+            calls: self.call.times as f64 / operations,
+            stages,
+        }
+    }
+}
+
+/// Measures the counters themselves.
+pub fn counter_cost() -> CounterCost {
+    let passage = || {
+        let begun = Instant::now();
+        for _ in 0..PASSAGES {
+            drop(std::hint::black_box(stages::enter(std::hint::black_box(Stage::Queue))));
+        }
+        begun.elapsed().as_nanos() as f64 / f64::from(PASSAGES)
+    };
+    let off_ns = passage();
+    stages::measure(true);
+    let on_ns = passage();
+    stages::measure(false);
+    stages::take(Stage::Queue);
+    CounterCost { off_ns, on_ns }
+}
+
+/// The profiles of several doors side by side: a table an operation, stages as rows.
+pub fn table(doors: &[(String, Vec<OperationProfile>)]) -> String {
+    const STAGES: [&str; 9] = ["kernel", "door", "client", "wire", "queue", "fetch", "decide", "log", "reply"];
+    let Some((_, first)) = doors.first() else { return String::new() };
+    let width = |name: &str| name.len().max(8);
+    let mut text = String::new();
+    let mut row = |title: &str, cells: Vec<String>| {
+        text.push_str(&format!("{title:12}"));
+        for ((name, _), cell) in doors.iter().zip(cells) {
+            text.push_str(&format!("  {cell:>width$}", width = width(name)));
+        }
+        text.push('\n');
+    };
+    for (index, operation) in first.iter().enumerate() {
+        let of = |cell: &dyn Fn(&OperationProfile) -> String| -> Vec<String> {
+            doors.iter().map(|(_, profiles)| profiles.get(index).map(cell).unwrap_or_default()).collect()
+        };
+        row(&format!("{}, µs", operation.operation), doors.iter().map(|(name, _)| name.clone()).collect());
+        for stage in STAGES {
+            let find = |profile: &OperationProfile| {
+                let found = profile.stages.iter().find(|found| found.stage == stage);
+                found.map_or_else(|| "-".to_owned(), |found| format!("{:.1}", found.us))
+            };
+            row(&format!("  {stage}"), of(&find));
+        }
+        row("  latency", of(&|profile| format!("{:.1}", profile.latency_us)));
+        row("  requests", of(&|profile| format!("{:.2}", profile.requests)));
+        row("  calls", of(&|profile| format!("{:.2}", profile.calls)));
+        row("", Vec::new());
+    }
+    text
+}

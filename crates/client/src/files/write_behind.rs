@@ -1,0 +1,122 @@
+//! Large files that are written from one end to the other go to the disk while they are written, instead of all at
+//! once when they are synced or the kernel is short of memory: the one who writes and the disk then work at the same
+//! time. What is handed over so is no more durable than what is not: only fsync waits for it.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use varve_world::disk::File;
+
+/// Bytes that were written one after the other before they are handed over: enough for the disk to take them in large
+/// pieces, and files that are smaller, which may not live long, are left to the kernel.
+const WINDOW: u64 = 8 * 1024 * 1024;
+
+/// Windows that wait to be handed over. Where the disk is slower than those who write, the kernel does the rest.
+const WINDOWS_MAX: usize = 16;
+
+/// How far a file has been written without a gap.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// From where on nothing was handed over.
+    from: u64,
+    end: u64,
+}
+
+impl Stream {
+    /// `len` bytes were written at `offset`. A window that is full, as offset and length.
+    pub fn wrote(&mut self, offset: u64, len: u64) -> Option<(u64, u64)> {
+        if offset != self.end {
+            self.from = offset;
+        }
+        self.end = offset + len;
+        let window = (self.from, self.end - self.from);
+        (window.1 >= WINDOW).then(|| {
+            self.from = self.end;
+            window
+        })
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    windows: VecDeque<(Arc<File>, u64, u64)>,
+    /// A thread takes from it.
+    attended: bool,
+    stopped: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// Hands windows to the disk, on a thread that begins with the first of them.
+#[derive(Default)]
+pub(crate) struct WriteBehind(Arc<Shared>);
+
+impl WriteBehind {
+    pub fn hand_over(&self, file: &Arc<File>, (offset, len): (u64, u64)) {
+        let mut queue = self.0.queue.lock();
+        if queue.stopped || queue.windows.len() >= WINDOWS_MAX {
+            return;
+        }
+        if !queue.attended {
+            let shared = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new().name("varve-write-behind".into());
+            if let Err(error) = thread.spawn(move || attend(&shared)) {
+                return tracing::debug!(%error, "nothing is written behind");
+            }
+            queue.attended = true;
+        }
+        queue.windows.push_back((Arc::clone(file), offset, len));
+        self.0.changed.notify_one();
+    }
+}
+
+impl Drop for WriteBehind {
+    fn drop(&mut self) {
+        self.0.queue.lock().stopped = true;
+        self.0.changed.notify_one();
+    }
+}
+
+fn attend(shared: &Shared) {
+    loop {
+        let (file, offset, len) = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if queue.stopped {
+                    return;
+                }
+                if let Some(window) = queue.windows.pop_front() {
+                    break window;
+                }
+                shared.changed.wait(&mut queue);
+            }
+        };
+        // Whoever syncs the file is told of what went wrong, by the kernel.
+        if let Err(error) = file.begin_writing(offset, len) {
+            tracing::debug!(%error, "a window could not be handed to the disk");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    /// Promise: windows follow each other without gap or overlap while writes do; a jump begins anew.
+    #[test]
+    fn windows_follow_the_writes() {
+        let mut stream = Stream::default();
+        let full: Vec<_> = (0..20).filter_map(|at| stream.wrote(at * MIB, MIB)).collect();
+        assert_eq!(full, [(0, 8 * MIB), (8 * MIB, 8 * MIB)]);
+        assert_eq!(stream.wrote(100 * MIB, MIB), None);
+        let full: Vec<_> = (101..110).filter_map(|at| stream.wrote(at * MIB, MIB)).collect();
+        assert_eq!(full, [(100 * MIB, 8 * MIB)]);
+        assert_eq!(stream.wrote(0, 4096), None);
+    }
+}

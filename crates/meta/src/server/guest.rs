@@ -1,0 +1,102 @@
+//! A client in the server's own process: its requests go to the workers' inboxes as they are, without a socket, an
+//! encoding or a handshake.
+
+use super::Server;
+use super::dispatch::{self, Answer};
+use super::inbox::Message;
+use super::sessions::{Admitted, Peer, Stay};
+use super::shared::Shared;
+use super::worker::Worker;
+use futures::FutureExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use varve_types::SessionId;
+use varve_wire::handshake::Purpose;
+use varve_wire::{Failure, Request, Response};
+use varve_world::stages::{self, Stage};
+
+/// Takes the answer to a request, on the thread of the worker that has it. Dropped uncalled, there will be none.
+pub type Answered = Box<dyn FnOnce(Response) + Send>;
+
+/// A request of a guest's on its way to a worker.
+pub struct Visit {
+    caller: Arc<Admitted>,
+    request: Request,
+    answered: Answered,
+    sent_at: Option<Instant>,
+}
+
+/// One session of this process. While it lives the session has a connection.
+pub struct Guest {
+    shared: Arc<Shared>,
+    inboxes: Vec<mpsc::Sender<Message>>,
+    caller: Arc<Admitted>,
+    _stay: Stay,
+}
+
+impl Server {
+    /// Admits `session` of this very process; the error is the reason why not.
+    pub fn admit(&self, session: SessionId, purpose: Purpose) -> Result<Guest, String> {
+        if self.inboxes.iter().any(mpsc::Sender::is_closed) {
+            return Err("the server in this process has ended; unmount and mount again".into());
+        }
+        let peer = Peer::Local {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            pid: Some(std::process::id() as i32),
+        };
+        let (caller, stay) = self.shared.sessions.admit(session, purpose, peer)?;
+        let (shared, inboxes) = (Arc::clone(&self.shared), self.inboxes.clone());
+        Ok(Guest { shared, inboxes, caller: Arc::new(caller), _stay: stay })
+    }
+}
+
+impl Guest {
+    /// The worker that owns each shard, by shard.
+    pub fn owners(&self) -> Vec<u16> {
+        self.shared.settings.shards.all().map(|shard| self.shared.owner(shard) as u16).collect()
+    }
+
+    pub fn workers(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    pub fn embedded(&self) -> bool {
+        self.shared.embedded
+    }
+
+    /// Has a worker answer a request. Waits while its inbox is full; to be called on no thread of the server's.
+    pub fn ask(&self, worker: usize, request: Request, answered: Answered) {
+        let Some(inbox) = self.inboxes.get(worker) else { return };
+        debug_assert_eq!(request.id.session, self.caller.session.0, "a guest speaks for its own session");
+        let visit = Visit { caller: Arc::clone(&self.caller), request, answered, sent_at: stages::begin() };
+        // An inbox that is closed is that of a worker which has ended: the visit is dropped, and with it `answered`.
+        if let Err(mpsc::error::TrySendError::Full(visit)) = inbox.try_send(Message::Visit(visit)) {
+            let _ = inbox.blocking_send(visit);
+        }
+    }
+}
+
+/// Answers a guest's request, at once if it need not wait.
+pub fn receive(worker: &Rc<Worker>, visit: Visit) {
+    let Visit { caller, request, answered, sent_at } = visit;
+    stages::end(Stage::Queue, sent_at);
+    let answer = dispatch::answer(Rc::clone(worker), Rc::new((*caller).clone()), request);
+    let mut answer = Box::pin(answer);
+    match answer.as_mut().now_or_never() {
+        Some(answer) => answered(response(answer)),
+        None => worker.spawn(async move { answered(response(answer.await)) }),
+    }
+}
+
+fn response(answer: Answer) -> Response {
+    match answer {
+        Answer::Response(response) => response,
+        Answer::Recorded { id, body } => postcard::from_bytes(&body).unwrap_or_else(|error| {
+            let message = format!("the recorded answer is damaged: {error}");
+            Response { id, result: Err(Failure::Server { errno: libc::EIO, message }) }
+        }),
+    }
+}

@@ -19,9 +19,11 @@ PYZMQ_VERSION := 27.3.0
 CBOR2_VERSION := 6.2.1
 
 # Packages of Debian and what shows that each is there.
-PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential e2fsprogs
+# The second line: parallel HDF5, and the clients of the detector service on Windows, built and run.
+PACKAGES := hdf5-tools fuse3 attr acl libacl1-dev rsync git pkg-config build-essential e2fsprogs \
+  openmpi-bin python3-mpi4py python3-h5py-mpi gcc-mingw-w64-x86-64 wine wine64
 PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rsync git:git pkg-config:pkg-config \
-  cc:build-essential mkfs.ext4:e2fsprogs
+  cc:build-essential mkfs.ext4:e2fsprogs mpirun:openmpi-bin x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64 wine:wine
 
 # `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
 # build itself runs: hence --target.
@@ -63,6 +65,7 @@ packages:
 	PATH="$$PATH:/usr/sbin:/sbin"
 	for proof in $(PROOFS); do command -v "$${proof%%:*}" >/dev/null || missing="$$missing $${proof#*:}"; done
 	[ -e /usr/include/sys/acl.h ] || missing="$$missing libacl1-dev"
+	[ -e /usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi ] || missing="$$missing python3-mpi4py python3-h5py-mpi"
 	if [ -z "$$missing" ]; then exit 0; fi
 	if [ "$$(id -u)" = 0 ]; then as=""; elif command -v sudo >/dev/null; then as=sudo; else
 	  echo "missing packages:$$missing; ask root to run: apt-get install $(PACKAGES)" >&2; exit 1

@@ -1,0 +1,480 @@
+"""Brings frames and scalars of a detector to `varve record serve`. One file, Python 3.9 or newer, nothing else needed;
+arrays of numpy are understood where there are any.
+
+    from varve_detector import Client
+
+    start = {"file": "run.h5", "description": {"element": "u16", "frame": [2527, 2463], "scalars": ["angle"]}}
+    with Client("127.0.0.1:7400", "run-1", start=start) as client:
+        for number, image in enumerate(images):
+            client.send(number, image)
+            client.scalars({number: {"angle": 0.1 * number}})
+        print(client.end())
+
+The bytes are described in `formats/detector-stream.md`. A client keeps a frame until it is acknowledged at its level; when the
+connection breaks it connects again and sends what the service does not have. A client belongs to one thread: it works
+within its calls only, so call `poll` now and then while there is nothing to send.
+"""
+
+import bisect
+import json
+import secrets
+import select
+import socket
+import struct
+import time
+import zlib
+from collections import OrderedDict, deque, namedtuple
+
+__all__ = ["Client", "DetectorError", "Refused", "Timeout", "Finished", "Notice", "MEMORY", "WRITTEN", "DURABLE"]
+
+MEMORY, WRITTEN, DURABLE = 1, 2, 4
+LEVELS = {"memory": MEMORY, "written": WRITTEN, "durable": DURABLE}
+ELEMENTS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f16", "f32", "f64"]
+# Kinds of a buffer's format (struct's letters) and of numpy, by their class of number.
+FORMATS = {"B": "u", "H": "u", "I": "u", "L": "u", "Q": "u", "b": "i", "h": "i", "i": "i", "l": "i", "q": "i",
+           "e": "f", "f": "f", "d": "f"}
+ERRORS = {1: "protocol", 2: "version", 3: "token", 4: "unknown", 5: "busy", 6: "failed", 7: "description", 8: "limit",
+          9: "ended", 10: "vanished", 11: "stopping"}
+# After these it helps to connect again.
+PASSING = {"protocol", "vanished", "stopping"}
+NOTICES = {1: "dropped", 2: "damaged", 3: "duplicate", 4: "refused"}
+HELLO, FRAME, SCALARS, END, PING = 1, 2, 3, 4, 5
+WELCOME, ACK, NOTICE, ERROR, FINISHED, PONG = 129, 130, 131, 132, 133, 134
+HEADER = struct.Struct("<BBHIQQI")
+HEAD_BYTES_MAX = 1 << 20
+# How often a frame is sent whose bytes are changed on the way.
+ATTEMPTS = 5
+# Scalars that the service has not answered to yet.
+SCALAR_BYTES_MAX = 64 << 20
+NOTICES_KEPT = 1000
+FOR_EVER = 0xFFFFFFFF
+
+Notice = namedtuple("Notice", "name frame text")
+Notice.__doc__ = "What is not as it should be with one frame: dropped, damaged, duplicate or refused."
+Finished = namedtuple("Finished", "frames received missing damaged duplicate late dropped file_bytes")
+Finished.__doc__ = "What a finished run has."
+
+
+class DetectorError(Exception):
+    """What the client could not do."""
+
+
+class Timeout(DetectorError):
+    """The time given is over. Nothing is lost: the next call goes on with it."""
+
+
+class Refused(DetectorError):
+    """The service refuses this client for good, or one of its frames. `name` is the code's name in the format."""
+
+    def __init__(self, name, text):
+        super().__init__(f"{name}: {text}")
+        self.name, self.text = name, text
+
+
+class _Kept:
+    """A message that is kept until it is acknowledged."""
+
+    __slots__ = ("head", "body", "level", "attempts")
+
+    def __init__(self, head, body):
+        self.head, self.body, self.level, self.attempts = head, body, 0, 1
+
+
+class Client:
+    """One connection of a client, which brings frames (and scalars) of one source of one run.
+
+    address       "host:port"
+    run           name of the run
+    start         how to start the run if it does not exist: what `POST /runs` takes, as a dictionary or JSON
+    token         the service's, if it asks for one
+    level         "memory", "written" or "durable": frames are kept until they are acknowledged so
+    source        of a detector of several elements: which of them
+    connection, connections, client_id
+                  of a client with several connections (one each): which of how many, and 16 bytes that all share
+    patience      seconds that a frame may wait for room in the service before it drops it; None: for ever
+    checksum      send a CRC-32 with each body
+    window_bytes  most bytes of frames that are kept
+    timeout       seconds that a call takes at most, unless it is given another; connecting again included
+    """
+
+    def __init__(self, address, run, *, start=None, token="", level="durable", source=0, connection=0, connections=1,
+                 client_id=None, patience=None, checksum=True, window_bytes=256 << 20, timeout=60.0):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"address {address!r}: give HOST:PORT")
+        self._address = (host.strip("[]"), int(port))
+        self._level = LEVELS[level]
+        self._checksum, self._window, self._timeout = checksum, window_bytes, timeout
+        self.client_id = client_id or secrets.token_bytes(16)
+        if len(self.client_id) != 16:
+            raise ValueError("client_id has 16 bytes")
+        start = start if isinstance(start, (str, type(None))) else json.dumps(start)
+        description = json.loads(start)["description"] if start else {}
+        self._shape, self._element = description.get("frame"), description.get("element")
+        wait = FOR_EVER if patience is None else int(patience * 1000)
+        names = [run.encode(), token.encode()]
+        self._hello = struct.pack("<HBBBBHHHI16s", 1, 0, int(checksum), self._level, 0, source, connection, connections,
+                                  wait, self.client_id)
+        self._hello += b"".join(struct.pack("<H", len(name)) + name for name in names)
+        text = (start or "").encode()
+        self._hello += struct.pack("<I", len(text)) + text
+        self._socket = None
+        self._kept, self._kept_bytes = OrderedDict(), 0
+        # Head, body, numbers of frames, and the ping whose answer says that the service has them.
+        self._scalars, self._scalar_bytes = deque(), 0
+        self._safe = _Ranges()
+        self._out, self._in = deque(), bytearray()
+        self._welcomed, self._finished, self._ending = False, None, None
+        # For good; and to be said once.
+        self._refusal, self._complaint, self._broken = None, None, "not connected yet"
+        self._pause, self._next_try = 0.0, 0.0
+        self._idle, self._body_max = 30.0, 0
+        self._told, self._heard, self._pings, self._pongs = 0.0, 0.0, 0, 0
+        self.notices = []
+        self.counts = dict.fromkeys(NOTICES.values(), 0)
+        self.reconnects = -1
+        self.frames_there = 0
+        self._work(lambda: self._welcomed, None, "connecting")
+
+    # What callers say.
+
+    def send(self, number, frame, *, taken=None, shape=None, element=None, copy=True, timeout=None):
+        """Sends plain elements: an array, or bytes, whose shape and type are those of `start` unless given. `taken`:
+        when the detector took it, in nanoseconds since 1970. Waits for room while too much is not acknowledged.
+        copy=False: the caller leaves the array as it is until `wait` has returned."""
+        view, shape, element = self._understand(frame, shape, element)
+        self._frame(number, taken, shape, element, "", [], bytes(view) if copy else view, timeout)
+
+    def send_chunks(self, number, chunks, *, filter, taken=None, shape=None, element=None, timeout=None):
+        """Sends the chunks of a frame, each as the run's filter makes it: bytes, row by row."""
+        shape, element = shape or self._shape, element or self._element
+        if shape is None or element is None:
+            raise ValueError("give shape and element; the run was not started by this client")
+        chunks = [bytes(chunk) for chunk in chunks]
+        self._frame(number, taken, shape, element, filter, [len(chunk) for chunk in chunks], b"".join(chunks), timeout)
+
+    def scalars(self, rows, *, timeout=None):
+        """Sends scalars: {number: {name: value}}; before their frame, after it, or without it."""
+        rows = dict(rows)
+        names = sorted({name for values in rows.values() for name in values})
+        if not names:
+            return
+        head = struct.pack("<IH", len(rows), len(names))
+        head += b"".join(struct.pack("<B", len(name.encode())) + name.encode() for name in names)
+        row = struct.Struct("<Q" + "d" * len(names))
+        nan = float("nan")
+        body = b"".join(row.pack(number, *(values.get(name, nan) for name in names)) for number, values in rows.items())
+        self._work(lambda: self._scalar_bytes < SCALAR_BYTES_MAX, timeout, "waiting for answers to scalars")
+        self._scalar_bytes += len(body)
+        self._scalars.append([head, body, list(rows), 0])
+        if self._welcomed:
+            self._push_scalars(self._scalars[-1])
+        self._work(lambda: not self._out, timeout, "sending scalars", late=True)
+
+    def poll(self, timeout=0.0):
+        """Hears what the service has to say, and keeps the connection alive. Answers how many frames are kept."""
+        self._work(lambda: False, timeout, "polling", late=True)
+        return len(self._kept)
+
+    def wait(self, timeout=None):
+        """Until every frame sent is acknowledged at the client's level."""
+        self._work(lambda: not self._kept and not self._out and not self._scalars, timeout, "waiting for acknowledgements")
+
+    def end(self, *, complete=True, dropped=0, timeout=None):
+        """Nothing more comes: of this source, or, with complete=False, on this connection. Waits until what was sent is
+        safe (with complete=True until the run is finished, which several sources do together) and answers the run's counts.
+        `dropped`: frames that never got this far."""
+        self.wait(timeout)
+        self._ending = (1 if complete else 0, struct.pack("<Q", dropped))
+        if self._welcomed:
+            self._push(END, self._ending[0], self._ending[1], b"")
+        self._work(lambda: self._finished is not None, timeout, "waiting for the end of the run")
+        self._disconnect("the run has ended")
+        return self._finished
+
+    def close(self):
+        """Drops the connection; what is not acknowledged is not kept any longer."""
+        self._disconnect("closed")
+        self._refusal = self._refusal or Refused("ended", "this client was closed")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    @property
+    def kept(self):
+        """Frames that are not acknowledged at the client's level yet."""
+        return len(self._kept)
+
+    # Frames.
+
+    def _understand(self, frame, shape, element):
+        """The frame's bytes, with shape and element."""
+        interface = getattr(frame, "__array_interface__", None)
+        if interface is not None:
+            order, kind, size = interface["typestr"][0], interface["typestr"][1], int(interface["typestr"][2:])
+            shape, element = shape or interface["shape"], element or f"{kind}{8 * size}"
+            if order == ">":
+                raise ValueError("the elements are big-endian: give frame.astype(frame.dtype.newbyteorder('<'))")
+            frame = frame if interface.get("strides") is None else frame.copy(order="C")
+        view = memoryview(frame)
+        if interface is None and view.ndim > 1:
+            shape = shape or view.shape
+        if interface is None and view.format in FORMATS and view.format != "B":
+            element = element or f"{FORMATS[view.format]}{8 * view.itemsize}"
+        shape, element = shape or self._shape, element or self._element
+        if shape is None or element not in ELEMENTS:
+            raise ValueError(f"shape {shape}, element {element}: give both; elements are {', '.join(ELEMENTS)}")
+        view = view.cast("B")
+        count = 1
+        for side in shape:
+            count *= side
+        if len(view) != count * int(element[1:]) // 8:
+            raise ValueError(f"{len(view)} bytes are no frame of {tuple(shape)} {element}")
+        return view, shape, element
+
+    def _frame(self, number, taken, shape, element, name, chunks, body, timeout):
+        taken = time.time_ns() if taken is None else taken
+        filter_name = name.encode()
+        head = struct.pack("<QQBBBBIII", number, taken, ELEMENTS.index(element) + 1, len(shape), len(filter_name), 0, 1,
+                           len(chunks), 0)
+        head += struct.pack(f"<{len(shape)}I", *shape) + filter_name + struct.pack(f"<{len(chunks)}I", *chunks)
+        if number in self._kept:
+            raise ValueError(f"frame {number} was sent already, and is not acknowledged yet")
+        if self._body_max and len(body) > self._body_max:
+            raise ValueError(f"frame {number} has {len(body)} bytes; the service takes {self._body_max}")
+        room = lambda: not self._kept or self._kept_bytes + len(body) <= self._window
+        self._work(room, timeout, "waiting for acknowledgements")
+        self._kept[number] = _Kept(head, body)
+        self._kept_bytes += len(body)
+        if self._welcomed:
+            self._push(FRAME, 0, head, body)
+        # It is kept: if the time is over, the next call goes on.
+        self._work(lambda: not self._out, timeout, "sending", late=True)
+
+    def _forget(self, number):
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            self._kept_bytes -= len(kept.body)
+        self._settle_scalars()
+
+    def _settle_scalars(self):
+        """Scalars are kept while the service has not answered to what came after them, or their frame is not safe."""
+        while self._scalars:
+            _, body, numbers, ping = self._scalars[0]
+            if not 0 < ping <= self._pongs or any(number in self._kept for number in numbers):
+                return
+            self._scalar_bytes -= len(body)
+            self._scalars.popleft()
+
+    # The connection.
+
+    def _push(self, kind, flags, head, body):
+        checksum = zlib.crc32(body) if self._checksum and body else 0
+        header = HEADER.pack(kind, flags, 0, len(head), len(body), checksum, zlib.crc32(head))
+        start = header + struct.pack("<I", zlib.crc32(header)) + head
+        if len(body) < 1 << 14:
+            self._out.append(memoryview(start + bytes(body)))
+        else:
+            self._out += [memoryview(start), memoryview(body)]
+
+    def _ping(self):
+        self._push(PING, 0, b"", b"")
+        self._pings += 1
+
+    def _push_scalars(self, scalars):
+        self._push(SCALARS, 0, scalars[0], scalars[1])
+        self._ping()
+        scalars[3] = self._pings
+
+    def _raise(self):
+        if self._refusal is not None:
+            raise self._refusal
+        complaint, self._complaint = self._complaint, None
+        if complaint is not None:
+            raise complaint
+
+    def _work(self, done, timeout, what, late=False):
+        """Sends and receives until `done`, or the time is over: then it raises Timeout, unless `late`."""
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        while True:
+            self._raise()
+            if self._finished is None:
+                self._step(done, deadline)
+                self._raise()
+            if done():
+                return
+            if time.monotonic() >= deadline:
+                if late:
+                    return
+                state = f"{len(self._kept)} frames not acknowledged" if self._welcomed else self._broken
+                raise Timeout(f"{what} took too long: {state}")
+
+    def _step(self, done, deadline):
+        now = time.monotonic()
+        if self._socket is None:
+            if now < self._next_try:
+                time.sleep(max(0.0, min(self._next_try, deadline) - now))
+            else:
+                self._connect(deadline)
+            return
+        self._keep_alive(now)
+        if self._socket is None:
+            return
+        wait = 0.0 if done() else max(0.0, min(deadline - now, 1.0))
+        try:
+            readable, writable, _ = select.select([self._socket], [self._socket] if self._out else [], [], wait)
+            if writable:
+                self._write()
+            if readable:
+                self._read()
+        except (OSError, ValueError) as error:
+            self._disconnect(str(error))
+
+    def _keep_alive(self, now):
+        """A service that says nothing for long, though it was asked to, is gone; unless it finishes the run."""
+        if not self._out and self._welcomed and self._ending is None and now - self._told > self._idle / 3:
+            self._ping()
+            self._told = now
+        if self._ending is None and now - max(self._heard, self._told - self._idle / 3) > 2 * self._idle:
+            self._disconnect(f"the service has said nothing for {2 * self._idle:.0f} s")
+
+    def _write(self):
+        sent = self._socket.send(self._out[0])
+        self._told = time.monotonic()
+        if sent == len(self._out[0]):
+            self._out.popleft()
+        else:
+            self._out[0] = self._out[0][sent:]
+
+    def _read(self):
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise OSError("the service has closed the connection")
+        self._heard = time.monotonic()
+        self._in += data
+        while self._socket is not None and len(self._in) >= HEADER.size + 4:
+            header = bytes(self._in[:HEADER.size])
+            kind, _, _, head_bytes, body_bytes, _, head_crc = HEADER.unpack(header)
+            if zlib.crc32(header) != struct.unpack_from("<I", self._in, HEADER.size)[0] or head_bytes > HEAD_BYTES_MAX:
+                raise ValueError("what comes from the service is damaged")
+            end = HEADER.size + 4 + head_bytes
+            if len(self._in) < end:
+                return
+            head = bytes(self._in[HEADER.size + 4:end])
+            if zlib.crc32(head) != head_crc or body_bytes:
+                raise ValueError("what comes from the service is damaged")
+            del self._in[:end]
+            self._hear(kind, head)
+
+    def _connect(self, deadline):
+        self._pause = min(max(0.1, 2 * self._pause), 2.0)
+        self._next_try = time.monotonic() + self._pause
+        try:
+            patience = max(0.01, min(10.0, deadline - time.monotonic()))
+            self._socket = socket.create_connection(self._address, timeout=patience)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setblocking(False)
+        except OSError as error:
+            self._disconnect(f"cannot connect to {self._address[0]}:{self._address[1]}: {error}")
+            return
+        self._heard = self._told = time.monotonic()
+        self._push(HELLO, 0, self._hello, b"")
+        self._pings = self._pongs = 0
+        self._ping()
+
+    def _disconnect(self, why):
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._broken, self._welcomed = None, why, False
+        self._out.clear()
+        self._in.clear()
+
+    # What the service says.
+
+    def _hear(self, kind, head):
+        if kind == ACK:
+            level, count = struct.unpack_from("<B3xI", head)
+            for at in range(count):
+                self._acknowledge(level, *struct.unpack_from("<QQ", head, 8 + 16 * at))
+        elif kind == WELCOME:
+            idle, self._body_max, self.frames_there = struct.unpack_from("<IQQ", head, 4)
+            self._idle = max(idle, 100) / 1000
+            # What it had in memory only may be lost: it says itself what it has.
+            for kept in self._kept.values():
+                kept.level = 0
+        elif kind == PONG:
+            self._pongs += 1
+            if self._welcomed:
+                self._settle_scalars()
+            else:
+                self._come_back()
+        elif kind == NOTICE:
+            self._notice(head)
+        elif kind == ERROR:
+            code, length = struct.unpack_from("<HH", head)
+            name, text = ERRORS.get(code, str(code)), head[16:16 + length].decode(errors="replace")
+            if name not in PASSING:
+                self._refusal = Refused(name, text)
+            self._disconnect(f"{name}: {text}")
+        elif kind == FINISHED:
+            self._finished = Finished(*struct.unpack_from("<8Q", head))
+
+    def _come_back(self):
+        """All that the service has of the run is said: the rest is sent again."""
+        self._welcomed, self._pause = True, 0.0
+        self.reconnects += 1
+        for kept in self._kept.values():
+            if kept.level == 0:
+                kept.attempts = 1
+                self._push(FRAME, 1, kept.head, kept.body)
+        for scalars in self._scalars:
+            self._push_scalars(scalars)
+        if self._ending is not None:
+            self._push(END, self._ending[0], self._ending[1], b"")
+
+    def _acknowledge(self, level, first, count):
+        if level >= self._level:
+            self._safe.add(first, first + count)
+        numbers = range(first, first + count) if count < len(self._kept) else list(self._kept)
+        for number in numbers:
+            kept = self._kept.get(number)
+            if kept is not None and first <= number < first + count:
+                kept.level = max(kept.level, level)
+                if kept.level >= self._level:
+                    self._forget(number)
+
+    def _notice(self, head):
+        code, length, number = struct.unpack_from("<HH4xQ", head)
+        name, text = NOTICES.get(code, str(code)), head[16:16 + length].decode(errors="replace")
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if len(self.notices) < NOTICES_KEPT:
+            self.notices.append(Notice(name, number, text))
+        kept = self._kept.get(number)
+        if name == "damaged" and kept is not None and kept.attempts < ATTEMPTS:
+            kept.attempts += 1
+            self._push(FRAME, 1, kept.head, kept.body)
+        elif name in ("dropped", "refused", "damaged") or number in self._safe:
+            self._forget(number)
+        if name == "refused" and self._complaint is None:
+            self._complaint = Refused(name, f"frame {number}: {text}" if number != (1 << 64) - 1 else text)
+
+
+class _Ranges:
+    """Numbers, most of them one after the other."""
+
+    def __init__(self):
+        self._starts, self._ends = [], []
+
+    def add(self, start, end):
+        left = bisect.bisect_left(self._ends, start)
+        right = bisect.bisect_right(self._starts, end)
+        if left < right:
+            start, end = min(start, self._starts[left]), max(end, self._ends[right - 1])
+        self._starts[left:right], self._ends[left:right] = [start], [end]
+
+    def __contains__(self, number):
+        at = bisect.bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._ends[at]

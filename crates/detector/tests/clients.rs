@@ -1,0 +1,319 @@
+//! The client libraries in Python and C against the real service: frames and scalars sent, connections that break, a service
+//! that is stopped and comes back, refusals. The Windows program runs under Wine.
+
+mod common;
+
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use varve_detector::service::{Config, Run, Service};
+use varve_detector::writer::Settings;
+
+/// As the example programs have it.
+const SIDE: u64 = 48;
+
+fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
+    Config {
+        listen: listen.parse().expect("an address"),
+        root: root.to_owned(),
+        token: token.map(str::to_owned),
+        settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },
+        runs_max: 8,
+        connections_max: 16,
+        idle: Duration::from_secs(10),
+    }
+}
+
+fn service(root: &Path) -> Service {
+    Service::start(config(root, "127.0.0.1:0", None)).expect("a service")
+}
+
+fn start(directory: &Path, name: &str, frame: [u64; 2]) -> PathBuf {
+    let path = directory.join(format!("{name}.start"));
+    let description = json!({"element": "u16", "frame": frame, "fill": 4321, "scalars": ["energy"]});
+    std::fs::write(&path, json!({"file": format!("{name}.h5"), "description": description}).to_string())
+        .expect("written");
+    path
+}
+
+fn clients() -> PathBuf {
+    common::workspace().join("clients")
+}
+
+/// How one of the example programs is started.
+struct Program {
+    name: &'static str,
+    command: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Program {
+    /// Python without numpy or anything else that is installed.
+    fn python() -> Program {
+        let script = clients().join("python/example.py").display().to_string();
+        Program {
+            name: "python",
+            command: vec!["python3".into(), "-I".into(), "-S".into(), script],
+            environment: vec![],
+        }
+        .isolated()
+    }
+
+    /// An isolated interpreter does not look beside the script.
+    fn isolated(mut self) -> Program {
+        let code = "import sys, runpy; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1]); \
+                    sys.argv[:] = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')";
+        let script = self.command.pop().expect("the script");
+        let library = clients().join("python").display().to_string();
+        self.command.extend(["-c".into(), code.into(), library, script]);
+        self
+    }
+
+    fn c(directory: &Path) -> Program {
+        Program { name: "c", command: vec![build(directory, "cc", &[], "example")], environment: vec![] }
+    }
+
+    fn windows(directory: &Path) -> Program {
+        let program = build(directory, "x86_64-w64-mingw32-gcc", &["-lws2_32"], "example.exe");
+        let prefix = directory.join("wine").display().to_string();
+        let environment = vec![("WINEPREFIX", prefix), ("WINEDEBUG", "-all".to_owned())];
+        Program { name: "windows", command: vec!["wine".into(), program], environment }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn spawn(&self, address: SocketAddr, run: &str, rest: &[&str]) -> Child {
+        let mut command = self.command();
+        command.args([&address.ip().to_string(), &address.port().to_string(), run]).args(rest);
+        command.spawn().unwrap_or_else(|error| panic!("{}: {error}; `make setup` installs what is missing", self.name))
+    }
+
+    fn run(&self, address: SocketAddr, run: &str, rest: &[&str]) -> Output {
+        self.spawn(address, run, rest).wait_with_output().expect("it ends")
+    }
+}
+
+impl Drop for Program {
+    /// Wine's own server stays a while, and holds its directory.
+    fn drop(&mut self) {
+        if self.name == "windows" {
+            let ended = Command::new("wineserver").arg("-k").envs(self.environment.iter().cloned()).status();
+            assert!(ended.is_ok(), "{ended:?}");
+        }
+    }
+}
+
+/// As strictly as compilers can be: no extensions, no warnings.
+fn build(directory: &Path, compiler: &str, libraries: &[&str], name: &str) -> String {
+    let program = directory.join(name).display().to_string();
+    let sources = ["example.c", "varve_detector.c"].map(|source| clients().join("c").join(source));
+    let mut command = Command::new(compiler);
+    command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(sources);
+    common::said(command.args(libraries).args(["-o", &program]));
+    program
+}
+
+fn told(output: &Output, name: &str) -> Value {
+    assert!(output.status.success(), "{name}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{name}: {error}: {output:?}"))
+}
+
+/// A frame that another one overtook, as happens where connections break, came late.
+fn assert_all(told: &Value, frames: u64) {
+    let count = |name: &str| told[name].as_u64().expect("a count");
+    assert_eq!((count("received") + count("late"), count("missing")), (frames, 0), "{told}");
+}
+
+/// The file holds frames 0 to `frames` with their scalars.
+fn check(directory: &Path, name: &str, frames: u64) {
+    let acknowledged: Vec<u64> = (0..frames).collect();
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": true, "scalars": ["energy"]});
+    let description = directory.join(format!("{name}.json"));
+    std::fs::write(&description, told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
+    std::fs::remove_file(description).expect("removed");
+}
+
+#[test]
+fn clients_in_python_and_c_bring_frames_and_scalars() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    for program in [Program::python(), Program::c(directory.path())] {
+        for level in ["memory", "written", "durable"] {
+            let name = format!("{}-{level}", program.name);
+            let start = start(directory.path(), &name, [SIDE, SIDE]);
+            let output = program.run(service.address(), &name, &[start.to_str().expect("text"), "100", level]);
+            let told = told(&output, &name);
+            assert_all(&told, 100);
+            check(directory.path(), &name, 100);
+        }
+    }
+    service.stop();
+}
+
+/// Arrays of numpy, parts of them, chunks filtered by the caller.
+#[test]
+fn the_python_client_takes_arrays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    let address = service.address().to_string();
+    let told = common::python("arrays.py", &[Path::new(&address), directory.path(), &clients().join("python")]);
+    assert_eq!(told.trim(), "42", "{told}");
+    service.stop();
+}
+
+/// Passes bytes on to `service`, and cuts every connection after so many bytes; the last `whole` from then on.
+struct Cutter {
+    address: SocketAddr,
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Cutter {
+    fn new(service: SocketAddr, budget: usize, cuts: usize) -> Cutter {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let left = Arc::new(AtomicUsize::new(cuts));
+        let mine = Arc::clone(&left);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(upstream)) = (client, TcpStream::connect(service)) else { return };
+                let (from, to) = (client.try_clone().expect("a handle"), upstream.try_clone().expect("a handle"));
+                std::thread::spawn(move || pass(upstream, client, usize::MAX));
+                let cut = mine.load(SeqCst) > 0;
+                let mine = Arc::clone(&mine);
+                std::thread::spawn(move || {
+                    if !pass(from, to, if cut { budget } else { usize::MAX }) {
+                        mine.fetch_sub(1, SeqCst);
+                    }
+                });
+            }
+        });
+        Cutter { address, cuts: left }
+    }
+}
+
+/// Answers whether all was passed on; otherwise both are cut, in the middle of whatever they were at.
+fn pass(mut from: TcpStream, mut to: TcpStream, mut budget: usize) -> bool {
+    let mut bytes = [0; 4096];
+    let whole = loop {
+        let read = match from.read(&mut bytes) {
+            Ok(0) | Err(_) => break true,
+            Ok(read) => read.min(budget),
+        };
+        if to.write_all(&bytes[..read]).is_err() {
+            break true;
+        }
+        budget -= read;
+        if budget == 0 {
+            break false;
+        }
+    };
+    for socket in [from, to] {
+        // The other direction may have done it already.
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+    whole
+}
+
+#[test]
+fn clients_come_back_after_broken_connections() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    for program in [Program::python(), Program::c(directory.path())] {
+        // Within HELLO, within a head, within a body: budgets are no multiple of anything.
+        for (number, budget) in [40, 4_700, 100_003].into_iter().enumerate() {
+            let name = format!("{}-{number}", program.name);
+            let start = start(directory.path(), &name, [SIDE, SIDE]);
+            let cutter = Cutter::new(service.address(), budget, 4);
+            let output = program.run(cutter.address, &name, &[start.to_str().expect("text"), "120"]);
+            let told = told(&output, &name);
+            assert_all(&told, 120);
+            assert_eq!(told["duplicate"], 0, "what is sent again is no duplicate: {told}");
+            assert_eq!(cutter.cuts.load(SeqCst), 0, "{told}");
+            check(directory.path(), &name, 120);
+        }
+    }
+    service.stop();
+}
+
+#[test]
+fn clients_wait_for_a_service_that_is_restarted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // So many that the service is stopped in the middle.
+    for (program, frames) in [(Program::python(), 1500), (Program::c(directory.path()), 20_000)] {
+        let first = service(directory.path());
+        let address = first.address();
+        let start = start(directory.path(), program.name, [SIDE, SIDE]);
+        let rest = [start.to_str().expect("text"), &frames.to_string()];
+        let child = program.spawn(address, program.name, &rest);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let durable = |run: Arc<Run>| run.status().latest_durable.unwrap_or_default();
+        while first.shared().run(program.name).map_or(0, durable) < 20 {
+            assert!(std::time::Instant::now() < deadline, "no frames come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        first.stop();
+        let second = Service::start(config(directory.path(), &address.to_string(), None)).expect("the address again");
+        let told = told(&child.wait_with_output().expect("it ends"), program.name);
+        assert_all(&told, frames);
+        assert_eq!(told["reconnects"], 1, "{told}");
+        check(directory.path(), program.name, frames);
+        second.stop();
+    }
+}
+
+#[test]
+fn refusals_are_said_in_words() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path(), "127.0.0.1:0", Some("secret"))).expect("a service");
+    let bad = directory.path().join("bad.start");
+    let description = json!({"element": "u16", "frame": []});
+    std::fs::write(&bad, json!({"file": "bad.h5", "description": description}).to_string()).expect("written");
+    for program in [Program::python(), Program::c(directory.path())] {
+        let good = start(directory.path(), &format!("{}-good", program.name), [SIDE, SIDE]);
+        let small = start(directory.path(), &format!("{}-small", program.name), [SIDE, SIDE / 2]);
+        for (run, start, token, words) in [
+            ("good", good.as_path(), "wrong", "the token is not that of this service"),
+            ("nowhere", Path::new("-"), "secret", "there is no run"),
+            ("bad", &bad, "secret", "`frame` is []"),
+            ("small", &small, "secret", "frame 0 is refused"),
+        ] {
+            let run = format!("{}-{run}", program.name);
+            let output = program.run(service.address(), &run, &[start.to_str().expect("text"), "10", "durable", token]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{run}: {output:?}");
+            // Python's client finds out by itself that the frame does not fit the start that it was given.
+            let own = run == "python-small" && said.contains("are no frame of");
+            assert!(said.contains(words) || own, "{run}: {said}");
+        }
+    }
+    service.stop();
+}
+
+/// Built with mingw-w64, run under Wine, also over connections that break.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_windows_program_runs_under_wine() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    let program = Program::windows(directory.path());
+    for (name, cuts) in [("windows", 0), ("windows-cut", 3)] {
+        let start = start(directory.path(), name, [SIDE, SIDE]);
+        let cutter = Cutter::new(service.address(), 100_003, cuts);
+        let output = program.run(cutter.address, name, &[start.to_str().expect("text"), "200"]);
+        let told = told(&output, name);
+        assert_all(&told, 200);
+        check(directory.path(), name, 200);
+    }
+    service.stop();
+}

@@ -7,7 +7,7 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use varve_meta::server::{ServerConfig, ServerError, WORKERS_MAX};
+use varve_meta::server::{Memory, ServerConfig, ServerError, WORKERS_MAX};
 use varve_world::volume_dir::VolumeDir;
 
 /// A stop syncs and closes every shard; a store that needs longer is stuck, and the log has what was acknowledged.
@@ -21,9 +21,9 @@ pub struct ServerFlags {
     /// Directory for the workers' Unix sockets [default: /run/varve, or $XDG_RUNTIME_DIR/varve]
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
-    /// Memory for cached rows, all shards together
-    #[arg(long, value_name = "SIZE", default_value_t = Bytes(ServerConfig::CACHE_BYTES_DEFAULT as u64))]
-    pub cache: Bytes,
+    /// Memory that the server may take, about: caches and memtables are divided by it
+    #[arg(long, value_name = "SIZE", default_value_t = Bytes(Memory::BYTES_DEFAULT))]
+    pub memory: Bytes,
     /// Serve Prometheus metrics over HTTP at this loopback address
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
@@ -45,7 +45,7 @@ impl ServerFlags {
                 |error: std::io::Error| Problem::usage(format!("--unix-dir {}", directory.display())).caused_by(&error);
             config.unix_directory = Some(std::path::absolute(directory).map_err(failed)?);
         }
-        config.cache_bytes = usize::try_from(self.cache.0).unwrap_or(usize::MAX);
+        config.memory_bytes = self.memory.0;
         config.measure = self.metrics.is_some();
         Ok(config)
     }

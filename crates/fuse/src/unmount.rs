@@ -75,7 +75,15 @@ pub fn unmount(target: &Path, wait: Duration) -> Result<()> {
     let alive = !matches!(rustix::fs::statfs(&target), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let process = if alive { server_of(&target) } else { Ok(None) };
     if alive {
-        sync(&target)?;
+        match &process {
+            // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
+            // after as long a wait.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
+                let source = io::Error::new(error.kind(), format!("its server does not answer: {error}"));
+                return Err(Error::NotDurable { target, source });
+            }
+            _ => sync(&target)?,
+        }
     }
     detach(&target)?;
     match process {

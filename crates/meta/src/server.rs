@@ -17,6 +17,7 @@ mod inbox;
 mod leases;
 mod listener;
 mod local_stream;
+mod memory;
 mod metrics;
 mod opening;
 mod sessions;
@@ -26,9 +27,10 @@ mod worker;
 
 pub use guest::{Answered, Guest};
 pub use leases::LEASE;
+pub use memory::Memory;
 pub use sessions::SESSION_GRACE;
 
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
+use crate::shards::table::TableCache;
 use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
@@ -61,10 +63,6 @@ const RESERVE_TENDED_EVERY: Duration = Duration::from_secs(1);
 /// up; they compete with the workers for processors, so not more.
 const BACKGROUND_THREADS: usize = 2;
 
-/// One part in so many of the cache is for blocks of tables, the rest for rows: a row that is asked for again is best
-/// kept as such.
-const BLOCKS_SHARE: usize = 4;
-
 /// What a path of a Unix socket may have (`sun_path` has 108 bytes, the last a NUL).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -80,19 +78,13 @@ pub struct ServerConfig {
     pub unix_directory: Option<PathBuf>,
     /// Inside a mount: one session of this very process works on the volume, all others only observe.
     pub embedded: bool,
-    /// Bytes for cached rows and blocks of tables, all shards together.
-    pub cache_bytes: usize,
-    /// Names of directories in use that are kept in memory (some 28 bytes each), all shards together.
-    pub names_max: usize,
+    /// Memory that the server may take, about: its caches and memtables follow from it ([`Memory`]).
+    pub memory_bytes: u64,
     /// A recorder of `metrics` is installed: count and time calls.
     pub measure: bool,
 }
 
 impl ServerConfig {
-    pub const CACHE_BYTES_DEFAULT: usize = 512 * 1024 * 1024;
-    /// Some 220 MiB when all are in use.
-    pub const NAMES_DEFAULT: usize = 8_000_000;
-
     /// A server of `volume` on Unix sockets alone.
     pub fn new(volume: VolumeDir) -> ServerConfig {
         ServerConfig {
@@ -101,8 +93,7 @@ impl ServerConfig {
             listen: None,
             unix_directory: Some(socket_directory()),
             embedded: false,
-            cache_bytes: Self::CACHE_BYTES_DEFAULT,
-            names_max: Self::NAMES_DEFAULT,
+            memory_bytes: Memory::BYTES_DEFAULT,
             measure: false,
         }
     }
@@ -342,6 +333,10 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.workers == 0 || config.workers > WORKERS_MAX {
         return Err(ServerError::Config(format!("{} workers: use 1 to {WORKERS_MAX}", config.workers)));
     }
+    if config.memory_bytes < Memory::BYTES_MIN {
+        let (asked, min) = (config.memory_bytes, Memory::BYTES_MIN >> 20);
+        return Err(ServerError::Config(format!("{asked} bytes of memory: a server needs {min} MiB at least")));
+    }
     if config.listen.is_none() && config.unix_directory.is_none() {
         return Err(ServerError::Config("nowhere to listen: give a TCP address or a directory for sockets".into()));
     }
@@ -372,20 +367,20 @@ fn spawn_workers(
     let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
-    let blocks = config.cache_bytes / BLOCKS_SHARE;
+    let memory = Memory::divide(config.memory_bytes, shards);
     let table = TableConfig {
         shard: ShardId(0),
         volume: shared.volume.clone(),
         store,
         sync_interval: shared.settings.sync_interval,
-        cache: TableCache::new(blocks as u64),
+        cache: TableCache::with_memtables(memory.blocks, memory.memtables),
         background: background.clone(),
-        memtable_bytes: MEMTABLE_BYTES_DEFAULT,
+        memtable_bytes: memory.memtable_of_each,
     };
     let tables = worker::TableLimits {
         table,
-        cache: Arc::new(CacheBudget::new(config.cache_bytes - blocks, shards)),
-        names_max: config.names_max / shards,
+        cache: Arc::new(CacheBudget::new(memory.rows, shards)),
+        names_max: memory.names_of_each,
     };
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {

@@ -171,6 +171,8 @@ fn a_server_that_is_not_there_is_waited_for_until_the_deadline() {
     let errno = fails("asking a server that is dead", || File::create(mount.directory.join("dead")));
     assert!(begun.elapsed() >= DEADLINE, "gave up after {:?}", begun.elapsed());
     assert!(matches!(errno, libc::EHOSTDOWN | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    let unmounted = run(varve().arg("umount").arg(&mount.directory), SHORT);
+    says("umount", &unmounted, &["its server does not answer", "Bring the store back"]);
     let server = volume.serve(&[]);
     comes_back("writing", || kept.write_one(&mount.directory, "later", 5_000));
     kept.expect(&mount.directory);

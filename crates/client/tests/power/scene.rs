@@ -45,7 +45,7 @@ impl Running {
             unix_directory: Some(sockets.to_owned()),
             // One session, as in a mount: its word on sizes is taken at once.
             embedded: true,
-            cache_bytes: 8 * 1024 * 1024,
+            memory_bytes: 128 * 1024 * 1024,
             ..ServerConfig::new(volume.clone())
         };
         let server = Server::start(config).unwrap();

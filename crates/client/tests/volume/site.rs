@@ -44,7 +44,7 @@ impl Site {
         let config = ServerConfig {
             workers: self.workers,
             unix_directory: Some(self.path("sockets")),
-            cache_bytes: 32 * 1024 * 1024,
+            memory_bytes: 128 * 1024 * 1024,
             ..ServerConfig::new(self.volume.clone())
         };
         Server::start(config).unwrap()

@@ -2,6 +2,7 @@
 
 mod client;
 mod failing;
+mod memory;
 mod opening;
 mod serving;
 

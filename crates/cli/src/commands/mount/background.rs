@@ -25,7 +25,7 @@ pub fn launch(options: &Options, arguments: &Arguments, log: &str, log_file: &Pa
         command.arg("-o").arg(list);
     }
     command.arg("--deadline").arg(arguments.deadline.to_string());
-    command.arg("--cache").arg(arguments.server.cache.to_string());
+    command.arg("--memory").arg(arguments.server.memory.to_string());
     if let Some(workers) = arguments.server.workers {
         command.arg("--workers").arg(workers.to_string());
     }

@@ -18,7 +18,7 @@ pub struct Options {
     /// Whether the mount serves the volume itself; `None`: if nobody else does.
     pub embedded: Option<bool>,
     workers: Option<u16>,
-    cache: Option<Bytes>,
+    memory: Option<Bytes>,
 }
 
 impl Options {
@@ -36,7 +36,7 @@ impl Options {
             deadline: arguments.deadline,
             embedded: None,
             workers: None,
-            cache: None,
+            memory: None,
         };
         options.check_apart()?;
         for list in &arguments.options {
@@ -73,7 +73,7 @@ impl Options {
         for option in list.split(',') {
             match option.split_once('=') {
                 Some(("deadline", value)) => self.deadline = value.parse()?,
-                Some(("cache", value)) => self.cache = Some(value.parse()?),
+                Some(("memory", value)) => self.memory = Some(value.parse()?),
                 Some(("workers", value)) => self.workers = Some(workers(value)?),
                 None if option == "embedded" => self.embedded = Some(true),
                 None if option == "noembedded" => self.embedded = Some(false),
@@ -87,8 +87,8 @@ impl Options {
         if let Some(workers) = self.workers {
             config.workers = workers.into();
         }
-        if let Some(cache) = self.cache {
-            config.cache_bytes = usize::try_from(cache.0).unwrap_or(usize::MAX);
+        if let Some(memory) = self.memory {
+            config.memory_bytes = memory.0;
         }
     }
 }

@@ -44,6 +44,8 @@ fn a_shard_whose_store_was_full_serves_again() {
         mode: 0o777,
         open: false,
     };
+    // A shard that could not be opened would end the server: it is open before the store is full.
+    assert_eq!(client.call(0, Call::Sync), Ok(Reply::Done));
     let filler = small.join("filler");
     let mut written = std::fs::File::create(&filler).unwrap();
     while written.write_all(&[0; 4096]).is_ok() {}

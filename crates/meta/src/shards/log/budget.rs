@@ -15,6 +15,10 @@ impl MemtableBudget {
         MemtableBudget { held: AtomicU64::new(0), bytes_max }
     }
 
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }

@@ -19,16 +19,18 @@ use varve_types::ShardId;
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::VolumeDir;
 
-/// Bytes of log that a shard may always hold in its memtable. Together with [`MEMTABLES_BYTES_MAX`] it says that 64
-/// shards under load at once have memtables of this size.
+/// Bytes of log that a shard may always hold in its memtable, unless memory is short. Together with
+/// [`MEMTABLES_BYTES_DEFAULT`] it says that 64 shards under load at once have memtables of this size.
 pub const MEMTABLE_BYTES_DEFAULT: u64 = 4 * 1024 * 1024;
 
 /// A memtable becomes a table at this size even when others need little: larger ones would make fewer tables to merge,
 /// but are slower to write to, and more is replayed at an opening.
 pub const MEMTABLE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes in the memtables of a process from which on those above their share become tables. As much log is replayed
-/// after a crash, at some 40 MiB/s a processor.
-pub const MEMTABLES_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Bytes in the memtables of a process from which on those above their share become tables, unless it has a limit of its
+/// own. As much log is replayed after a crash.
+pub const MEMTABLES_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
+/// One memtable holds no more than such a part of what all may.
+const MEMTABLES_PART_MAX: u64 = 4;
 /// Unflushed memtables of a shard that may pile up behind a slow store before writes wait.
 const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
 /// How often an idle table looks whether another owner has taken it over. What its own compaction changes it takes over
@@ -76,10 +78,15 @@ pub struct TableCache {
 
 impl TableCache {
     pub fn new(bytes_max: u64) -> TableCache {
+        TableCache::with_memtables(bytes_max, MEMTABLES_BYTES_DEFAULT)
+    }
+
+    /// `memtables_bytes_max`: bytes of log in the memtables of all tables together.
+    pub fn with_memtables(bytes_max: u64, memtables_bytes_max: u64) -> TableCache {
         let options = MokaCacheOptions { max_capacity: bytes_max, ..MokaCacheOptions::default() };
         TableCache {
             shared: Arc::new(MokaCache::new_with_opts(options)),
-            memtables: Arc::new(MemtableBudget::new(MEMTABLES_BYTES_MAX)),
+            memtables: Arc::new(MemtableBudget::new(memtables_bytes_max)),
             moments: Arc::default(),
         }
     }
@@ -117,15 +124,19 @@ impl TableConfig {
             exclusive: self.store.exclusive(),
             sync_interval: self.sync_interval,
             memtable_bytes_share: self.memtable_bytes,
-            memtable_bytes_max: self.memtable_bytes.max(MEMTABLE_BYTES_MAX),
+            memtable_bytes_max: self.memtable_bytes_max(),
             memtables: self.cache.memtables.clone(),
             reserve: self.store.reserve().cloned(),
             background: self.background.clone(),
         }
     }
 
+    fn memtable_bytes_max(&self) -> u64 {
+        self.memtable_bytes.max(MEMTABLE_BYTES_MAX.min(self.cache.memtables.bytes_max() / MEMTABLES_PART_MAX))
+    }
+
     pub(super) fn settings(&self) -> Settings {
-        let memtable_bytes = self.memtable_bytes.max(MEMTABLE_BYTES_MAX) as usize;
+        let memtable_bytes = self.memtable_bytes_max() as usize;
         Settings {
             // The log has its own clock.
             flush_interval: None,

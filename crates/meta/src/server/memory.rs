@@ -1,0 +1,43 @@
+//! What a server's memory is divided into.
+
+use crate::shards::table::MEMTABLE_BYTES_DEFAULT;
+
+/// The shares of one limit. What is counted in them is what grows with the volume and its use; three eighths are left for
+/// what is not counted: what a row takes in a memtable beyond its bytes in the log (several times as much: versions,
+/// pointers, allocations), the program itself, buffers of connections and of merges, and log that is not fsynced yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Cached rows, all shards together.
+    pub rows: usize,
+    /// Blocks, indexes and filters of tables, all together. Less than rows: what is asked for again is best kept as a row.
+    pub blocks: u64,
+    /// Hashes of the names in directories in use, of each shard. Without them a create reads tables.
+    pub names_of_each: usize,
+    /// Bytes of log in memtables, all together.
+    pub memtables: u64,
+    /// Bytes of log that each shard may always hold in its memtable.
+    pub memtable_of_each: u64,
+}
+
+/// A hash with its count, in a table that is filled between half and nearly whole.
+const NAME_BYTES: u64 = 28;
+
+impl Memory {
+    pub const BYTES_DEFAULT: u64 = 1536 * 1024 * 1024;
+    /// Smaller shares would be taken up by the work of dropping and reading again.
+    pub const BYTES_MIN: u64 = 128 * 1024 * 1024;
+
+    /// `bytes` divided for a server with so many shards.
+    pub fn divide(bytes: u64, shards: usize) -> Memory {
+        let shards = shards.max(1) as u64;
+        let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let memtables = bytes / 8;
+        Memory {
+            rows: memory(bytes / 4),
+            blocks: bytes / 12,
+            names_of_each: memory(bytes / 6 / NAME_BYTES / shards),
+            memtables,
+            memtable_of_each: (memtables / shards).min(MEMTABLE_BYTES_DEFAULT),
+        }
+    }
+}

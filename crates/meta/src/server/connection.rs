@@ -11,8 +11,9 @@ use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_wire::frame::{self, FrameError};
@@ -22,6 +23,9 @@ use varve_world::stages::{self, Stage};
 /// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
 /// than covers a group commit; beyond it the peer waits in its own socket buffer.
 const REQUESTS_IN_FLIGHT_MAX: usize = 64;
+
+/// Places of requests that a connection keeps for the next ones: a blocking client needs one.
+const SPARE_MAX: usize = 2;
 
 /// Answers that the peer has not taken yet, in bytes, above which none of its requests is read: the largest listing
 /// fits several times.
@@ -75,6 +79,7 @@ where
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
     let mut output = Output::default();
     let mut in_flight = FuturesUnordered::new();
+    let mut spare = Vec::new();
     let mut progress = Progress::default();
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + STALL, STALL);
     let mut stopping = pin!(worker.stopping());
@@ -91,11 +96,11 @@ where
                         Some(response) => output.add(&Answer::Response(response)),
                         None => {
                             let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
-                            let mut answer = Box::pin(answer);
+                            let mut answering = Answering::new(answer, &mut spare);
                             // What need not wait for anything never joins those that do.
-                            match answer.as_mut().now_or_never() {
-                                Some(answer) => output.add(&answer),
-                                None => in_flight.push(answer),
+                            match (&mut answering).now_or_never() {
+                                Some(answered) => take_answer(answered, &mut output, &mut spare),
+                                None => in_flight.push(answering),
                             }
                         }
                     }
@@ -114,7 +119,9 @@ where
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
         tokio::select! {
             biased;
-            Some(answer) = in_flight.next(), if !in_flight.is_empty() => output.add(&answer),
+            Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
+                take_answer(answered, &mut output, &mut spare);
+            }
             written = writer.write(output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
@@ -146,6 +153,39 @@ where
         } else if input.is_empty() && input.capacity() > BUFFER_BYTES_KEPT {
             input = BytesMut::with_capacity(INPUT_BYTES);
         }
+    }
+}
+
+/// A request under way. It has a place of its own in memory, some kilobytes, which serves the next one when it is done.
+struct Answering<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future> Answering<F> {
+    fn new(answer: F, spare: &mut Vec<Pin<Box<F>>>) -> Answering<F> {
+        let place = match spare.pop() {
+            Some(mut place) => {
+                place.set(answer);
+                place
+            }
+            None => Box::pin(answer),
+        };
+        Answering(Some(place))
+    }
+}
+
+impl<F: Future> Future for Answering<F> {
+    type Output = (F::Output, Pin<Box<F>>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let place = self.0.as_mut().expect("a request that was answered is not asked again");
+        let answer = ready!(place.as_mut().poll(cx));
+        Poll::Ready((answer, self.0.take().expect("it was there a moment ago")))
+    }
+}
+
+fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, spare: &mut Vec<Pin<Box<F>>>) {
+    output.add(&answer);
+    if spare.len() < SPARE_MAX {
+        spare.push(place);
     }
 }
 

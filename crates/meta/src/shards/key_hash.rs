@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy)]
-pub(super) struct KeyHashing {
+pub(crate) struct KeyHashing {
     seed: u64,
 }
 
@@ -24,7 +24,7 @@ impl BuildHasher for KeyHashing {
     }
 }
 
-pub(super) struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl KeyHasher {
     /// Both halves of the product with an odd constant of evenly spread bits, folded: every bit of either side reaches

@@ -2,7 +2,8 @@
 //!
 //! It stands behind SlateDB's `WalWriter`. What holds at every moment:
 //!
-//! - A batch is in the file, by one `write`, before its append returns: it survives the death of the process.
+//! - A batch is in the file, by one `write`, before its append returns: it survives the death of the process. The tables
+//!   have it a little later, with others as one batch; only then may its group count as flushed.
 //! - Batches between two flushes are a *group*. Its id is one above the last one's, across epochs; it is never empty,
 //!   and never grows once it is closed, because SlateDB records ids as points to replay from.
 //! - Everything from the synced position on is also in memory, so that after a failed write or fsync, which may have

@@ -29,6 +29,7 @@ pub mod table;
 mod transaction;
 
 pub use effects::SESSIONS_RETURN;
+pub(crate) use key_hash::KeyHashing;
 pub use listing::Page;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::OpenFiles;

@@ -3,6 +3,7 @@
 //! A slot of a session has one call under way at a time, so its latest answer is enough: one row a slot, written in the
 //! batch of its change and found again at the next open. The rows of sessions that have ended go with later batches.
 
+use super::key_hash::KeyHashing;
 use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,7 @@ type Slot = (SessionId, u32);
 
 #[derive(Default)]
 pub(super) struct Replies {
-    latest: HashMap<Slot, ReplyRecord>,
+    latest: HashMap<Slot, ReplyRecord, KeyHashing>,
     order: VecDeque<Slot>,
     /// Rows that an earlier epoch left.
     restored: VecDeque<Restored>,

@@ -1,15 +1,15 @@
 //! One shard's table: the only thing the rest of this crate sees of SlateDB.
 //!
-//! A table lives in two places. The writer and all reads run on the worker that opened it, so that a write is a switch
-//! of tasks and not of threads; flushing memtables, writing manifests, compaction, collection and the log's fsyncs run
-//! on the `background` runtime, which must be a multi-threaded one. Its worker must go on being driven while it writes
-//! or closes.
+//! A table lives in two places. Writes to its log and all reads run on the worker that opened it; passing rows on to
+//! SlateDB ([`pending`]), flushing memtables, writing manifests, compaction, collection and the log's fsyncs run on the
+//! `background` runtime, which must be a multi-threaded one.
 
 mod collection;
 mod compaction;
 mod cursor;
 mod error;
 mod moment;
+mod pending;
 mod reader;
 mod salvage;
 mod settings;
@@ -24,12 +24,12 @@ pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
 use super::log::{Log, LogInit};
 use bytes::Bytes;
+use pending::{Passing, Pending};
 use slatedb::admin::Admin;
-use slatedb::config::{CloseOptions, ReadOptions, ScanOptions, WriteOptions};
-use slatedb::{Db, WriteBatch};
+use slatedb::config::{CloseOptions, ReadOptions, ScanOptions};
+use slatedb::{Db, RowEntry, ValueDeletable};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use varve_types::{Epoch, ShardId};
 
 /// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
@@ -46,6 +46,8 @@ pub struct Table {
     log: Arc<Log>,
     epoch: Epoch,
     sync_interval: Duration,
+    pending: Arc<Pending>,
+    _passing: Passing,
     upkeep: upkeep::Upkeep,
     moments: Arc<Moments>,
 }
@@ -53,22 +55,21 @@ pub struct Table {
 impl Table {
     /// Takes the shard over: claims the epoch after the stored one, ends the log of the last owner and replays what of
     /// it is not in the tables. A shard that was never opened begins empty.
-    ///
-    /// Must be called on the runtime that will write.
     pub async fn open(config: TableConfig) -> Result<Table, TableError> {
-        let writer = Handle::current();
         let (shard, sync_interval) = (config.shard, config.sync_interval);
         let background = config.background.clone();
-        // Built in the background, so that SlateDB's tasks run there, except the one that is given to the writer.
-        let built = background.spawn(async move { build(&config, writer).await.map(|built| (built, config)) }).await;
+        // Built in the background, so that SlateDB's tasks run there.
+        let built = background.spawn(async move { build(&config).await.map(|built| (built, config)) }).await;
         let ((db, log, epoch), config) = match built {
             Ok(result) => result?,
             Err(join) => return Err(TableError::internal(shard, format!("opening it was interrupted: {join}"))),
         };
-        let upkeep = upkeep::Upkeep::start(&config, db.clone(), log.clone());
+        let replayed = db.snapshot().map_err(|error| TableError::new(shard, "open", error, log.failure()))?.seq();
+        let (pending, passing) = Pending::start(shard, db.clone(), log.clone(), replayed, &config.background);
+        let upkeep = upkeep::Upkeep::start(&config, Arc::clone(&pending));
         let moments = config.cache.moments();
-        moments.add(shard, epoch, db.clone());
-        Ok(Table { shard, db, log, epoch, sync_interval, upkeep, moments })
+        moments.add(shard, epoch, Arc::clone(&pending));
+        Ok(Table { shard, db, log, epoch, sync_interval, pending, _passing: passing, upkeep, moments })
     }
 
     /// Counts the ownerships of this shard; this is the current one.
@@ -77,6 +78,9 @@ impl Table {
     }
 
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
+        if let Some(row) = self.pending.find(key) {
+            return Ok(row);
+        }
         self.db.get_with_options(key, &ReadOptions::default()).await.map_err(|error| self.failed("read", error))
     }
 
@@ -86,6 +90,7 @@ impl Table {
         if from >= end {
             return Ok(Cursor::empty(self.shard));
         }
+        self.pending.settle().await?;
         let options = ScanOptions::default().with_read_ahead_bytes(SCAN_AHEAD_BYTES).with_cache_blocks(true);
         let rows = self.db.scan_with_options(from..end, &options).await.map_err(|error| self.failed("scan", error))?;
         Ok(Cursor::new(self.shard, rows))
@@ -98,11 +103,10 @@ impl Table {
         if batch.rows.is_empty() {
             return Ok(());
         }
-        let written = {
+        {
             let _gate = self.moments.writing().await;
-            self.db.write_with_options(batch.rows, &WriteOptions::default()).await
-        };
-        written.map_err(|error| self.failed("write to", error))?;
+            self.pending.append(batch.rows).await?;
+        }
         if self.sync_interval.is_zero() {
             self.sync().await?;
         }
@@ -127,7 +131,7 @@ impl Table {
     /// Moves everything that is in memory into tables, so that the log can be reclaimed and the next opening replays
     /// nothing.
     pub async fn flush(&self) -> Result<(), TableError> {
-        upkeep::flush(&self.db, &self.log).await.map_err(|error| self.failed("flush", error))
+        upkeep::flush(&self.pending).await
     }
 
     /// Flushes and lets go; every later call answers `Closed`. A table that is dropped without it is opened again by
@@ -155,7 +159,7 @@ impl Drop for Table {
     }
 }
 
-async fn build(config: &TableConfig, writer: Handle) -> Result<(Db, Arc<Log>, Epoch), TableError> {
+async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError> {
     let failed = |error| TableError::new(config.shard, "open", error, None);
     let path = config.path();
     let admin = Admin::builder(path.clone(), config.object_store()).build();
@@ -166,7 +170,6 @@ async fn build(config: &TableConfig, writer: Handle) -> Result<(Db, Arc<Log>, Ep
         .with_settings(config.settings())
         .with_expected_epoch(epoch)
         .with_wal_writer(Box::new(log_init))
-        .with_write_runtime(writer)
         .with_db_cache(config.cache.shared(), u64::from(config.shard.0))
         .build()
         .await;
@@ -180,16 +183,21 @@ async fn build(config: &TableConfig, writer: Handle) -> Result<(Db, Arc<Log>, Ep
 /// Changes that are made together or not at all. A later change of a key replaces an earlier one.
 #[derive(Default)]
 pub struct TableBatch {
-    rows: WriteBatch,
+    rows: Vec<RowEntry>,
 }
 
 impl TableBatch {
     pub fn put(&mut self, key: impl Into<Bytes>, row: impl Into<Bytes>) {
-        self.rows.put_bytes(key.into(), row.into());
+        self.push(key.into(), ValueDeletable::Value(row.into()));
     }
 
-    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
-        self.rows.delete(key);
+    pub fn delete(&mut self, key: impl Into<Bytes>) {
+        self.push(key.into(), ValueDeletable::Tombstone);
+    }
+
+    /// The batch gets its number when it is written.
+    fn push(&mut self, key: Bytes, value: ValueDeletable) {
+        self.rows.push(RowEntry { key, value, seq: 0, create_ts: None, expire_ts: None });
     }
 
     pub fn is_empty(&self) -> bool {

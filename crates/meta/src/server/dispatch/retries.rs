@@ -1,11 +1,12 @@
 //! Changes under way, so that a retry that overtakes its own first try waits for it.
 
+use crate::shards::KeyHashing;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use varve_wire::CallId;
 
 #[derive(Default)]
-pub struct InFlight(RefCell<HashSet<CallId>>);
+pub struct InFlight(RefCell<HashSet<CallId, KeyHashing>>);
 
 impl InFlight {
     /// Notes that a call is under way, until the answer is dropped; `None`: it already is.

@@ -36,6 +36,7 @@ impl WriterInit for LogInit {
             replay_after: manifest.replay_after_wal_id(),
             flushed: manifest.manifest().next_wal_sst_id().saturating_sub(1),
         };
+        let tick = manifest.manifest().last_l0_clock_tick();
         let config = self.config.clone();
         let taken = self.config.background.spawn_blocking(move || take_over(&config, claim)).await;
         let (replay, log) = taken.map_err(|join| WalError::InternalError(Arc::new(join)))??;
@@ -44,7 +45,7 @@ impl WriterInit for LogInit {
         if self.opened.set(log).is_err() {
             return Err(WalError::InternalError(Arc::new(io::Error::other("a log is opened once"))));
         }
-        Ok(WriterInitResult { replay_iterator: Box::new(replay), wal_writer: Box::new(writer) })
+        Ok(WriterInitResult { replay_iterator: Box::new(replay.not_before(tick)), wal_writer: Box::new(writer) })
     }
 }
 

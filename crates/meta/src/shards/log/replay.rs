@@ -36,6 +36,8 @@ pub struct Replay {
     pending: Option<Record>,
     /// Bytes of batches that are taken together.
     pub(super) window_bytes: usize,
+    /// SlateDB's clock, which must not go back.
+    tick: Option<i64>,
 }
 
 /// Large enough to hold many versions of what changes often, small beside a memtable.
@@ -45,7 +47,13 @@ impl Replay {
     pub fn new(shard: u16, segments: Vec<Segment>, after: u64) -> Replay {
         let window_bytes = WINDOW_BYTES;
         let segments = segments.into();
-        Replay { shard, segments, current: None, consumed: after, last: u64::MAX, pending: None, window_bytes }
+        let last = u64::MAX;
+        Replay { shard, segments, current: None, consumed: after, last, pending: None, window_bytes, tick: None }
+    }
+
+    /// The rows are as late as `tick` at least.
+    pub fn not_before(self, tick: i64) -> Replay {
+        Replay { tick: Some(tick), ..self }
     }
 
     /// The rows of the next batches, and the last group that is read to its end with them.
@@ -85,7 +93,9 @@ impl Replay {
     }
 
     fn decode(&self, body: &Bytes) -> Result<Vec<RowEntry>, LogError> {
-        decode_batch(body).map_err(|reason| self.damaged(reason))
+        let mut rows = decode_batch(body).map_err(|reason| self.damaged(reason))?;
+        rows.iter_mut().for_each(|row| row.create_ts = row.create_ts.max(self.tick));
+        Ok(rows)
     }
 
     /// A record whose checksum is right and whose content is not: written wrongly, so no position is to blame.

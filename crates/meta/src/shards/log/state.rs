@@ -31,6 +31,14 @@ struct ClosedGroup {
     last_sequence: u64,
 }
 
+/// The batches up to one of them, which is the last one of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Handed {
+    sequence: u64,
+    end: u64,
+    group: u64,
+}
+
 /// What a sync has to do: fsync these, and then all below `target` is synced.
 pub struct SyncWork {
     pub files: Vec<OpenFile>,
@@ -50,6 +58,11 @@ pub struct State {
     unsynced: VecDeque<Bytes>,
     /// When the oldest of them was appended.
     unsynced_since: Option<Instant>,
+    /// Handed over to the tables, and not known to have arrived.
+    handed: Option<Handed>,
+    /// Everything below is in the tables' memory at least, and the last group below.
+    applied: u64,
+    applied_group: u64,
     /// The group that takes batches; its header is written with the first one.
     open_group: Option<u64>,
     last_group: u64,
@@ -79,6 +92,9 @@ impl State {
             synced: header.base,
             unsynced: VecDeque::new(),
             unsynced_since: None,
+            handed: None,
+            applied: header.base,
+            applied_group: header.last_group,
             open_group: None,
             last_group: header.last_group,
             last_sequence: 0,
@@ -197,14 +213,40 @@ impl State {
             self.synced += record.len() as u64;
         }
         self.unsynced_since = (!self.unsynced.is_empty()).then_some(now);
+        self.flush_groups()
+    }
+
+    /// Groups count as flushed when they are fsynced and the tables have them: a table is made of what is in memory, and
+    /// takes the last flushed group for the point to replay from. Returns whether some became so.
+    fn flush_groups(&mut self) -> bool {
+        let end = self.synced.min(self.applied);
         let mut flushed = false;
-        while let Some(group) = self.closed_groups.front().filter(|group| group.end <= self.synced) {
+        while let Some(group) = self.closed_groups.front().filter(|group| group.end <= end) {
             self.flushed_group = group.id;
             self.flushed_sequence = Some(group.last_sequence);
             self.closed_groups.pop_front();
             flushed = true;
         }
         flushed
+    }
+
+    /// All that is appended is about to be given to the tables, as one batch with the last one's sequence number: whole
+    /// groups.
+    pub fn hand_over(&mut self) {
+        let group = self.close_group();
+        self.handed = Some(Handed { sequence: self.last_sequence, end: self.appended, group });
+    }
+
+    /// The tables take what was handed over. Returns whether groups became flushed by it; `None`: it was not handed over.
+    pub fn apply(&mut self, sequence: u64) -> Option<bool> {
+        let handed = self.handed.take_if(|handed| handed.sequence == sequence)?;
+        (self.applied, self.applied_group) = (handed.end, handed.group);
+        Some(self.flush_groups())
+    }
+
+    /// How far the tables have it, and the last group of that.
+    pub fn applied(&self) -> (u64, u64) {
+        (self.applied, self.applied_group)
     }
 
     /// After a failed fsync, whose pages the kernel may have dropped: writes all unsynced bytes again.

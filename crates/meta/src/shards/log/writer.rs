@@ -79,6 +79,61 @@ impl Log {
         self.state.lock().appended()
     }
 
+    /// Position up to which the tables have everything, in memory at least.
+    pub fn applied(&self) -> u64 {
+        self.state.lock().applied().0
+    }
+
+    /// Waits until a store that fsyncs more slowly than it takes writes has caught up.
+    pub async fn wait_for_room(&self) -> Result<(), WalError> {
+        loop {
+            let full = {
+                let state = self.state.lock();
+                if let Some(failure) = state.failure() {
+                    return Err(failure.clone());
+                }
+                if state.unsynced_bytes() < UNSYNCED_BYTES_MAX {
+                    return Ok(());
+                }
+                state.synced() + 1
+            };
+            self.demand_sync();
+            self.wait_until_synced(full).await?;
+        }
+    }
+
+    /// Writes a batch, whose rows have one sequence number, above that of the batch before. When it has returned the batch
+    /// survives the death of the process.
+    pub fn append(&self, rows: &[RowEntry]) -> Result<(), WalError> {
+        let (first, unsynced) = {
+            let mut state = self.state.lock();
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            let (first, held) = (state.unsynced_bytes() == 0, state.held());
+            let appended = state.append(&self.config, rows, Instant::now());
+            self.config.memtables.change(held, state.held());
+            if let Err(error) = appended {
+                drop(state);
+                let failure = WalError::from(error);
+                self.fail(failure.clone());
+                return Err(failure);
+            }
+            (first, state.unsynced_bytes())
+        };
+        if unsynced >= UNSYNCED_BYTES_EARLY {
+            self.demand_sync();
+        } else if first {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Everything appended so far is about to be written to the tables, as one batch with the last one's sequence number.
+    pub fn hand_over(&self) {
+        self.state.lock().hand_over();
+    }
+
     /// Why the log ended, if it did.
     pub fn failure(&self) -> Option<WalError> {
         self.state.lock().failure().cloned()
@@ -199,47 +254,35 @@ impl Drop for LogWriter {
 
 #[async_trait]
 impl WalWriter for LogWriter {
+    /// The rows stand in the log already: SlateDB is given them when they do.
     async fn append(&mut self, write_batch: &[RowEntry]) -> Result<(), WalError> {
         let log = &self.log;
-        let (first, unsynced) = loop {
-            let full = {
-                let mut state = log.state.lock();
-                if let Some(failure) = state.failure() {
-                    return Err(failure.clone());
-                }
-                let before = state.unsynced_bytes();
-                if before < UNSYNCED_BYTES_MAX {
-                    let held = state.held();
-                    let appended = state.append(&log.config, write_batch, Instant::now());
-                    log.config.memtables.change(held, state.held());
-                    if let Err(error) = appended {
-                        drop(state);
-                        let failure = WalError::from(error);
-                        log.fail(failure.clone());
-                        return Err(failure);
-                    }
-                    break (before == 0, state.unsynced_bytes());
-                }
-                state.synced() + 1
-            };
-            log.demand_sync();
-            log.wait_until_synced(full).await?;
-        };
-        if unsynced >= UNSYNCED_BYTES_EARLY {
-            log.demand_sync();
-        } else if first {
-            log.wake.notify_one();
-        }
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
-        let (wal_id, target, synced) = {
-            let mut state = self.log.state.lock();
+        let (applied, status) = {
+            let mut state = log.state.lock();
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
-            (state.close_group(), state.appended(), state.synced())
+            (write_batch.first().and_then(|row| state.apply(row.seq)), state.status())
+        };
+        match (applied, status) {
+            (None, _) => Err(WalError::InternalError(Arc::new(std::io::Error::other(
+                "rows were written to the table that were not handed over by its log",
+            )))),
+            (Some(true), Ok(status)) => {
+                log.notify(WalEvent::WalFlushed(status));
+                Ok(())
+            }
+            (Some(_), _) => Ok(()),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<WalFlushResult, WalError> {
+        let ((target, wal_id), synced) = {
+            let state = self.log.state.lock();
+            if let Some(failure) = state.failure() {
+                return Err(failure.clone());
+            }
+            (state.applied(), state.synced())
         };
         if synced < target {
             self.log.demand_sync();

@@ -1,15 +1,16 @@
 //! All tables of a process at one moment.
 //!
-//! Every write holds the gate open while it goes on; who wants a moment closes it, waits for the writes under way, and
-//! takes a snapshot of each table, which is a matter of microseconds. An answer leaves only when what it rests on has
+//! Every write holds the gate open while it goes on; who wants a moment closes it, waits for the writes under way and
+//! until SlateDB has what is on its way there, and takes a snapshot of each table, a matter of milliseconds. An answer leaves only when what it rests on has
 //! been written, so what the snapshots hold together is a state that the volume was in: what a crash at that moment would
 //! have left.
 
+use super::pending::Pending;
 use super::{Cursor, SCAN_AHEAD_BYTES, TableError};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use slatedb::DbSnapshot;
 use slatedb::config::ScanOptions;
-use slatedb::{Db, DbSnapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ const MOMENTS_MAX: usize = 4;
 #[derive(Default)]
 pub struct Moments {
     gate: RwLock<()>,
-    tables: Mutex<BTreeMap<ShardId, (Epoch, Db)>>,
+    tables: Mutex<BTreeMap<ShardId, (Epoch, Arc<Pending>)>>,
     held: Mutex<BTreeMap<u64, Held>>,
 }
 
@@ -42,8 +43,8 @@ impl Moments {
         self.gate.read().await
     }
 
-    pub(super) fn add(&self, shard: ShardId, epoch: Epoch, db: Db) {
-        self.tables.lock().insert(shard, (epoch, db));
+    pub(super) fn add(&self, shard: ShardId, epoch: Epoch, table: Arc<Pending>) {
+        self.tables.lock().insert(shard, (epoch, table));
     }
 
     /// A table that was opened again since is another one, and stays.
@@ -62,10 +63,11 @@ impl Moments {
             return None;
         }
         let closed = tokio::time::timeout(GATE_WAIT, self.gate.write()).await.ok()?;
-        let tables = self.tables.lock();
+        let tables: Vec<_> = self.tables.lock().iter().map(|(shard, (_, table))| (*shard, table.clone())).collect();
+        let settled = futures::future::try_join_all(tables.iter().map(|(_, table)| table.settle()));
+        tokio::time::timeout(GATE_WAIT, settled).await.ok()?.ok()?;
         let taken: Result<BTreeMap<_, _>, _> =
-            tables.iter().map(|(shard, (_, db))| db.snapshot().map(|snapshot| (*shard, snapshot))).collect();
-        drop(tables);
+            tables.iter().map(|(shard, table)| table.db().snapshot().map(|snapshot| (*shard, snapshot))).collect();
         drop(closed);
         let snapshots = taken.ok().filter(|snapshots| snapshots.len() == usize::from(shards))?;
         self.held.lock().insert(number, Held { snapshots, used: Instant::now() });

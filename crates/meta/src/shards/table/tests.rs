@@ -137,6 +137,43 @@ fn a_dropped_table_is_replayed() {
     }
 }
 
+/// Rows on their way are read as if they were there, and those that never arrived are replayed: of one key in a batch the
+/// last row counts, and of batches the last one.
+#[test]
+fn rows_on_their_way_are_read_and_replayed() {
+    let world = World::new();
+    let rows = |table: &Table| {
+        let (pending, keys) = (Arc::clone(&table.pending), (0..4).map(key));
+        keys.map(|key| pending.find(&key)).collect::<Vec<_>>()
+    };
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..3).await;
+        let mut batch = TableBatch::default();
+        batch.put(key(1), vec![7]);
+        batch.delete(key(1));
+        batch.delete(key(2));
+        batch.put(key(2), vec![8]);
+        table.write(batch).await.unwrap();
+        let on_their_way = rows(&table);
+        assert!(on_their_way[3].is_none());
+        for (number, row) in [(0, Some(vec![0, 0, 0, 0])), (1, None), (2, Some(vec![8]))] {
+            assert_eq!(table.get(&key(number)).await.unwrap().map(|row| row.to_vec()), row);
+        }
+        table.pending.settle().await.unwrap();
+        assert!(rows(&table).iter().all(Option::is_none), "nothing is on its way any more");
+        assert_eq!(table.get(&key(1)).await.unwrap(), None);
+        assert_eq!(table.get(&key(2)).await.unwrap().unwrap().as_ref(), [8]);
+        put(&table, 1..2).await;
+    });
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        assert_eq!(table.get(&key(1)).await.unwrap().unwrap().as_ref(), 1u32.to_le_bytes());
+        assert_eq!(table.get(&key(2)).await.unwrap().unwrap().as_ref(), [8]);
+        table.close().await.unwrap();
+    });
+}
+
 /// A table that was closed has everything in tables: the next opening replays nothing.
 #[test]
 fn a_closed_table_needs_no_log() {

@@ -1,12 +1,11 @@
 //! What a table does beside reading and writing: it makes tables of what has been in the log alone for long, has them
 //! merged, and has garbage removed. One task a table, which sleeps while nothing changes.
 
-use super::TableConfig;
 use super::collection::Collection;
 use super::compaction::Compaction;
-use crate::shards::log::Log;
+use super::pending::Pending;
+use super::{TableConfig, TableError};
 use parking_lot::Mutex;
-use slatedb::Db;
 use slatedb::config::{FlushOptions, FlushType};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,14 +29,13 @@ pub(super) struct Upkeep {
 }
 
 impl Upkeep {
-    pub(super) fn start(config: &TableConfig, db: Db, log: Arc<Log>) -> Upkeep {
+    pub(super) fn start(config: &TableConfig, pending: Arc<Pending>) -> Upkeep {
         let (stop, stopped) = oneshot::channel();
         let chores = Chores {
             shard: config.shard.0,
             compaction: Compaction::new(config.clone()),
             collection: Collection::new(config),
-            db,
-            log,
+            pending,
         };
         let task = config.background.spawn(chores.run(stopped));
         Upkeep { running: Mutex::new(Some((stop, task))) }
@@ -57,8 +55,7 @@ impl Upkeep {
 
 struct Chores {
     shard: u16,
-    db: Db,
-    log: Arc<Log>,
+    pending: Arc<Pending>,
     compaction: Compaction,
     collection: Collection,
 }
@@ -75,10 +72,10 @@ impl Chores {
 
     /// Returns when the database has ended.
     async fn look_after(&mut self) {
-        let mut changes = self.db.subscribe();
+        let mut changes = self.pending.db().subscribe();
         loop {
             // Seen now, so that what changes during the round is seen after it.
-            if changes.borrow_and_update().close_reason.is_some() || self.log.failure().is_some() {
+            if changes.borrow_and_update().close_reason.is_some() || self.pending.log().failure().is_some() {
                 return;
             }
             let next = match self.round(Instant::now()).await {
@@ -97,16 +94,17 @@ impl Chores {
     }
 
     /// Returns when the next round is due, if nothing changes before.
-    async fn round(&mut self, now: Instant) -> Result<Option<Instant>, slatedb::Error> {
-        let flush_due = match self.log.replayable_since() {
+    async fn round(&mut self, now: Instant) -> Result<Option<Instant>, TableError> {
+        let flush_due = match self.pending.log().replayable_since() {
             Some(since) if now.duration_since(since) >= LOG_AGE_MAX => {
-                flush(&self.db, &self.log).await?;
+                flush(&self.pending).await?;
                 None
             }
             since => since.map(|since| since + LOG_AGE_MAX),
         };
-        let compaction_due = self.compaction.round(&self.db, now).await?;
-        let collection_due = self.collection.round(self.db.manifest().id(), now).await;
+        let compaction_due = self.compaction.round(self.pending.db(), now).await;
+        let compaction_due = compaction_due.map_err(|error| self.pending.failed("merge", error))?;
+        let collection_due = self.collection.round(self.pending.db().manifest().id(), now).await;
         Ok([flush_due, compaction_due, collection_due].into_iter().flatten().min())
     }
 }
@@ -120,10 +118,13 @@ async fn sleep_until(due: Option<Instant>) {
 
 /// Makes tables of all that is in memory. The log is synced first: the point to replay from is the last synced group
 /// at the moment when the memtable is frozen.
-pub(super) async fn flush(db: &Db, log: &Log) -> Result<(), slatedb::Error> {
-    let covered = log.appended();
-    log.sync().await.map_err(|error| slatedb::Error::unavailable(error.to_string()).with_source(Box::new(error)))?;
-    db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await?;
+pub(super) async fn flush(pending: &Pending) -> Result<(), TableError> {
+    let (db, log) = (pending.db(), pending.log());
+    pending.settle().await?;
+    let covered = log.applied();
+    log.sync().await.map_err(|error| TableError::from_log(pending.shard(), error))?;
+    let flushed = db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await;
+    flushed.map_err(|error| pending.failed("flush", error))?;
     log.note_flushed(covered);
     log.leave_file(LOG_FILE_BYTES_IDLE);
     Ok(())

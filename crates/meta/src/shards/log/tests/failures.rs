@@ -14,7 +14,7 @@ fn a_failed_append_goes_on_in_a_new_file() {
     world.append(&mut owner, 6..8);
     assert!(file_path(world.path(), 1, 1).exists());
     world.sync(&owner);
-    assert_eq!(owner.flushed_group(), 2);
+    assert_eq!(owner.flushed_group(), 3);
     world.append(&mut owner, 8..9);
     assert_eq!(world.crash_and_replay(owner, 1), range(1..9));
 }
@@ -64,16 +64,19 @@ fn a_full_store_ends_the_log_and_loses_nothing() {
     let config = LogConfig { directory: target.clone().into(), ..world.config() };
     let (_, log) = take_over(&config, Claim { epoch: 1, replay_after: 0, flushed: 0 }).unwrap();
     let _entered = world.runtime.enter();
-    let mut writer = LogWriter::start(Arc::new(log));
+    let log = Arc::new(log);
+    let mut writer = LogWriter::start(log.clone());
     limit_file_size(10_000);
     let mut appended = 0;
     let failure = loop {
-        match world.runtime.block_on(writer.append(&batch(appended + 1))) {
+        match log.append(&batch(appended + 1)) {
             Ok(()) => appended += 1,
             Err(failure) => break failure,
         }
         // Half of it synced, so that a new file has room once; then nothing.
         if appended == 20 {
+            log.hand_over();
+            world.runtime.block_on(writer.append(&batch(20))).unwrap();
             world.runtime.block_on(writer.flush()).unwrap();
         }
     };

@@ -1,0 +1,218 @@
+//! Rows that stand in the log and are on their way into SlateDB.
+//!
+//! A write is acknowledged when the log has it. SlateDB takes what has come together since the last time as one batch, in
+//! the background: a row costs it several times what it costs the log, and rows that change with every batch go there once.
+//! Reads look here first; scans, snapshots and flushes wait until nothing is on its way ([`Pending::settle`]).
+//!
+//! Invariants: batches have rising sequence numbers, and SlateDB's batch has that of the last one in it, so that what is
+//! replayed after a crash is ordered with what is in tables. What is handed over are whole groups of the log.
+
+use super::TableError;
+use crate::shards::key_hash::KeyHashing;
+use crate::shards::log::Log;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use slatedb::config::WriteOptions;
+use slatedb::{Db, RowEntry, ValueDeletable, WriteBatch};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use varve_types::ShardId;
+
+/// How long rows come together. A shard under load passes thousands on at a time, and an idle one sleeps.
+const COLLECTED_FOR: Duration = Duration::from_millis(5);
+/// Bytes at which that time is over, and those at which writes wait for SlateDB, which waits for its store.
+const BYTES_EARLY: usize = 1024 * 1024;
+const BYTES_MAX: usize = 8 * 1024 * 1024;
+
+type Rows = HashMap<Bytes, Option<Bytes>, KeyHashing>;
+
+pub(super) struct Pending {
+    shard: ShardId,
+    db: Db,
+    log: Arc<Log>,
+    state: Mutex<State>,
+    /// There is something to pass on; and somebody waits for it.
+    wake: Notify,
+    hurry: Notify,
+    passed: watch::Sender<Passed>,
+}
+
+struct State {
+    /// Of the last batch.
+    sequence: u64,
+    collected: Rows,
+    collected_bytes: usize,
+    /// What SlateDB is being given.
+    passing: Arc<Rows>,
+    passing_bytes: usize,
+}
+
+impl State {
+    fn bytes(&self) -> usize {
+        self.collected_bytes + self.passing_bytes
+    }
+}
+
+struct Passed {
+    sequence: u64,
+    failure: Option<TableError>,
+}
+
+/// The task that passes rows on; it ends when this is dropped.
+pub(super) struct Passing(JoinHandle<()>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Pending {
+    /// `sequence`: the last one that `db` has.
+    pub fn start(shard: ShardId, db: Db, log: Arc<Log>, sequence: u64, background: &Handle) -> (Arc<Pending>, Passing) {
+        let state = State {
+            sequence,
+            collected: Rows::default(),
+            collected_bytes: 0,
+            passing: Arc::default(),
+            passing_bytes: 0,
+        };
+        let pending = Arc::new(Pending {
+            shard,
+            db,
+            log,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            hurry: Notify::new(),
+            passed: watch::Sender::new(Passed { sequence, failure: None }),
+        });
+        let passing = Passing(background.spawn(Arc::clone(&pending).run()));
+        (pending, passing)
+    }
+
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    pub fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {
+        TableError::new(self.shard, action, error, self.log.failure())
+    }
+
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Writes a batch to the log. A later row of a key replaces an earlier one.
+    pub async fn append(&self, mut rows: Vec<RowEntry>) -> Result<(), TableError> {
+        self.wait_for_room().await?;
+        let mut state = self.state.lock();
+        let sequence = state.sequence + 1;
+        rows.iter_mut().for_each(|row| row.seq = sequence);
+        self.log.append(&rows).map_err(|error| TableError::from_log(self.shard, error))?;
+        state.sequence = sequence;
+        let (first, before) = (state.collected.is_empty(), state.collected_bytes);
+        for row in rows {
+            state.collected_bytes += row.key.len() + row.value.len();
+            let value = match row.value {
+                ValueDeletable::Value(value) | ValueDeletable::Merge(value) => Some(value),
+                ValueDeletable::Tombstone => None,
+            };
+            state.collected.insert(row.key, value);
+        }
+        let early = before < BYTES_EARLY && state.collected_bytes >= BYTES_EARLY;
+        drop(state);
+        if first {
+            self.wake.notify_one();
+        }
+        if early {
+            self.hurry.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The row of `key`, if it is on its way: `Some(None)` if it is deleted.
+    pub fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let state = self.state.lock();
+        state.collected.get(key).or_else(|| state.passing.get(key)).cloned()
+    }
+
+    /// Returns when SlateDB has everything that was written before.
+    pub async fn settle(&self) -> Result<(), TableError> {
+        let sequence = self.state.lock().sequence;
+        self.wait_until_passed(|passed| passed.sequence >= sequence).await
+    }
+
+    async fn wait_for_room(&self) -> Result<(), TableError> {
+        if self.state.lock().bytes() >= BYTES_MAX {
+            self.wait_until_passed(|_| self.state.lock().bytes() < BYTES_MAX).await?;
+        } else if let Some(failure) = &self.passed.borrow().failure {
+            return Err(failure.clone());
+        }
+        self.log.wait_for_room().await.map_err(|error| TableError::from_log(self.shard, error))
+    }
+
+    async fn wait_until_passed(&self, enough: impl Fn(&Passed) -> bool) -> Result<(), TableError> {
+        let enough = |passed: &Passed| passed.failure.is_some() || enough(passed);
+        if !enough(&self.passed.borrow()) {
+            self.hurry.notify_one();
+        }
+        let mut progress = self.passed.subscribe();
+        // The sender lives as long as `self`.
+        match progress.wait_for(enough).await.ok().and_then(|passed| passed.failure.clone()) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            self.wake.notified().await;
+            tokio::select! {
+                () = tokio::time::sleep(COLLECTED_FOR) => {}
+                () = self.hurry.notified() => {}
+            }
+            if let Err(error) = self.pass_on().await {
+                let failure = self.failed("write to", error);
+                return self.passed.send_modify(|passed| passed.failure = Some(failure));
+            }
+        }
+    }
+
+    async fn pass_on(&self) -> Result<(), slatedb::Error> {
+        let (rows, sequence) = {
+            let mut state = self.state.lock();
+            if state.collected.is_empty() {
+                return Ok(());
+            }
+            self.log.hand_over();
+            state.passing = Arc::new(std::mem::take(&mut state.collected));
+            state.passing_bytes = std::mem::take(&mut state.collected_bytes);
+            (Arc::clone(&state.passing), state.sequence)
+        };
+        let mut batch = WriteBatch::new();
+        for (key, row) in rows.iter() {
+            match row {
+                Some(row) => batch.put_bytes(key.clone(), row.clone()),
+                None => batch.delete(key),
+            }
+        }
+        drop(rows);
+        self.db.write_with_options(batch, &WriteOptions { seqnum: sequence }).await?;
+        let passed = {
+            let mut state = self.state.lock();
+            state.passing_bytes = 0;
+            std::mem::take(&mut state.passing)
+        };
+        self.passed.send_modify(|passed| passed.sequence = sequence);
+        drop(passed);
+        Ok(())
+    }
+}

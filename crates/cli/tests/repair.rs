@@ -1,13 +1,14 @@
-//! `varve fsck --repair` on a volume that lost a whole shard and some large files: what is left is whole afterwards, also
-//! when the repair is killed again and again on its way.
+//! `varve fsck --repair` on a volume that lost a whole shard and some large files, and on one with damaged tables and logs:
+//! what is left is whole afterwards, also when the repair is killed again and again on its way.
 
 mod common;
 
 use common::{Volume, must, run, soak, varve};
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use varve_world::random::Seeded;
 
 const FILES: usize = 400;
@@ -53,32 +54,107 @@ fn counts(store: &Path) -> Vec<(String, u64)> {
     of.iter().map(|name| ((*name).to_owned(), checked["counts"][name].as_u64().expect("a number"))).collect()
 }
 
-#[test]
-fn a_repair_that_is_killed_goes_on() {
-    let volume = damaged();
+/// A copy of the volume, damage and all.
+fn copy(volume: &Volume, name: &str) -> PathBuf {
+    let store = volume.beside(name);
+    must(Command::new("cp").arg("-a").arg(volume.store()).arg(&store));
+    store
+}
+
+/// Repairs copies of `volume`, killed at moments of chance on the way, and expects each to end as one that was repaired at
+/// once. `look`: what else is to be true of each.
+fn survives_kills(volume: &Volume, look: &dyn Fn(&Path)) {
     let found = run(varve().arg("fsck").arg(volume.store()), common::LONG);
     assert_eq!(found.code(), Some(4), "{}", found.stderr);
-    let at_once = volume.beside("at-once");
-    must(std::process::Command::new("cp").arg("-a").arg(volume.store()).arg(&at_once));
+    let at_once = copy(volume, "at-once");
+    let begun = Instant::now();
     let repaired = run(varve().arg("fsck").arg("--repair").arg(&at_once), common::LONG);
+    let took = begun.elapsed();
     assert_eq!(repaired.code(), Some(1), "{}\n{}", repaired.stdout, repaired.stderr);
     let expected = counts(&at_once);
+    look(&at_once);
 
     let mut random = Seeded::new(11);
     for round in 0..if soak() { 60 } else { 2 } {
-        let store = volume.beside(&format!("killed{round}"));
-        must(std::process::Command::new("cp").arg("-a").arg(volume.store()).arg(&store));
+        let store = copy(volume, &format!("killed{round}"));
         for _ in 0..4 {
             let mut command = varve();
             command.arg("fsck").arg("--repair").arg(&store).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = command.spawn().expect("the program starts");
-            std::thread::sleep(Duration::from_millis(20 + random.below(1500) as u64));
+            std::thread::sleep(Duration::from_micros(random.below(took.as_micros() as usize) as u64));
             child.kill().expect("it is a child");
             child.wait().expect("it is a child");
         }
         let repaired = run(varve().arg("fsck").arg("--repair").arg(&store), common::LONG);
         assert!(matches!(repaired.code(), Some(0 | 1)), "{}\n{}", repaired.stdout, repaired.stderr);
         assert_eq!(counts(&store), expected, "round {round}");
+        look(&store);
         fs::remove_dir_all(&store).expect("removed");
     }
+}
+
+#[test]
+fn a_repair_that_is_killed_goes_on() {
+    survives_kills(&damaged(), &|_| {});
+}
+
+/// Files in tables and, of a server that was killed, in logs; then two shards' tables and another one's log are damaged.
+/// Returns what was in the damaged files.
+fn torn() -> (Volume, Vec<(OsString, Vec<u8>)>) {
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "32", "--inline-limit", "1KiB"]);
+    let root = volume.mount_point();
+    let fill = |from: usize| {
+        for number in from..from + FILES {
+            fs::write(root.join(format!("f{number}")), vec![b'x'; if number % 10 == 0 { 3000 } else { 50 }])
+                .expect("a file");
+        }
+    };
+    let mount = volume.mount(&[]);
+    fill(0);
+    mount.unmount();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    fill(FILES);
+    fs::File::open(root.join("f0")).and_then(|file| file.sync_all()).expect("synced");
+    fill(2 * FILES);
+    mount.unmount();
+    server.kill();
+    let damage = |shard: &str, below: &str, extension: &str| {
+        let directory = volume.store().join("shards").join(shard).join(below);
+        let files = fs::read_dir(&directory).expect("files of a shard").map(|entry| entry.expect("an entry").path());
+        let file = files
+            .filter(|path| path.extension().is_some_and(|found| found == extension))
+            .max_by_key(|path| path.metadata().map_or(0, |found| found.len()))
+            .unwrap_or_else(|| panic!("{} has no {extension}", directory.display()));
+        let mut bytes = fs::read(&file).expect("it can be read");
+        let at = bytes.len() / 3;
+        bytes[at..at + 40].fill(0x5a);
+        fs::write(&file, &bytes).expect("it can be damaged");
+        (file.file_name().expect("a name").to_owned(), bytes)
+    };
+    let damaged =
+        vec![damage("0000", "compacted", "sst"), damage("0001", "log", "log"), damage("0002", "compacted", "sst")];
+    (volume, damaged)
+}
+
+/// Whether a file of that name and content is somewhere below `directory`.
+fn is_kept(directory: &Path, name: &OsStr, content: &[u8]) -> bool {
+    fs::read_dir(directory).into_iter().flatten().any(|entry| {
+        let path = entry.expect("a listing goes on").path();
+        if path.is_dir() {
+            return is_kept(&path, name, content);
+        }
+        path.file_name() == Some(name) && fs::read(&path).is_ok_and(|found| found == content)
+    })
+}
+
+#[test]
+fn a_salvage_that_is_killed_goes_on_and_keeps_what_was_damaged() {
+    let (volume, damaged) = torn();
+    survives_kills(&volume, &|store| {
+        for (name, content) in &damaged {
+            let kept = is_kept(&store.join("damaged"), name, content);
+            assert!(kept, "{} is not kept in {}", name.display(), store.join("damaged").display());
+        }
+    });
 }

@@ -97,20 +97,24 @@ fn replace(
     Ok(())
 }
 
-/// The new table and the old one change places by one rename; then the old one is put aside.
+/// The new table goes to where the old one is to be kept, whole; then the two change places by one rename. So a repair
+/// that is killed leaves the old table in its place or kept, and at worst a new one too many among what is kept.
 fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBuf, FsckError> {
     let (old, aside) = (volume.shard(shard), volume.damaged());
     super::bench::make_private(&aside)?;
     // Whoever may enter the old table may enter the new one, and nobody else.
     let permissions = old.metadata().map_err(failed("look at", &old))?.permissions();
     std::fs::set_permissions(new, permissions).map_err(failed("set the mode of", new))?;
-    let free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
-    let kept = free.into_iter().find(|path| !path.exists()).unwrap_or_else(|| aside.join("full"));
-    let swapped = renameat_with(CWD, new, CWD, &old, RenameFlags::EXCHANGE).map_err(io::Error::from);
-    swapped.map_err(failed("put the new table in the place of", &old))?;
-    disk::sync_directory(&volume.shards()).map_err(failed("fsync", &volume.shards()))?;
-    rustix::fs::rename(new, &kept).map_err(|error| failed("put aside", new)(error.into()))?;
+    let mut free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
+    let full = || failed("keep a damaged table in", &aside)(io::ErrorKind::AlreadyExists.into());
+    let kept = free.find(|path| !path.exists()).ok_or_else(full)?;
+    rustix::fs::rename(new, &kept).map_err(|error| failed("put the new table into", &aside)(error.into()))?;
     disk::sync_directory(&aside).map_err(failed("fsync", &aside))?;
+    let swapped = renameat_with(CWD, &kept, CWD, &old, RenameFlags::EXCHANGE).map_err(io::Error::from);
+    swapped.map_err(failed("put the new table in the place of", &old))?;
+    for directory in [&volume.shards(), &aside] {
+        disk::sync_directory(directory).map_err(failed("fsync", directory))?;
+    }
     Ok(kept)
 }
 

@@ -53,7 +53,7 @@ help:
 	@echo "make demo    format, mount and measure a volume in a local directory, in under two minutes after the build"
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, house rules, licences"
-	@echo "make bench   measure at length; the page goes to $(TARGET)/bench.html"
+	@echo "make bench   measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
 
@@ -141,4 +141,4 @@ tidy:
 
 bench: packages
 	$(CARGO) build --release --package varve-cli
-	@bash scripts/bench.sh $(TARGET)/release/varve $(TARGET)/bench.html $(TARGET)/bench.json
+	@bash scripts/bench.sh $(TARGET)/release/varve $(TARGET)/bench docs/measurements/ratios.json

@@ -1,26 +1,38 @@
 #!/bin/bash
-# Measures a volume at length on a file system of its own: a fresh ext4 in an image on a loop device where this is
-# root's machine (a worn or shared file system beneath would be measured instead), else a local directory.
-# usage: bench.sh VARVE PAGE JSON
+# Measures everything that SPEED asks for, in about ten minutes, on a file system of its own: a fresh XFS (or ext4 with its
+# journal) in an image on a loop device where this is root's machine, for a worn or shared file system beneath would be
+# measured instead; else in a local directory, and says so. Writes a report a run, one page of all of them, and compares
+# the ratios with those recorded. Ends with 3 if one fell by more than a tenth.
+# usage: bench.sh VARVE DIRECTORY RECORDED
+# BENCH_FILES, BENCH_PREFILL, BENCH_STREAM: files of a pass, files in the directory before, bytes of a stream.
 set -euo pipefail
 varve=$1
-page=$2
-json=$3
+out=$2
+recorded=$3
+files=${BENCH_FILES:-20000}
+prefill=${BENCH_PREFILL:-5000000}
+stream=${BENCH_STREAM:-1GiB}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/varve-bench-XXXXXX")
+chmod 755 "$work"
 disk=$work/disk
 server=
-cleanup() {
-  local status=$?
-  trap - EXIT INT TERM
-  if grep -qs " $work/mnt " /proc/self/mountinfo; then
-    "$varve" umount "$work/mnt" || umount -l "$work/mnt" 2>/dev/null || fusermount3 -uz "$work/mnt" || true
-  fi
+mounted() { grep -qs " $1 " /proc/self/mountinfo; }
+end_server() {
   if [ -n "$server" ]; then
     kill "$server" 2>/dev/null || true
     wait "$server" 2>/dev/null || true
+    server=
   fi
-  if grep -qs " $disk " /proc/self/mountinfo; then umount "$disk" || umount -l "$disk" || true; fi
+}
+cleanup() {
+  local status=$?
+  trap - EXIT INT TERM
+  for at in "$work/mnt" "$disk/user/mnt"; do
+    if mounted "$at"; then "$varve" umount "$at" || umount -l "$at" 2>/dev/null || fusermount3 -uz "$at" || true; fi
+  done
+  end_server
+  if mounted "$disk"; then umount "$disk" || umount -l "$disk" || true; fi
   rm -rf --one-file-system "$work"
   exit "$status"
 }
@@ -28,25 +40,96 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-mkdir "$work/mnt" "$disk"
-if [ "$(id -u)" = 0 ]; then
-  truncate -s 16G "$work/disk.img"
-  if ! { mkfs.ext4 -q -F "$work/disk.img" && mount -o loop "$work/disk.img" "$disk"; }; then
-    echo "no loop device here: measuring in ${TMPDIR:-/tmp} itself" >&2
-  fi
+fresh_disk() {
+  truncate -s 24G "$work/disk.img"
+  if command -v mkfs.xfs >/dev/null; then mkfs.xfs -q "$work/disk.img"; else mkfs.ext4 -q -F "$work/disk.img"; fi
+  mount -o loop "$work/disk.img" "$disk"
+}
+serve() {
+  "$varve" serve "$disk/store" --unix-dir "$work/sockets" >"$work/server.log" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    if [ -e "$disk/store/servers/current.toml" ]; then return; fi
+    sleep 0.1
+  done
+  cat "$work/server.log" >&2
+  exit 1
+}
+mount_volume() { "$varve" mount "$disk/store" "$work/mnt" --log-file "$work/mount.log" "$@"; }
+# Clock ticks that the processes have used.
+ticks() { for pid in "$@"; do cut -d' ' -f14,15 "/proc/$pid/stat"; done | awk '{ sum += $1 + $2 } END { print sum }'; }
+run() {
+  echo "== $1"
+  "$varve" bench "${@:2}" --save "$out/$1.json"
+}
+
+mkdir -p "$out" "$work/mnt" "$disk"
+rm -f "$out"/*.json "$out"/*.html "$out"/*.txt
+if [ "$(id -u)" != 0 ] || ! fresh_disk; then
+  echo "no loop device here: measuring in ${TMPDIR:-/tmp} itself" >&2
 fi
 mkdir "$disk/plain"
-"$varve" format "$disk/store"
-"$varve" serve "$disk/store" --unix-dir "$work/sockets" >"$work/server.log" 2>&1 &
-server=$!
-for _ in $(seq 100); do
-  if [ -e "$disk/store/servers/current.toml" ]; then break; fi
-  sleep 0.1
+"$varve" format "$disk/store" >/dev/null
+
+serve
+mount_volume
+run served mdtest --files "$files" --clients 1,2,8 --repeat 3 --ceilings \
+  --via "path:$disk/plain" --via "mount:$work/mnt" --via "library:$disk/store"
+run directories mdtest --directories --files $((files / 5)) --clients 1,8 --repeat 3 \
+  --via "path:$disk/plain" --via "library:$disk/store"
+for size in 1KiB 4KiB 32KiB; do
+  run "small-$size" mdtest --write "$size" --files $((files / 4)) --clients 1,8 --repeat 2 \
+    --via "path:$disk/plain" --via "mount:$work/mnt"
 done
-"$varve" mount "$disk/store" "$work/mnt" --log-file "$work/mount.log" || { cat "$work/server.log"; exit 1; }
-"$varve" bench mdtest --files 100000 --clients 1,2,8 --repeat 5 --ceilings \
-  --via "path:$disk/plain" --via "mount:$work/mnt" --via "library:$disk/store" --page "$page" --save "$json"
-"$varve" bench stream --bytes 1GiB --clients 1,2 --via "path:$disk/plain" --via "mount:$work/mnt"
+echo "== idle, ten seconds: server and mount with $("$varve" --json status "$disk/store" | grep -o '"shards":[0-9]*' | head -1 | cut -d: -f2) shards"
+pids="$server $("$varve" --json stats "$work/mnt" | grep -o '"pid":[0-9]*' | cut -d: -f2)"
+# shellcheck disable=SC2086
+before=$(ticks $pids)
+sleep 10
+# shellcheck disable=SC2086
+awk -v used=$(($(ticks $pids) - before)) -v hz="$(getconf CLK_TCK)" \
+  'BEGIN { printf "%.2f%% of a processor\n", 100 * used / hz / 10 }' | tee "$out/idle.txt"
 "$varve" umount "$work/mnt"
+if [ "$prefill" != 0 ]; then
+  run library mdtest --files "$files" --clients 8 --repeat 3 --via "library:$disk/store"
+  run library-prefilled mdtest --files "$files" --clients 8 --repeat 3 --prefill "$prefill" --via "library:$disk/store"
+  grep VmHWM "/proc/$server/status" | awk -v files="$prefill" \
+    '{ printf "the server peaked at %d MiB with %d files\n", $2 / 1024, files }' | tee "$out/memory.txt"
+fi
+end_server
+
+mount_volume
+run embedded mdtest --files "$files" --clients 1,2,8 --repeat 3 --ceilings --via "mount:$work/mnt"
+run stream stream --bytes "$stream" --clients 1,2 --repeat 3 --via "path:$disk/plain" --via "mount:$work/mnt"
+"$varve" umount "$work/mnt"
+
+# A user's own mount: as another user where this is root's machine and that user may open /dev/fuse.
+as=
+if [ "$(id -u)" = 0 ]; then as="setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=$disk/user"; fi
+mkdir -p "$disk/user/mnt" "$disk/user/plain"
+if [ -n "$as" ]; then chown -R 65534:65534 "$disk/user"; fi
+chmod 755 "$disk"
+if $as test -r /dev/fuse -a -w /dev/fuse -a -x "$varve"; then
+  $as "$varve" format "$disk/user/store" >/dev/null
+  $as "$varve" mount "$disk/user/store" "$disk/user/mnt" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
+  echo "== stream-user"
+  $as "$varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
+    --via "path:$disk/user/plain" --via "mount:$disk/user/mnt" --save "$disk/user/stream-user.json"
+  cp "$disk/user/stream-user.json" "$out/"
+  $as "$varve" umount "$disk/user/mnt"
+else
+  echo "no user's mount: user 65534 may not open /dev/fuse, or not run $varve" >&2
+fi
+echo "== profile"
+"$varve" bench profile "$disk" | tee "$out/profile.txt"
+
 echo
-echo "The page with the plots: $page; the figures: $json"
+status=0
+if [ -e "$recorded" ]; then
+  "$varve" bench compare --recorded "$recorded" --page "$out/page.html" --record "$out/ratios.json.new" "$out"/*.json || status=$?
+else
+  "$varve" bench compare --page "$out/page.html" --record "$out/ratios.json.new" "$out"/*.json || status=$?
+fi
+echo
+echo "The page with the plots: $out/page.html; these ratios, to be recorded: $out/ratios.json.new"
+exit "$status"

@@ -11,7 +11,8 @@ mod tests;
 mod text;
 
 pub use build::{of_mdtest, of_stream};
-pub use compare::{REGRESSION, Regression, compare};
+pub use compare::{Compared, REGRESSION, Ratios, Regression, compare};
+pub use page::render_all;
 
 use crate::Result;
 use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE};

@@ -2,6 +2,8 @@
 //! compared, for they are of two machines, or of one on two days.
 
 use super::Report;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A ratio that fell by more than this share of itself is reported.
 pub const REGRESSION: f64 = 0.10;
@@ -35,6 +37,62 @@ pub fn compare(now: &Report, recorded: &Report) -> Vec<Regression> {
         })
     };
     named(now).iter().filter_map(fallen).collect()
+}
+
+/// Ratios of several runs, by name: what a later set of runs is compared with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
+    pub schema_version: u32,
+    /// As `embedded: mount create, 8 clients, to null-fuse`.
+    pub ratios: BTreeMap<String, f64>,
+}
+
+/// One ratio beside the recorded one, if there is one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    pub name: String,
+    pub recorded: Option<f64>,
+    pub now: f64,
+    /// It fell by more than a tenth.
+    pub fell: bool,
+}
+
+/// What the names of runs end with whose directory was filled before: their creates are compared with those of the run
+/// whose name is the rest.
+const PREFILLED: &str = "-prefilled";
+
+impl Ratios {
+    /// The ratios of named reports, and those of prefilled runs to runs in empty directories.
+    pub fn of(reports: &[(String, Report)]) -> Ratios {
+        let mut ratios = BTreeMap::new();
+        for (name, report) in reports {
+            ratios.extend(named(report).into_iter().map(|(ratio, median)| (format!("{name}: {ratio}"), median)));
+            let Some((_, empty)) = reports.iter().find(|(other, _)| name.strip_suffix(PREFILLED) == Some(other)) else {
+                continue;
+            };
+            for result in report.results.iter().filter(|result| result.phase == "create") {
+                let same = |other: &&super::PhaseResult| {
+                    (&other.via, &other.phase, other.clients) == (&result.via, &result.phase, result.clients)
+                };
+                if let Some(before) = empty.results.iter().find(same).filter(|before| before.rate().median > 0.0) {
+                    let clients = super::numbers::clients(result.clients);
+                    let ratio = format!("{name}: {} create, {clients}, to an empty directory", result.via);
+                    ratios.insert(ratio, result.rate().median / before.rate().median);
+                }
+            }
+        }
+        Ratios { schema_version: super::SCHEMA_VERSION, ratios }
+    }
+
+    /// Every ratio of these beside that of the same name in `recorded`.
+    pub fn beside(&self, recorded: &Ratios) -> Vec<Compared> {
+        let compare = |(name, now): (&String, &f64)| {
+            let recorded = recorded.ratios.get(name).copied();
+            let fell = recorded.is_some_and(|recorded| *now < recorded * (1.0 - REGRESSION));
+            Compared { name: name.clone(), recorded, now: *now, fell }
+        };
+        self.ratios.iter().map(compare).collect()
+    }
 }
 
 fn named(report: &Report) -> Vec<(String, f64)> {

@@ -8,27 +8,52 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("page.css");
 
 pub fn render(report: &Report) -> String {
-    let title = format!("Varve {}", report.command);
-    let mut page = format!(
+    let mut page = begun(&format!("Varve {}", report.command));
+    section(report, &mut page);
+    ended(report, &mut page);
+    page
+}
+
+/// Several reports on one page, each under its name, after the ratios of all of them.
+pub fn render_all(reports: &[(String, Report)], ratios: &str) -> String {
+    let mut page = begun("Varve bench");
+    let _ = writeln!(page, "<h1>Ratios</h1>\n<pre><code>{}</code></pre>", escape(ratios));
+    for (name, report) in reports {
+        let _ = writeln!(page, "<h1>{}</h1>", escape(name));
+        section(report, &mut page);
+    }
+    if let Some((_, last)) = reports.last() {
+        ended(last, &mut page);
+    }
+    page
+}
+
+fn begun(title: &str) -> String {
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(&title)
-    );
-    head(report, &mut page);
-    rates(report, &mut page);
-    latencies(report, &mut page);
-    table(report, &mut page);
-    ceilings(report, &mut page);
-    method(report, &mut page);
-    environment(report, &mut page);
+        escape(title)
+    )
+}
+
+fn section(report: &Report, page: &mut String) {
+    head(report, page);
+    rates(report, page);
+    latencies(report, page);
+    table(report, page);
+    ceilings(report, page);
+    method(report, page);
+    environment(report, page);
+}
+
+fn ended(report: &Report, page: &mut String) {
     let _ = write!(
         page,
         "<footer>Varve {}, report format {}</footer>\n</main>\n</body>\n</html>\n",
         escape(&report.environment.varve_version),
         report.schema_version
     );
-    page
 }
 
 fn head(report: &Report, page: &mut String) {

@@ -1,5 +1,6 @@
 //! `varve bench`: how fast a volume is, measured beside the storage beneath it and the ceilings above it.
 
+mod compare;
 mod mdtest;
 mod null;
 mod profile;
@@ -22,6 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Workload {
     Mdtest(mdtest::Arguments),
+    Compare(compare::Arguments),
     Profile(profile::Arguments),
     Stream(stream::Arguments),
 }
@@ -43,6 +45,7 @@ struct ReportFlags {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
+        Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),
         Workload::Stream(arguments) => stream::run(arguments, output),
     }

@@ -1,0 +1,77 @@
+//! `varve bench compare`: the ratios of kept reports beside recorded ones.
+
+use crate::output::Output;
+use crate::problem::{Exit, Problem, Result};
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use varve_bench::report::{Compared, Ratios, Report, render_all};
+
+/// Compare kept reports with recorded ratios; ends with 3 if one fell by more than a tenth
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Reports as --save keeps them; the name of each file names its ratios
+    #[arg(value_name = "REPORT", required = true)]
+    reports: Vec<PathBuf>,
+    /// The recorded ratios
+    #[arg(long, value_name = "FILE")]
+    recorded: Option<PathBuf>,
+    /// Record these ratios here, for later runs
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Write one HTML page of all reports
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    ratios: Vec<Compared>,
+    fallen: usize,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let reports = arguments.reports.iter().map(|path| Ok((name(path), super::read(path)?)));
+    let reports: Vec<(String, Report)> = reports.collect::<Result<_>>()?;
+    let ratios = Ratios::of(&reports);
+    let recorded = arguments.recorded.as_deref().map(read).transpose()?.unwrap_or_default();
+    if let Some(path) = &arguments.record {
+        let json = serde_json::to_string_pretty(&ratios)
+            .map_err(|error| Problem::new("cannot write the ratios as JSON").caused_by(&error))?;
+        super::write(path, &format!("{json}\n"))?;
+    }
+    let compared = ratios.beside(&recorded);
+    let fallen = compared.iter().filter(|ratio| ratio.fell).count();
+    let comparison = Comparison { ratios: compared, fallen };
+    if let Some(path) = &arguments.page {
+        super::write(path, &render_all(&reports, &text(&comparison)))?;
+    }
+    output.result("bench compare", &comparison, text)?;
+    Ok(if fallen == 0 { Exit::Done } else { Exit::Degraded })
+}
+
+fn name(path: &Path) -> String {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Result<Ratios> {
+    let failed = || Problem::new(format!("cannot compare with {}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed().caused_by(&error))?;
+    serde_json::from_str(&text).map_err(|error| failed().caused_by(&error))
+}
+
+fn text(comparison: &Comparison) -> String {
+    let width = comparison.ratios.iter().map(|ratio| ratio.name.chars().count()).max().unwrap_or(0);
+    let mut text = format!("{:width$}  recorded       now\n", "ratio");
+    for Compared { name, recorded, now, fell } in &comparison.ratios {
+        let recorded = recorded.map_or_else(|| "-".to_owned(), |recorded| format!("{recorded:.3}"));
+        let fell = if *fell { "  slower" } else { "" };
+        text.push_str(&format!("{name:width$}  {recorded:>8}  {now:>8.3}{fell}\n"));
+    }
+    match comparison.fallen {
+        0 => {}
+        1 => text.push_str("\nOne ratio fell by more than a tenth.\n"),
+        fallen => text.push_str(&format!("\n{fallen} ratios fell by more than a tenth.\n")),
+    }
+    text
+}

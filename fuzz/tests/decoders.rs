@@ -70,6 +70,11 @@ fn detectors_of_others() {
     fuzz("stream2");
 }
 
+#[test]
+fn layouts_of_detector_files() {
+    fuzz("layout");
+}
+
 /// A target that no test above runs would be forgotten.
 #[test]
 fn every_target_is_run() {

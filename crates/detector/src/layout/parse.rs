@@ -10,8 +10,8 @@ use roxmltree::{Document, Node, ParsingOptions};
 
 /// Layouts have some kilobytes; a run's journal begins with it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Elements and all between them. A group has at most some thousand members, which readers go through one by one.
-const NODES_MAX: u32 = 100_000;
+/// Elements and all between them: ten times the largest layout known. Names and links are each compared with all others.
+const NODES_MAX: u32 = 10_000;
 /// Groups within groups; each is walked on the stack.
 const DEPTH_MAX: usize = 64;
 

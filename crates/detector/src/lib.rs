@@ -8,7 +8,7 @@
 //!   after a [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`simulator`] makes frames as detectors do.
-//! - [`service`] takes frames over TCP; [`client`] brings them.
+//! - [`service`] takes frames over TCP; [`client`] brings them, [`control`] asks it over HTTP.
 //! - [`stream`] what detectors and the service say to each other over TCP.
 //! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
@@ -24,6 +24,7 @@ pub mod cbf;
 pub mod client;
 pub mod column;
 pub mod commit;
+pub mod control;
 pub mod description;
 pub mod filters;
 pub mod frame;

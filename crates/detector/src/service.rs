@@ -6,6 +6,8 @@
 
 mod board;
 mod clients;
+mod http;
+mod metrics;
 mod receive;
 mod records;
 mod request;
@@ -13,6 +15,7 @@ mod run;
 mod sink;
 
 pub use board::Board;
+pub use http::OPENAPI;
 pub use records::{Ended, How};
 pub use request::StartRequest;
 pub use run::{Run, Status};
@@ -44,6 +47,8 @@ const ENDED_MAX: usize = 100;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: SocketAddr,
+    /// Where control is answered; `None`: nowhere.
+    pub http: Option<SocketAddr>,
     /// Files are written beneath it alone.
     pub root: PathBuf,
     /// What clients must say; `None`: nothing.
@@ -68,6 +73,7 @@ pub enum ServiceError {
 pub struct Service {
     shared: Arc<Shared>,
     address: SocketAddr,
+    http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -112,11 +118,23 @@ impl Service {
         threads.push(named("watch", move || mine.watch()).map_err(failed)?);
         let mine = Arc::clone(&shared);
         threads.push(named("accept", move || receive::accept(&mine, &listener)).map_err(failed)?);
-        Ok(Service { shared, address, threads })
+        let mut http = None;
+        if let Some(asked) = shared.config.http {
+            let listen = |source| ServiceError::Listen { address: asked, source };
+            let (address, thread) = http::start(&shared, asked).map_err(listen)?;
+            threads.push(thread);
+            http = Some(address);
+        }
+        Ok(Service { shared, address, http, threads })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where control is answered.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     pub fn shared(&self) -> &Arc<Shared> {

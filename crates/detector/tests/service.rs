@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Outgoing, Scalars};
+use varve_detector::control::{Control, ControlError};
 use varve_detector::description::Description;
 use varve_detector::filters::Encoder;
 use varve_detector::frame::Level;
@@ -31,6 +32,7 @@ fn settings() -> Settings {
 fn config(root: &Path) -> Config {
     Config {
         listen: "127.0.0.1:0".parse().expect("an address"),
+        http: Some("127.0.0.1:0".parse().expect("an address")),
         root: root.to_owned(),
         token: None,
         settings: settings(),
@@ -354,5 +356,77 @@ fn frames_without_room_are_dropped_and_counted() {
     let finished = client.finish(WAIT).expect("finished");
     assert!(dropped > 0 && finished.dropped == dropped, "{dropped} {finished:?}");
     assert!(finished.received > 0 && finished.received + dropped == 200, "{dropped} {finished:?}");
+    service.stop();
+}
+
+#[test]
+fn runs_are_controlled_over_http() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(Config { token: Some("t".into()), ..config(directory.path()) }).expect("a service");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: Some("t".into()) };
+    let get = |path: &str| control.get(path, WAIT);
+    let refused = |asked: Result<serde_json::Value, ControlError>| match asked {
+        Err(ControlError::Refused { code, text }) => (code, text),
+        other => panic!("{other:?}"),
+    };
+    let stranger = Control { token: None, ..control.clone() };
+    assert_eq!(refused(stranger.get("/runs", WAIT)).0, "token");
+    assert_eq!(refused(get("/runs/none")).0, "unknown");
+    let request = StartRequest { finish: false, ..start("steered") };
+    let body = serde_json::to_value(&request).expect("JSON");
+    let started = control.post("/runs", Some(body.clone()), WAIT).expect("started");
+    assert_eq!(started["state"], "running");
+    assert_eq!(refused(control.post("/runs", Some(body), WAIT)).0, "busy");
+    let (code, text) = refused(control.post("/runs", Some(json!({"name": "x", "surprise": 1})), WAIT));
+    assert!(code == "description" && text.contains("unknown field `surprise`"), "{code} {text}");
+    let options = Options { token: "t".into(), start: String::new(), ..options(&service, &request) };
+    let client = Client::connect(options).expect("in");
+    (0..7).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let mut seen = get("/runs/steered/latest?wait_s=20").expect("watched");
+    while seen["latest_durable"] != 6 {
+        let after = seen["latest_durable"].as_u64().expect("a frame");
+        seen = get(&format!("/runs/steered/latest?wait_s=20&after={after}")).expect("watched");
+    }
+    assert_eq!(get("/runs").expect("listed")["runs"][0]["durable"], 7);
+    let stopped = control.post("/runs/steered/stop", None, WAIT).expect("stopped");
+    assert_eq!((stopped["state"].as_str(), stopped["finished"]["received"].as_u64()), (Some("finished"), Some(7)));
+    drop(client);
+    check(directory.path(), "steered", &[0, 1, 2, 3, 4, 5, 6], true);
+    let body = serde_json::to_value(start("given-up")).expect("JSON");
+    control.post("/runs", Some(body), WAIT).expect("started");
+    assert_eq!(control.post("/runs/given-up/abort", None, WAIT).expect("aborted")["state"], "aborted");
+    service.stop();
+}
+
+/// Every path of the description is served, and says what it says.
+#[test]
+fn the_description_of_http_is_served_and_true() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let body = serde_json::to_value(start("any")).expect("JSON");
+    let started = control.post("/runs", Some(body), WAIT).expect("started");
+    let described = control.get("/openapi.json", WAIT).expect("served");
+    for (path, item) in described["paths"].as_object().expect("paths") {
+        let path = path.replace("{name}", "any");
+        for method in item.as_object().expect("methods").keys().filter(|key| *key != "parameters") {
+            let asked = match method.as_str() {
+                "get" => control.get(&path, WAIT),
+                _ => control.post(&path, None, WAIT),
+            };
+            match asked {
+                Ok(_) => {}
+                Err(ControlError::Refused { code, .. }) => {
+                    assert_eq!((code.as_str(), &*path), ("description", "/runs"))
+                }
+                Err(ControlError::Unreachable { why, .. }) => {
+                    assert!(path == "/metrics" && why.contains("not this service's"), "{path}: {why}");
+                }
+            }
+        }
+    }
+    let known = described["components"]["schemas"]["Status"]["properties"].as_object().expect("fields");
+    let told = started.as_object().expect("fields");
+    assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
     service.stop();
 }

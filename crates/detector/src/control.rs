@@ -1,0 +1,80 @@
+//! Asking the service over HTTP, as the commands do.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::time::Duration;
+
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// A hundred runs' statuses are far below.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("no service answers at {address}: {why}")]
+    Unreachable { address: String, why: String },
+    /// `code` is the stream's name for it.
+    #[error("{text}")]
+    Refused { code: String, text: String },
+}
+
+/// A service, by its HTTP address.
+#[derive(Clone, Debug)]
+pub struct Control {
+    pub address: String,
+    pub token: Option<String>,
+}
+
+impl Control {
+    pub fn get(&self, path: &str, wait: Duration) -> Result<Value, ControlError> {
+        self.ask(Method::GET, path, None, wait)
+    }
+
+    pub fn post(&self, path: &str, body: Option<Value>, wait: Duration) -> Result<Value, ControlError> {
+        self.ask(Method::POST, path, body, wait)
+    }
+
+    fn unreachable(&self, why: impl ToString) -> ControlError {
+        ControlError::Unreachable { address: self.address.clone(), why: why.to_string() }
+    }
+
+    fn ask(&self, method: Method, path: &str, body: Option<Value>, wait: Duration) -> Result<Value, ControlError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| self.unreachable(error))?;
+        let asked = runtime.block_on(async { tokio::time::timeout(wait, self.exchange(method, path, body)).await });
+        asked.map_err(|_| self.unreachable(format!("no answer within {} s", wait.as_secs_f64())))?
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, ControlError> {
+        let connecting = tokio::net::TcpStream::connect(&self.address);
+        let socket = tokio::time::timeout(CONNECT_WAIT, connecting).await.map_err(|error| self.unreachable(error))?;
+        let socket = TokioIo::new(socket.map_err(|error| self.unreachable(error))?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(socket).await.map_err(|error| self.unreachable(error))?;
+        let driven = tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.address);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = request.body(Full::new(bytes)).map_err(|error| self.unreachable(error))?;
+        let answer = sender.send_request(request).await.map_err(|error| self.unreachable(error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
+        driven.abort();
+        self.read(status, &body)
+    }
+
+    fn read(&self, status: StatusCode, body: &[u8]) -> Result<Value, ControlError> {
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|error| self.unreachable(format!("its answer is not this service's: {error}")))?;
+        if status.is_success() {
+            return Ok(value);
+        }
+        let word = |key: &str| value[key].as_str().unwrap_or("unknown").to_owned();
+        Err(ControlError::Refused { code: word("error"), text: word("text") })
+    }
+}

@@ -1,0 +1,240 @@
+//! Control over HTTP/JSON: start, stop, abort, status, watch, metrics. What is served is described by
+//! `docs/record-service.openapi.json`, which is served too.
+
+use super::metrics;
+use super::records::How;
+use super::request::StartRequest;
+use super::run::{Run, Status};
+use super::{Shared, named};
+use crate::stream::{ErrorCode, Refusal};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
+/// As the head of a HELLO, which may carry the same request.
+const BODY_BYTES_MAX: usize = 1 << 20;
+const CONNECTIONS_MAX: usize = 64;
+const HEAD_WAIT: Duration = Duration::from_secs(10);
+/// A watcher that waits asks again after that.
+const WATCH_MAX: Duration = Duration::from_secs(30);
+const WATCH_STEP: Duration = Duration::from_millis(50);
+
+type Answer = Response<Full<Bytes>>;
+
+#[derive(Serialize)]
+struct Failure<'r> {
+    error: &'r str,
+    text: &'r str,
+}
+
+/// Answers at `address` until the service stops.
+///
+/// # Errors
+/// If it cannot be listened at.
+pub(super) fn start(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<(SocketAddr, JoinHandle<()>)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(CONNECTIONS_MAX)
+        .thread_name("http")
+        .enable_all()
+        .build()?;
+    let mine = Arc::clone(shared);
+    let thread = named("http", move || {
+        if let Err(error) = runtime.block_on(accept(&mine, listener)) {
+            tracing::error!("HTTP is not answered any more: {error}");
+        }
+        runtime.shutdown_timeout(Duration::from_secs(1));
+    })?;
+    Ok((address, thread))
+}
+
+async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    while !shared.is_stopping() {
+        let Ok(accepted) = tokio::time::timeout(Duration::from_millis(200), listener.accept()).await else { continue };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!("cannot accept a connection for HTTP: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // Beyond that the connection is closed, which a client takes for a service that is busy.
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else { continue };
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            let answer = service_fn(|request| answer(Arc::clone(&shared), request));
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WAIT)
+                .serve_connection(TokioIo::new(socket), answer);
+            if let Err(error) = served.await {
+                tracing::debug!("an HTTP connection has ended: {error}");
+            }
+            drop(place);
+        });
+    }
+    Ok(())
+}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    Ok(route(shared, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
+}
+
+fn refuse(refusal: &Refusal) -> Answer {
+    let status = match refusal.code {
+        ErrorCode::Token => StatusCode::UNAUTHORIZED,
+        ErrorCode::Unknown => StatusCode::NOT_FOUND,
+        ErrorCode::Busy | ErrorCode::Ended => StatusCode::CONFLICT,
+        ErrorCode::Limit | ErrorCode::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorCode::Protocol | ErrorCode::Version | ErrorCode::Description | ErrorCode::Vanished => {
+            StatusCode::BAD_REQUEST
+        }
+    };
+    json(status, &Failure { error: refusal.code.name(), text: &refusal.text })
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
+    let body = serde_json::to_vec(value).expect("what is answered is JSON");
+    of(status, "application/json", body)
+}
+
+fn of(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content));
+    answer
+}
+
+async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    let path = request.uri().path().trim_end_matches('/').to_owned();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    if request.method() == Method::GET && parts == ["openapi.json"] {
+        return Ok(of(StatusCode::OK, "application/json", OPENAPI));
+    }
+    admit(&shared, &request)?;
+    match (request.method(), &parts[..]) {
+        (&Method::GET, ["runs"]) => {
+            let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
+            Ok(json(StatusCode::OK, &serde_json::json!({ "runs": runs })))
+        }
+        (&Method::POST, ["runs"]) => begin(shared, request).await,
+        (&Method::GET, ["runs", name]) => Ok(json(StatusCode::OK, &find(&shared, name)?.status())),
+        (&Method::GET, ["runs", name, "latest"]) => {
+            let run = find(&shared, name)?;
+            let wish = Wish::read(request.uri().query().unwrap_or(""))?;
+            Ok(json(StatusCode::OK, &latest(&shared, &run, wish).await))
+        }
+        (&Method::POST, ["runs", name, verb @ ("stop" | "abort")]) => {
+            let how = if *verb == "stop" { How::Finished } else { How::Aborted };
+            let run = find(&shared, name)?;
+            blocking(move || {
+                run.end(how, "");
+                Ok(json(StatusCode::OK, &run.status()))
+            })
+            .await
+        }
+        (&Method::GET, ["metrics"]) => Ok(of(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(&shared))),
+        (_, ["runs" | "metrics", ..]) => {
+            let text = format!("{} {path} is nothing that this service does; see /openapi.json", request.method());
+            let mut refused = refuse(&Refusal::new(ErrorCode::Unknown, text));
+            *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            Ok(refused)
+        }
+        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {path}; see /openapi.json"))),
+    }
+}
+
+/// Who may ask. Pages of other sites that a browser on this host shows are told no: they say where they come from.
+fn admit(shared: &Shared, request: &Request<Incoming>) -> Result<(), Refusal> {
+    if request.headers().contains_key(header::ORIGIN) {
+        return Err(Refusal::new(ErrorCode::Token, "requests from web pages are not answered"));
+    }
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    shared.check_token(given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or(""))
+}
+
+fn find(shared: &Shared, name: &str) -> Result<Arc<Run>, Refusal> {
+    shared.run(name).ok_or_else(|| Refusal::new(ErrorCode::Unknown, format!("there is no run `{name}`")))
+}
+
+/// Work that waits for the store.
+async fn blocking(work: impl FnOnce() -> Result<Answer, Refusal> + Send + 'static) -> Result<Answer, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
+}
+
+async fn begin(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+    let body = tokio::time::timeout(HEAD_WAIT, Limited::new(request.into_body(), BODY_BYTES_MAX).collect()).await;
+    let body = body.map_err(|_| bad("the request's body did not come in time".into()))?;
+    let body = body.map_err(|error| bad(format!("the request's body: {error}")))?.to_bytes();
+    let wish: StartRequest = serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
+    blocking(move || {
+        let name = wish.name.clone();
+        if shared.run(&name).is_some_and(|run| run.request == wish) {
+            return Err(Refusal::new(ErrorCode::Busy, format!("run `{name}` has been started already")));
+        }
+        let run = shared.begin(wish)?;
+        Ok(json(StatusCode::CREATED, &run.status()))
+    })
+    .await
+}
+
+/// What a watcher has seen, and how long it waits for more.
+struct Wish {
+    after: Option<u64>,
+    wait: Duration,
+}
+
+impl Wish {
+    fn read(query: &str) -> Result<Wish, Refusal> {
+        let mut wish = Wish { after: None, wait: Duration::ZERO };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let bad = || Refusal::new(ErrorCode::Protocol, format!("`{pair}`: give after=FRAME and wait_s=SECONDS"));
+            match key {
+                "after" => wish.after = Some(value.parse().map_err(|_| bad())?),
+                "wait_s" => {
+                    let seconds: f64 = value.parse().map_err(|_| bad())?;
+                    wish.wait = Duration::try_from_secs_f64(seconds).map_err(|_| bad())?.min(WATCH_MAX);
+                }
+                _ => return Err(bad()),
+            }
+        }
+        Ok(wish)
+    }
+}
+
+async fn latest(shared: &Shared, run: &Run, wish: Wish) -> Status {
+    let deadline = Instant::now() + wish.wait;
+    loop {
+        let status = run.status();
+        let newer = match (status.latest_durable, wish.after) {
+            (Some(latest), Some(after)) => latest > after,
+            (latest, None) => latest.is_some(),
+            (None, Some(_)) => false,
+        };
+        if newer || run.ended_as().is_some() || shared.is_stopping() || Instant::now() >= deadline {
+            return status;
+        }
+        tokio::time::sleep(WATCH_STEP).await;
+    }
+}

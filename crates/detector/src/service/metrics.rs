@@ -1,0 +1,44 @@
+//! What Prometheus reads: a few counters a run, made at the time of asking.
+
+use super::Shared;
+use super::run::Status;
+use std::fmt::Write;
+
+/// Name, type, help, and how it is read from a run's status.
+type Metric = (&'static str, &'static str, &'static str, fn(&Status) -> f64);
+
+const METRICS: [Metric; 12] = [
+    ("frames_taken_total", "counter", "Frames taken into memory", |s| s.progress.taken as f64),
+    ("frames_written_total", "counter", "Frames handed to the kernel, with their journal", |s| {
+        s.progress.written as f64
+    }),
+    ("frames_durable_total", "counter", "Frames synced, with their journal", |s| s.progress.durable as f64),
+    ("frames_dropped_total", "counter", "Frames dropped for want of room, or by clients", |s| s.dropped_frames as f64),
+    ("frames_damaged_total", "counter", "Frames whose bytes were changed on their way", |s| s.damaged as f64),
+    ("frames_duplicate_total", "counter", "Frames that came again", |s| s.duplicate as f64),
+    ("frames_refused_total", "counter", "Frames that do not fit the run", |s| s.refused as f64),
+    ("received_bytes_total", "counter", "Bytes of frames received", |s| s.received_bytes as f64),
+    ("stored_bytes_total", "counter", "Bytes of chunks in the file", |s| s.progress.stored_bytes as f64),
+    ("frames_published", "gauge", "One past the highest frame that readers find", |s| s.progress.published as f64),
+    ("connections", "gauge", "Connections of the run's clients", |s| s.connections as f64),
+    ("failed", "gauge", "1 if the run has failed", |s| f64::from(u8::from(s.state == "failed"))),
+];
+
+pub fn text(shared: &Shared) -> String {
+    let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).filter(|run| run.finished.is_none()).collect();
+    let mut text = String::new();
+    let mut line = |words: std::fmt::Arguments<'_>| text.write_fmt(words).expect("memory takes it");
+    line(format_args!("# HELP varve_record_runs Runs under way\n# TYPE varve_record_runs gauge\n"));
+    line(format_args!("varve_record_runs {}\n", runs.len()));
+    line(format_args!("# HELP varve_record_open_connections Connections of all clients\n"));
+    line(format_args!("# TYPE varve_record_open_connections gauge\n"));
+    line(format_args!("varve_record_open_connections {}\n", shared.connections()));
+    for (name, kind, help, value) in METRICS {
+        line(format_args!("# HELP varve_record_{name} {help}\n# TYPE varve_record_{name} {kind}\n"));
+        for run in &runs {
+            // Names of runs hold nothing that would have to be escaped.
+            line(format_args!("varve_record_{name}{{run=\"{}\"}} {}\n", run.name, value(run)));
+        }
+    }
+    text
+}

@@ -23,11 +23,18 @@ const ROOM_BYTES: u64 = 1 << 20;
 pub(crate) struct Publisher {
     /// Set aside, and not used yet.
     room: Range<u64>,
+    /// More commits will follow.
+    goes_on: bool,
 }
 
 impl Publisher {
     pub(crate) fn new() -> Publisher {
-        Publisher { room: 0..0 }
+        Publisher { room: 0..0, goes_on: true }
+    }
+
+    /// Of one commit, after which there is none: it takes no more room than it needs.
+    pub(crate) fn last() -> Publisher {
+        Publisher { room: 0..0, goes_on: false }
     }
 
     /// Writes what `catalog` knows and makes it what readers see. Chunks must have been synced before. Answers the end of
@@ -42,7 +49,6 @@ impl Publisher {
         allocator: &Allocator,
         catalog: &mut Catalog,
     ) -> io::Result<u64> {
-        let start = self.room.start;
         let columns = self.take(file, length, allocator, catalog.changed_bytes())?;
         file.write_all_at(&catalog.store(columns.start), columns.start)?;
         // Its length does not depend on where it lies: made once to learn it, and again at its address.
@@ -59,8 +65,11 @@ impl Publisher {
         file.write_all_at(&Superblock { root, end }.encode(), 0)?;
         file.sync_data()?;
         catalog.publish();
+        if !self.goes_on {
+            return Ok(end);
+        }
         // The next commit is little larger than this one.
-        let used = (self.room.start - start.min(self.room.start)).max(bytes_needed);
+        let used = (columns.end - columns.start) + (place.end - place.start);
         self.set_aside(file, length, allocator, used + used / 4 + PAGE_BYTES)?;
         Ok(end)
     }
@@ -78,7 +87,8 @@ impl Publisher {
         if self.room.end - self.room.start >= bytes {
             return Ok(());
         }
-        let room = allocator.extent((4 * bytes).max(ROOM_BYTES), PAGE_BYTES);
+        let wanted = if self.goes_on { (4 * bytes).max(ROOM_BYTES) } else { bytes };
+        let room = allocator.extent(wanted, PAGE_BYTES);
         length.ensure(file, room.end)?;
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {
             // A store that sets nothing aside says that it is full when it is written to.

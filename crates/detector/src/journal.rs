@@ -93,6 +93,17 @@ pub fn encode(entry: &Entry, out: &mut Vec<u8>) {
     record(&postcard::to_stdvec(entry).expect("an entry holds nothing that cannot be written"), out);
 }
 
+/// The entries of records one after the other, all of which must be whole.
+pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<Entry>> {
+    let mut entries = Vec::new();
+    while !bytes.is_empty() {
+        let (payload, after) = split(bytes)?;
+        entries.push(postcard::from_bytes(payload).ok()?);
+        bytes = after;
+    }
+    Some(entries)
+}
+
 /// The head of a journal: the magic, and the run's description as its first record.
 pub fn encode_head(description: &Description) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
@@ -126,6 +137,20 @@ pub fn read(path: &Path) -> Result<Contents, JournalError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(io)?;
     decode(&bytes).map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
+}
+
+/// Reads the description in a journal's head.
+///
+/// # Errors
+/// As of [`read`].
+pub fn read_head(path: &Path) -> Result<Description, JournalError> {
+    let io = |source| JournalError::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(io)?;
+    file.take((MAGIC.len() + AROUND + RECORD_BYTES_MAX) as u64).read_to_end(&mut bytes).map_err(io)?;
+    decode(&bytes)
+        .map(|contents| contents.description)
+        .map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
 }
 
 /// Decodes a journal's bytes; `Err` says what its head lacks.

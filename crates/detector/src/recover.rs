@@ -51,10 +51,18 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let found = Found::read(path)?;
     let (_, mut catalog) = found.sound().map_err(io)?;
     let file = &found.file;
-    let length = Length::new(file.metadata().map_err(io)?.len());
     file.sync_data().map_err(io)?;
-    let allocator = Allocator::new(found.used().map_err(io)?);
-    let end = Publisher::new().publish(file, &length, &allocator, &mut catalog).map_err(io)?;
+    let bytes = file.metadata().map_err(io)?.len();
+    let used = found.used().map_err(io)?;
+    if used < bytes {
+        // What lies above was never named: without it there is room on a disk that is full.
+        match rustix::fs::fallocate(file, HOLE, used, bytes - used) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(io(error.into())),
+        }
+    }
+    let (allocator, length) = (Allocator::new(used), Length::new(bytes));
+    let end = Publisher::last().publish(file, &length, &allocator, &mut catalog).map_err(io)?;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     remove_journal(path).map_err(io)?;
     Ok(Recovered { counts: catalog.counts(), torn_bytes: found.contents.torn_bytes })

@@ -12,6 +12,7 @@ mod receive;
 mod records;
 mod request;
 mod run;
+mod share;
 mod sink;
 
 pub use board::Board;
@@ -19,15 +20,19 @@ pub use http::OPENAPI;
 pub use records::{Ended, How};
 pub use request::StartRequest;
 pub use run::{Run, Status};
+pub use share::ShareOptions;
 
+use crate::description::Description;
 use crate::frame::Level;
 use crate::journal;
 use crate::recover::RecoverError;
 use crate::stream::{ErrorCode, Refusal};
+use crate::writer::join::{Coordinator, Joined};
 use crate::writer::{Acknowledge, Settings, WriteError, Writer};
 use parking_lot::Mutex;
 use records::{Record, Records};
 use run::Home;
+use share::{Asking, Share};
 use sink::Sink;
 use std::collections::BTreeMap;
 use std::io;
@@ -36,11 +41,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_world::reserve::Reserve;
 
 /// How often failures and absences are looked for.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// For clients that are told that the service stops.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 /// Ended runs of which the service still knows.
 const ENDED_MAX: usize = 100;
 
@@ -61,10 +68,20 @@ pub struct Config {
     pub idle: Duration,
 }
 
+/// A share of another service's run.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    pub coordinator: ShareOptions,
+    /// Clients that bring this share.
+    pub sources: u16,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error("{path}: {source}")]
     Root { path: PathBuf, source: io::Error },
+    #[error("cannot join run `{run}`: {refusal}")]
+    Join { run: String, refusal: Refusal },
     #[error("cannot listen at {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
 }
@@ -102,17 +119,29 @@ impl Service {
             tracing::warn!("a run is not known any more, for its record cannot be read: {text}");
         }
         config.root.clone_from(&root);
+        let home = Arc::new(Home { root, records: Some(records), reserve: Some(reserve) });
+        Service::listen(config, home, found.into_iter().map(Known::Record).collect())
+    }
+
+    fn listen(config: Config, home: Arc<Home>, known: Vec<Known>) -> Result<Service, ServiceError> {
+        let asked = config.root.clone();
+        let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let listener = TcpListener::bind(config.listen)
             .map_err(|source| ServiceError::Listen { address: config.listen, source })?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
             config,
-            home: Arc::new(Home { root, records, reserve }),
+            home,
             runs: Mutex::default(),
             connections: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         });
-        found.into_iter().for_each(|record| shared.take_up(record));
+        for known in known {
+            match known {
+                Known::Record(record) => shared.take_up(record),
+                Known::Share(name, run) => drop(shared.runs.lock().insert(name, run)),
+            }
+        }
         let mut threads = Vec::new();
         let mine = Arc::clone(&shared);
         threads.push(named("watch", move || mine.watch()).map_err(failed)?);
@@ -126,6 +155,43 @@ impl Service {
             http = Some(address);
         }
         Ok(Service { shared, address, http, threads })
+    }
+
+    /// Takes frames for a share of a run that another service keeps, and writes them into that run's file.
+    ///
+    /// # Errors
+    /// As of [`Service::start`], or if the run cannot be joined.
+    pub fn join(mut config: Config, joining: Joining) -> Result<Service, ServiceError> {
+        let asked = config.root.clone();
+        let failed = |source| ServiceError::Root { path: asked.clone(), source };
+        let refused = |refusal| ServiceError::Join { run: joining.coordinator.run.clone(), refusal };
+        let bad = |text: String| refused(Refusal::new(ErrorCode::Description, text));
+        let root = config.root.canonicalize().map_err(failed)?;
+        config.root.clone_from(&root);
+        // The one run that there is.
+        config.runs_max = 0;
+        let board = Arc::new(Board::default());
+        let (share, head) = Share::join(joining.coordinator.clone(), Arc::clone(&board)).map_err(refused)?;
+        let description: Description =
+            serde_json::from_str(&head.description).map_err(|error| bad(error.to_string()))?;
+        let path = request::place(&root, Path::new(&head.file)).map_err(bad)?;
+        let kept = journal::read_head(&journal::path_beside(&path)).map_err(|error| bad(error.to_string()))?;
+        if kept != description {
+            return Err(bad(format!(
+                "{} is the file of another run; --directory must be the service's own directory, as this host sees it",
+                path.display()
+            )));
+        }
+        let (settings, coordinator) = (config.settings.clone(), Arc::new(Asking(Arc::clone(&share))));
+        let joined = (head.epoch, coordinator as Arc<dyn Coordinator>);
+        let joined = Joined::join(&path, description.clone(), settings, joined, poster(&board));
+        let joined = joined.map_err(|error| bad(error.to_string()))?;
+        let name = joining.coordinator.run.clone();
+        let request =
+            StartRequest { sources: joining.sources, ..StartRequest::new(&name, head.file.into(), description) };
+        let home = Arc::new(Home { root, records: None, reserve: None });
+        let run = Run::new(Arc::clone(&home), request, path, (Sink::Share(joined, share), board));
+        Service::listen(config, home, vec![Known::Share(name, Arc::new(run))])
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -154,9 +220,20 @@ impl Service {
                 tracing::error!("a thread of the service has panicked");
             }
         }
+        // The last words go out before the process does.
+        let deadline = Instant::now() + LAST_WORDS_WAIT;
+        while self.shared.connections() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let runs = std::mem::take(&mut *self.shared.runs.lock());
         runs.into_values().for_each(|run| run.let_go());
     }
+}
+
+/// A run that the service has from the start.
+enum Known {
+    Record(Record),
+    Share(String, Arc<Run>),
 }
 
 fn named(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -219,6 +296,9 @@ impl Shared {
             let text = format!("{running} runs are under way, as many as this service takes; stop one first");
             return Err(Refusal::new(ErrorCode::Limit, text));
         }
+        if !request.description.sources.is_empty() {
+            return Err(bad("regions of one frame from several sources are not taken over this stream".into()));
+        }
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
         let run = self.create(request, path)?;
         runs.insert(run.request.name.clone(), Arc::clone(&run));
@@ -235,11 +315,11 @@ impl Shared {
             return Err(Refusal::new(ErrorCode::Description, text));
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
-        self.home.records.write(&Record { request: request.clone(), ended: None }).map_err(keep)?;
+        self.home.keep(&Record { request: request.clone(), ended: None }).map_err(keep)?;
         match self.open(&request, &path) {
             Ok(run) => Ok(run),
             Err(error) => {
-                if let Err(error) = self.home.records.remove(&request.name) {
+                if let Err(error) = self.home.forget(&request.name) {
                     tracing::warn!("cannot remove the record of a run that could not start: {error}");
                 }
                 let code = match error {
@@ -278,7 +358,7 @@ impl Shared {
             }
             // It had ended in all but its record, or not begun.
             Ok(None) => {
-                if let Err(error) = self.home.records.remove(&name) {
+                if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
                 }
             }
@@ -306,7 +386,9 @@ impl Shared {
                 for level in board::LEVELS {
                     board.post_ranges(level, &resumed.frames);
                 }
-                Ok(Some(self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board))))
+                let run = self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board));
+                run.epoch.store(resumed.epoch, SeqCst);
+                Ok(Some(run))
             }
             Err(WriteError::Resume(RecoverError::NothingToDo { .. })) => Ok(None),
             Err(error) => Err(error),
@@ -318,7 +400,7 @@ impl Shared {
             let ended = runs.values().filter(|run| run.ended_as().is_some());
             let Some(oldest) = ended.min_by_key(|run| run.started).map(|run| run.request.name.clone()) else { return };
             runs.remove(&oldest);
-            if let Err(error) = self.home.records.remove(&oldest) {
+            if let Err(error) = self.home.forget(&oldest) {
                 tracing::warn!("cannot remove the record of an old run: {error}");
             }
         }
@@ -331,7 +413,7 @@ impl Shared {
             std::thread::sleep(WATCH_INTERVAL);
             rounds += 1;
             if rounds % 5 == 1
-                && let Err(error) = self.home.reserve.tend()
+                && let Some(Err(error)) = self.home.reserve.as_ref().map(Reserve::tend)
             {
                 tracing::debug!("the store's room is not known: {error}");
             }

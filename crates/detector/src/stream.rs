@@ -11,7 +11,7 @@ pub mod message;
 pub mod ranges;
 mod read;
 
-pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal};
+pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal, ShareHead};
 pub use frames::{FrameHead, ScalarsHead};
 pub use hello::{Hello, Role, Welcome};
 pub use message::{BodyChecksum, HEAD_BYTES_MAX, HEADER_BYTES, Header};
@@ -59,6 +59,15 @@ pub enum ToService {
         lost: u64,
     },
     Ping,
+    /// A writer wants an extent of at least so many bytes.
+    Extent {
+        bytes: u64,
+    },
+    /// A writer has written and synced what the body says. `again`: it may have said so before.
+    Report {
+        sequence: u64,
+        again: bool,
+    },
 }
 
 const HELLO: u8 = 1;
@@ -66,7 +75,9 @@ const FRAME: u8 = 2;
 const SCALARS: u8 = 3;
 const END: u8 = 4;
 const PING: u8 = 5;
-/// Of FRAME: sent before. Of END: complete.
+const EXTENT: u8 = 6;
+const REPORT: u8 = 7;
+/// Of FRAME and REPORT: sent before. Of END: complete.
 const FLAG: u8 = 1;
 
 impl ToService {
@@ -78,6 +89,8 @@ impl ToService {
             ToService::Scalars(head) => (SCALARS, 0, head.encode()),
             ToService::End { complete, lost } => (END, u8::from(*complete) * FLAG, lost.to_le_bytes().to_vec()),
             ToService::Ping => (PING, 0, Vec::new()),
+            ToService::Extent { bytes } => (EXTENT, 0, bytes.to_le_bytes().to_vec()),
+            ToService::Report { sequence, again } => (REPORT, u8::from(*again) * FLAG, sequence.to_le_bytes().to_vec()),
         }
     }
 
@@ -92,9 +105,11 @@ impl ToService {
             SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader)?),
             END => ToService::End { complete: flag, lost: reader.u64()? },
             PING => ToService::Ping,
+            EXTENT => ToService::Extent { bytes: reader.u64()? },
+            REPORT => ToService::Report { sequence: reader.u64()?, again: flag },
             kind => return bad(format!("no client sends messages of kind {kind}")),
         };
-        let bodied = matches!(message, ToService::Frame { .. } | ToService::Scalars(_));
+        let bodied = matches!(message, ToService::Frame { .. } | ToService::Scalars(_) | ToService::Report { .. });
         if header.body_bytes > 0 && !bodied {
             return bad(format!("a message of kind {} has no body, and this one has", header.kind));
         }

@@ -20,6 +20,7 @@ const SIDE: u64 = 48;
 fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
     Config {
         listen: listen.parse().expect("an address"),
+        http: None,
         root: root.to_owned(),
         token: token.map(str::to_owned),
         settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },

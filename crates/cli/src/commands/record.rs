@@ -1,6 +1,9 @@
-//! `varve record …`: files of detector runs.
+//! `varve record …`: the detector service, its runs, and their files.
 
+mod control;
+mod join;
 mod recover;
+mod serve;
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -12,7 +15,7 @@ use varve_detector::description::nxmx::Nxmx;
 use varve_detector::description::{Description, RunValue, Structure};
 use varve_detector::layout::Layout;
 
-/// Look after files of detector runs
+/// Record runs of detectors, and look after their files
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -21,11 +24,28 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Arguments),
+    Start(control::Start),
+    /// Finish a run with all frames taken so far
+    Stop(control::Named),
+    /// End a run as aborted; its file is valid and keeps all frames taken so far
+    Abort(control::Named),
+    Status(control::Status),
+    /// Follow a run: a line whenever frames have become durable, until it ends
+    Watch(control::Named),
+    Join(join::Arguments),
     Recover(recover::Arguments),
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.command {
+        Command::Serve(arguments) => serve::run(arguments, output),
+        Command::Start(arguments) => control::start(arguments, output),
+        Command::Stop(arguments) => control::end("stop", arguments, output),
+        Command::Abort(arguments) => control::end("abort", arguments, output),
+        Command::Status(arguments) => control::status(arguments, output),
+        Command::Watch(arguments) => control::watch(arguments, output),
+        Command::Join(arguments) => join::run(arguments, output),
         Command::Recover(arguments) => recover::run(arguments, output),
     }
 }

@@ -2,7 +2,7 @@
 //! made again, and what was sent on it and is not there goes out again.
 
 use super::{ClientError, Item, Outgoing, Shared};
-use crate::stream::link::{Incoming, LinkError, say};
+use crate::stream::link::{Incoming, LinkError, notice_loss, say};
 use crate::stream::{
     Ack, ErrorCode, FrameHead, FromService, Hello, Ranges, Refusal, ScalarsHead, ToService, VERSION, Welcome, level_bit,
 };
@@ -79,9 +79,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
     let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(WELCOME_WAIT))?;
-    rustix::net::sockopt::set_tcp_user_timeout(&socket, PEER_WAIT.as_millis() as u32).map_err(io::Error::from)?;
-    rustix::net::sockopt::set_socket_keepalive(&socket, true).map_err(io::Error::from)?;
-    rustix::net::sockopt::set_tcp_keepidle(&socket, PEER_WAIT / 2).map_err(io::Error::from)?;
+    notice_loss(&socket, PEER_WAIT)?;
     let hello = Hello {
         version: VERSION,
         role: options.role,
@@ -110,12 +108,17 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
             FromService::Error(refusal) => return Err(Attempt::Refused(refusal)),
             FromService::Pong => break,
             FromService::Notice(_) | FromService::Finished(_) => {}
+            other => return Err(unexpected(&other)),
         }
     }
     let welcome = welcome.ok_or_else(|| Refusal::new(ErrorCode::Protocol, "no WELCOME")).map_err(Attempt::Refused)?;
     // From here on the kernel says when the other side is gone: silence is the service's right.
     socket.set_read_timeout(None)?;
     Ok((socket, incoming, welcome, there))
+}
+
+fn unexpected(message: &FromService) -> Attempt {
+    Attempt::Refused(Refusal::new(ErrorCode::Protocol, format!("{message:?} is no answer to a client")))
 }
 
 fn acknowledge(shared: &Shared, ack: &Ack) {
@@ -182,6 +185,7 @@ fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
                 return None;
             }
             Ok(Some(FromService::Pong | FromService::Welcome(_))) => {}
+            Ok(Some(other)) => return Some(unexpected(&other).to_string()),
             Ok(None) => return None,
             Err(error) => return Some(error.to_string()),
         }

@@ -87,6 +87,7 @@ pub struct Outbox {
 struct Waiting {
     levels: [Ranges; 3],
     notices: VecDeque<Notice>,
+    answers: VecDeque<FromService>,
     pongs: u32,
     last: Option<FromService>,
     closed: bool,
@@ -120,6 +121,12 @@ impl Outbox {
             waiting.notices.push_back(notice);
             self.wake.notify_one();
         }
+    }
+
+    /// An answer to a writer, who has one question at a time; or a word to it.
+    pub fn answer(&self, answer: FromService) {
+        self.waiting.lock().answers.push_back(answer);
+        self.wake.notify_one();
     }
 
     pub fn pong(&self) {
@@ -171,7 +178,8 @@ impl Outbox {
                     messages.push(FromService::Ack(Ack { level, frames }));
                 }
             }
-            let room = MESSAGES_MAX - messages.len();
+            messages.extend(waiting.answers.drain(..));
+            let room = MESSAGES_MAX.saturating_sub(messages.len());
             let notices = waiting.notices.len().min(room);
             messages.extend(waiting.notices.drain(..notices).map(FromService::Notice));
             if messages.len() < MESSAGES_MAX {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub struct Seat {
     pub outbox: Arc<Outbox>,
     pub socket: TcpStream,
+    /// A process that writes its share itself.
+    pub writes: bool,
 }
 
 impl Seat {
@@ -60,7 +62,9 @@ impl Clients {
                 let text = format!("source {source} is complete: its client has said so");
                 return Err(Refusal::new(ErrorCode::Ended, text));
             }
-            if !owner.seats.is_empty() || owner.left.elapsed() < absence {
+            // What a writer had is reported or lost: another may take its place at once.
+            let awaited = hello.role != Role::Writer && owner.left.elapsed() < absence;
+            if !owner.seats.is_empty() || awaited {
                 let text = format!(
                     "source {source} of this run belongs to another client, {}; stop that one, or start a run of your own",
                     if owner.seats.is_empty() { "which is waited for" } else { "which is connected" }
@@ -107,6 +111,24 @@ impl Clients {
             owner.complete.insert(hello.connection);
         }
         (0..sources).all(|source| self.sources.get(&source).is_some_and(Owner::is_complete))
+    }
+
+    /// Whether all who came are complete, or have been gone for longer than `absence`, and at least one has.
+    pub fn are_given_up(&self, absence: Duration) -> bool {
+        let gone = |owner: &Owner| owner.seats.is_empty() && owner.left.elapsed() > absence;
+        let mut owners = self.sources.values();
+        owners.clone().any(|owner| !owner.is_complete()) && owners.all(|owner| owner.is_complete() || gone(owner))
+    }
+
+    /// Outboxes of writers.
+    pub fn writers(&self) -> Vec<Arc<Outbox>> {
+        let seats = self.sources.values().flat_map(|owner| owner.seats.values());
+        seats.filter(|seat| seat.writes).map(|seat| Arc::clone(&seat.outbox)).collect()
+    }
+
+    pub fn writers_are_complete(&self) -> bool {
+        let writes = |owner: &&Owner| owner.seats.values().any(|seat| seat.writes);
+        self.sources.values().filter(writes).all(Owner::is_complete)
     }
 
     pub fn connections(&self) -> usize {

@@ -8,11 +8,12 @@ use super::request::StartRequest;
 use super::run::Run;
 use super::{Shared, named};
 use crate::frame::{Frame, Payload};
+use crate::journal;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::{Incoming, LinkError, tell};
 use crate::stream::{
-    ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role, ScalarsHead, ToService,
-    VERSION, Welcome,
+    ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role, ScalarsHead, ShareHead,
+    ToService, VERSION, Welcome,
 };
 use crate::writer::WriteError;
 use std::io;
@@ -138,7 +139,11 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, outbox: &Arc<Outbox>, socket: &Tcp
         shared.begin(request)?
     };
     let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
-    let seat = Seat { outbox: Arc::clone(outbox), socket: socket.try_clone().map_err(cannot)? };
+    let seat = Seat {
+        outbox: Arc::clone(outbox),
+        socket: socket.try_clone().map_err(cannot)?,
+        writes: hello.role == Role::Writer,
+    };
     let absence = Duration::from_secs_f64(run.request.absence_s);
     run.clients.lock().sit(hello, run.request.sources, absence, seat)?;
     Ok(run)
@@ -163,6 +168,12 @@ impl Connection<'_> {
             frames: self.run.board.reached()[0].1,
         };
         tell(&mut socket, &FromService::Welcome(welcome))?;
+        if self.hello.role == Role::Writer {
+            match self.share() {
+                Ok(share) => tell(&mut socket, &FromService::Share(share))?,
+                Err(refusal) => self.outbox.refuse(refusal),
+            }
+        }
         self.run.board.attach(self.outbox);
         let (outbox, out) = (Arc::clone(self.outbox), socket);
         let telling = named("tell", move || tell_all(&outbox, out))?;
@@ -208,6 +219,10 @@ impl Connection<'_> {
                     self.outbox.pong();
                     Ok(())
                 }
+                ToService::Extent { bytes } => self.writer().and_then(|()| self.run.grant(bytes)).map(|extent| {
+                    self.outbox.answer(FromService::Extent(extent));
+                }),
+                ToService::Report { sequence, again } => self.report(&header, sequence, again)?,
                 ToService::Hello(_) => Err(Refusal::new(ErrorCode::Protocol, "a second HELLO")),
             };
             if let Err(refusal) = taken {
@@ -301,6 +316,37 @@ impl Connection<'_> {
             blob.to_vec()
         });
         Ok((0..head.frames).map(|_| Payload::Filtered(blobs.by_ref().take(each as usize).collect())).collect())
+    }
+
+    fn writer(&self) -> Result<(), Refusal> {
+        match self.hello.role {
+            Role::Writer => Ok(()),
+            _ => {
+                Err(Refusal::new(ErrorCode::Protocol, "a connection that is not a writer's asks for space in the file"))
+            }
+        }
+    }
+
+    /// What a writer has written. A body that was changed on its way ends the connection: the writer says it again.
+    fn report(&mut self, header: &Header, sequence: u64, again: bool) -> Result<Result<(), Refusal>, LinkError> {
+        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        let entries = whole.then(|| journal::decode_records(&body)).flatten();
+        let Some(entries) = entries else {
+            return Ok(Err(Refusal::new(ErrorCode::Protocol, "a writer's report came damaged")));
+        };
+        Ok(self.writer().and_then(|()| self.run.report(entries, again)).map(|()| {
+            self.outbox.answer(FromService::Reported(sequence));
+        }))
+    }
+
+    /// What a writer must know to begin.
+    fn share(&self) -> Result<ShareHead, Refusal> {
+        let run = self.run;
+        let description = serde_json::to_string(&run.request.description)
+            .map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
+        let file = run.path.strip_prefix(&self.shared.config.root).unwrap_or(&run.path);
+        let file = file.to_str().ok_or_else(|| Refusal::new(ErrorCode::Failed, "the file's name is not UTF-8"))?;
+        Ok(ShareHead { epoch: run.epoch.fetch_add(1, SeqCst) + 1, file: file.into(), description })
     }
 
     fn scalars(&mut self, header: &Header, head: &ScalarsHead) -> Result<Result<(), Refusal>, LinkError> {

@@ -7,14 +7,17 @@ use super::records::{Ended, How, Record, Records};
 use super::request::StartRequest;
 use super::sink::Sink;
 use crate::frame::{Frame, Level, Nanoseconds};
+use crate::journal::Entry;
 use crate::recover::recover;
-use crate::stream::{ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, Refusal};
+use crate::stream::{ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Ranges, Refusal};
 use crate::writer::{Progress, WriteError, now};
 use parking_lot::{Condvar, Mutex, RwLock};
 use serde::Serialize;
+use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use varve_world::reserve::Reserve;
 
@@ -24,9 +27,20 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 /// What the service's runs share.
 pub struct Home {
     pub root: PathBuf,
-    pub records: Records,
+    /// None where another process keeps the run.
+    pub records: Option<Records>,
     /// Given up when the store is full, so that files can be made valid.
-    pub reserve: Reserve,
+    pub reserve: Option<Reserve>,
+}
+
+impl Home {
+    pub fn keep(&self, record: &Record) -> io::Result<()> {
+        self.records.as_ref().map_or(Ok(()), |records| records.write(record))
+    }
+
+    pub fn forget(&self, name: &str) -> io::Result<()> {
+        self.records.as_ref().map_or(Ok(()), |records| records.remove(name))
+    }
 }
 
 pub struct Run {
@@ -42,6 +56,8 @@ pub struct Run {
     claims: Mutex<Ranges>,
     state: Mutex<State>,
     changed: Condvar,
+    /// The last writer that was given a share.
+    pub epoch: AtomicU32,
 }
 
 enum State {
@@ -116,6 +132,7 @@ impl Run {
             claims: Mutex::new(claims),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            epoch: AtomicU32::new(0),
         }
     }
 
@@ -216,13 +233,14 @@ impl Run {
             }
             *state = State::Ending;
         }
+        self.await_writers();
         if let Some(sink) = &*self.sink.read() {
             sink.close();
         }
         let sink = self.sink.write().take();
         let ended = self.close(sink.expect("a running run has one"), how, why);
         let record = Record { request: self.request.clone(), ended: Some(ended.clone()) };
-        if let Err(error) = self.home.records.write(&record) {
+        if let Err(error) = self.home.keep(&record) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
         *self.state.lock() = State::Ended(ended.clone());
@@ -233,6 +251,55 @@ impl Run {
         });
         tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
         ended
+    }
+
+    /// Lets the processes that have a share report what they wrote.
+    fn await_writers(&self) {
+        const WRITERS_WAIT: Duration = Duration::from_secs(20);
+        let deadline = Instant::now() + WRITERS_WAIT;
+        let writers = self.clients.lock().writers();
+        writers.iter().for_each(|outbox| outbox.answer(FromService::Leave));
+        while !self.clients.lock().writers_are_complete() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// An extent for a process that has a share.
+    pub fn grant(&self, bytes: u64) -> Result<Range<u64>, Refusal> {
+        /// A writer asks for what many chunks take; far more is an error.
+        const EXTENT_BYTES_MAX: u64 = 4 << 30;
+        if bytes > EXTENT_BYTES_MAX {
+            return Err(Refusal::new(
+                ErrorCode::Limit,
+                format!("an extent of {bytes} bytes; {EXTENT_BYTES_MAX} at most"),
+            ));
+        }
+        self.with(|sink| sink.grant(bytes))
+    }
+
+    /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
+    /// is a report that may have come already.
+    pub fn report(&self, entries: Vec<Entry>, again: bool) -> Result<(), Refusal> {
+        let mut new = Vec::new();
+        let mut claims = self.claims.lock();
+        for entry in entries {
+            match entry {
+                Entry::Slab(slab) => {
+                    // Each is claimed, whatever the others are.
+                    let fresh = slab.frames.iter().filter(|frame| claims.insert(frame.number)).count();
+                    if fresh > 0 || slab.again {
+                        new.push(Entry::Slab(slab));
+                    } else if !again {
+                        self.tallies.duplicate.fetch_add(slab.frames.len() as u64, Relaxed);
+                        new.extend(slab.frames.iter().map(|frame| Entry::Duplicate { frame: frame.number }));
+                    }
+                }
+                Entry::Duplicate { .. } | Entry::Damaged { .. } if again => {}
+                entry => new.push(entry),
+            }
+        }
+        drop(claims);
+        self.with(|sink| sink.report(new))
     }
 
     fn close(&self, sink: Sink, how: How, why: &str) -> Ended {
@@ -247,10 +314,16 @@ impl Run {
                 }
                 Err(error) => (How::Failed, self.rescue(&error.to_string(), &mut finished)),
             },
-            Sink::Share(share) => match share.leave() {
-                Ok(()) => (how, why.to_owned()),
-                Err(error) => (How::Failed, error.to_string()),
-            },
+            Sink::Share(share, coordinator) => {
+                let left = share.leave().map_err(|error| error.to_string());
+                match left.and_then(|()| coordinator.leave().map_err(|error| error.to_string())) {
+                    Ok(all) => {
+                        finished = all;
+                        (how, why.to_owned())
+                    }
+                    Err(error) => (How::Failed, error),
+                }
+            }
         };
         let durable = self.board.frames(Level::Durable);
         let frames = durable.iter().map(|range| (range.start, range.end - range.start)).collect();
@@ -260,7 +333,7 @@ impl Run {
     /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
     fn rescue(&self, why: &str, finished: &mut FinishedHead) -> String {
         let mut rescued = recover(&self.path);
-        if rescued.is_err() && self.home.reserve.release() {
+        if rescued.is_err() && self.home.reserve.as_ref().is_some_and(Reserve::release) {
             rescued = recover(&self.path);
         }
         match rescued {
@@ -279,7 +352,7 @@ impl Run {
     }
 
     pub fn status(&self) -> Status {
-        let sink = self.sink.read().as_ref().map(Sink::progress);
+        let sink = self.sink.read().as_ref().map(Sink::state);
         let state = self.state.lock();
         let (name, ended) = match &*state {
             State::Running => ("running", None),
@@ -317,11 +390,19 @@ impl Run {
         if !self.is_running() {
             return;
         }
-        let failure = self.sink.read().as_ref().and_then(|sink| sink.progress().failure);
-        let absent = self.clients.lock().absent();
-        let late = absent.is_some_and(|absent| absent.as_secs_f64() > self.request.absence_s);
+        let (failure, leaves) = match &*self.sink.read() {
+            Some(sink) => (sink.state().failure, sink.is_asked_to_leave()),
+            None => return,
+        };
+        let absence = Duration::from_secs_f64(self.request.absence_s);
+        let (absent, given_up) = {
+            let clients = self.clients.lock();
+            (clients.absent(), clients.are_given_up(absence))
+        };
+        let late = given_up || absent.is_some_and(|absent| absent > absence);
         let (how, why) = match failure {
             Some(failure) => (How::Failed, failure),
+            None if leaves => (How::Finished, "the run was stopped where it was started".into()),
             None if late => (How::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
             None => return,
         };

@@ -1,64 +1,67 @@
 //! Where a run's frames go: to the file that this process commits, or to its share of one that another commits.
 
-use crate::description::Description;
-use crate::frame::Frame;
+use super::share::Share;
+use crate::journal::Entry;
+use crate::stream::{ErrorCode, Refusal};
 use crate::writer::join::Joined;
-use crate::writer::{Progress, WriteError, Writer};
-use std::time::Duration;
+use crate::writer::{Pipeline, Progress, WriteError, Writer};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 pub enum Sink {
     Own(Writer),
-    Share(Joined),
+    Share(Joined, Arc<Share>),
+}
+
+impl Deref for Sink {
+    type Target = Pipeline;
+
+    fn deref(&self) -> &Pipeline {
+        match self {
+            Sink::Own(writer) => writer,
+            Sink::Share(share, _) => share,
+        }
+    }
 }
 
 impl Sink {
-    pub fn description(&self) -> &Description {
+    /// With why the run takes nothing more, wherever it failed.
+    pub fn state(&self) -> Progress {
+        let mut progress = self.progress();
+        if let Sink::Share(_, coordinator) = self {
+            progress.failure = progress.failure.or_else(|| coordinator.failure());
+        }
+        progress
+    }
+
+    /// Whether the run that this is a share of is being ended.
+    pub fn is_asked_to_leave(&self) -> bool {
+        matches!(self, Sink::Share(_, coordinator) if coordinator.is_asked_to_leave())
+    }
+
+    pub fn grant(&self, bytes: u64) -> Result<Range<u64>, Refusal> {
         match self {
-            Sink::Own(writer) => writer.description(),
-            Sink::Share(share) => share.description(),
+            Sink::Own(writer) => {
+                writer.grant(bytes).map_err(|error| Refusal::new(ErrorCode::Failed, format!("no extent: {error}")))
+            }
+            Sink::Share(..) => Err(not_here()),
         }
     }
 
-    pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
+    pub fn report(&self, entries: Vec<Entry>) -> Result<(), Refusal> {
         match self {
-            Sink::Own(writer) => writer.submit(frame, wait),
-            Sink::Share(share) => share.submit(frame, wait),
+            Sink::Own(writer) => writer.report(entries).map_err(|error| {
+                let code = match error {
+                    WriteError::Frame { .. } => ErrorCode::Limit,
+                    _ => ErrorCode::Failed,
+                };
+                Refusal::new(code, error.to_string())
+            }),
+            Sink::Share(..) => Err(not_here()),
         }
     }
+}
 
-    pub fn scalars(&self, frame: u64, values: Vec<(u32, f64)>) -> Result<(), WriteError> {
-        match self {
-            Sink::Own(writer) => writer.scalars(frame, values),
-            Sink::Share(share) => share.scalars(frame, values),
-        }
-    }
-
-    pub fn mark_duplicate(&self, frame: u64) -> Result<(), WriteError> {
-        match self {
-            Sink::Own(writer) => writer.mark_duplicate(frame),
-            Sink::Share(share) => share.mark_duplicate(frame),
-        }
-    }
-
-    pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
-        match self {
-            Sink::Own(writer) => writer.mark_damaged(frame),
-            Sink::Share(share) => share.mark_damaged(frame),
-        }
-    }
-
-    pub fn progress(&self) -> Progress {
-        match self {
-            Sink::Own(writer) => writer.progress(),
-            Sink::Share(share) => share.progress(),
-        }
-    }
-
-    /// Takes nothing more; who waits for room is refused.
-    pub fn close(&self) {
-        match self {
-            Sink::Own(writer) => writer.close(),
-            Sink::Share(share) => share.close(),
-        }
-    }
+fn not_here() -> Refusal {
+    Refusal::new(ErrorCode::Unknown, "this process has itself a share of the run only; join where the run was started")
 }

@@ -129,6 +129,24 @@ pub enum FromService {
     Error(Refusal),
     Finished(FinishedHead),
     Pong,
+    /// To a writer, after WELCOME: what it has a share of.
+    Share(ShareHead),
+    /// To a writer: an extent of its own.
+    Extent(Range<u64>),
+    /// To a writer: its report of this sequence is in the journal.
+    Reported(u64),
+    /// To a writer: the run is being ended; report what there is, and say END.
+    Leave,
+}
+
+/// The run that a writer joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareHead {
+    pub epoch: u32,
+    /// Beneath the service's directory.
+    pub file: String,
+    /// JSON.
+    pub description: String,
 }
 
 const WELCOME: u8 = 129;
@@ -137,6 +155,10 @@ const NOTICE: u8 = 131;
 const ERROR: u8 = 132;
 const FINISHED: u8 = 133;
 const PONG: u8 = 134;
+const SHARE: u8 = 135;
+const EXTENT: u8 = 136;
+const REPORTED: u8 = 137;
+const LEAVE: u8 = 138;
 
 impl FromService {
     /// Kind, flags and head.
@@ -148,6 +170,12 @@ impl FromService {
             FromService::Error(refusal) => (ERROR, 0, words(refusal.code as u16, 0, &refusal.text)),
             FromService::Finished(finished) => (FINISHED, 0, finished.encode()),
             FromService::Pong => (PONG, 0, Vec::new()),
+            FromService::Share(share) => (SHARE, 0, share.encode()),
+            FromService::Extent(extent) => {
+                (EXTENT, 0, [extent.start, extent.end - extent.start].into_iter().flat_map(u64::to_le_bytes).collect())
+            }
+            FromService::Reported(sequence) => (REPORTED, 0, sequence.to_le_bytes().to_vec()),
+            FromService::Leave => (LEAVE, 0, Vec::new()),
         }
     }
 
@@ -175,6 +203,14 @@ impl FromService {
             }
             FINISHED => FromService::Finished(FinishedHead::decode(&mut reader)?),
             PONG => FromService::Pong,
+            SHARE => FromService::Share(ShareHead::decode(&mut reader)?),
+            EXTENT => {
+                let (start, bytes) = (reader.u64()?, reader.u64()?);
+                let Some(end) = start.checked_add(bytes) else { return bad("an extent beyond all files") };
+                FromService::Extent(start..end)
+            }
+            REPORTED => FromService::Reported(reader.u64()?),
+            LEAVE => FromService::Leave,
             kind => return bad(format!("no service sends messages of kind {kind}")),
         })
     }
@@ -258,5 +294,23 @@ impl FinishedHead {
             dropped: reader.u64()?,
             file_bytes: reader.u64()?,
         })
+    }
+}
+
+impl ShareHead {
+    fn encode(&self) -> Vec<u8> {
+        let mut head = self.epoch.to_le_bytes().to_vec();
+        put_text(&self.file, &mut head);
+        head.extend((self.description.len() as u32).to_le_bytes());
+        head.extend(self.description.as_bytes());
+        head
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<ShareHead, BadMessage> {
+        let epoch = reader.u32()?;
+        let file_bytes = reader.u16()?.into();
+        let file = reader.text(file_bytes, "a file's name")?;
+        let description_bytes = reader.u32()? as usize;
+        Ok(ShareHead { epoch, file, description: reader.text(description_bytes, "a description")? })
     }
 }

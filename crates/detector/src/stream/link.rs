@@ -2,8 +2,10 @@
 
 use super::message::{HEAD_BYTES_MAX, HEADER_BYTES, Header, send};
 use super::{BadMessage, BodyChecksum, FromService, ToService};
+use rustix::net::sockopt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
+use std::time::Duration;
 
 /// Heads are taken from here; bodies pass it by.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -84,6 +86,17 @@ impl Incoming {
         let whole = checksum.of(&body) == header.checksum;
         Ok((body, whole))
     }
+}
+
+/// Has the kernel end a connection whose other host is gone for `wait`. A service that does not read is not gone.
+///
+/// # Errors
+/// If the kernel does not know how.
+pub fn notice_loss(socket: &TcpStream, wait: Duration) -> io::Result<()> {
+    let milliseconds = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, milliseconds)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    Ok(sockopt::set_tcp_keepidle(socket, wait / 2)?)
 }
 
 /// Sends a message of a service.

@@ -75,6 +75,8 @@ fn messages_of_clients_come_back() {
         ToService::Scalars(ScalarsHead { rows: 2, names: vec!["energy".into(), "x".into()] }),
         ToService::End { complete: true, lost: 3 },
         ToService::Ping,
+        ToService::Extent { bytes: 9 },
+        ToService::Report { sequence: 4, again: true },
     ];
     for message in messages {
         let bytes = sent(message.encode(), &[], BodyChecksum::None);
@@ -93,6 +95,10 @@ fn messages_of_services_come_back() {
         FromService::Error(Refusal::new(ErrorCode::Stopping, "later")),
         FromService::Finished(FinishedHead { frames: 1, received: 1, file_bytes: 9, ..FinishedHead::default() }),
         FromService::Pong,
+        FromService::Share(ShareHead { epoch: 1, file: "a.h5".into(), description: "{}".into() }),
+        FromService::Extent(4096..8192),
+        FromService::Reported(4),
+        FromService::Leave,
     ];
     for message in messages {
         let bytes = sent(message.encode(), &[], BodyChecksum::None);

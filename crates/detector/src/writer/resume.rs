@@ -24,6 +24,8 @@ pub struct Resumed {
     /// Frames in the file; all are durable. Of partial ones [`super::Pipeline::level`] says which regions are.
     pub frames: Ranges,
     pub counts: Counts,
+    /// The highest of the writers that wrote them.
+    pub epoch: u32,
 }
 
 impl Writer {
@@ -44,6 +46,11 @@ impl Writer {
         let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
         let frames: Ranges = (0..catalog.frames()).filter(in_file).collect();
         let counts = catalog.counts();
+        let written = entries.iter().filter_map(|entry| match entry {
+            Entry::Slab(slab) => Some(slab.epoch),
+            _ => None,
+        });
+        let epoch = written.max().unwrap_or(0);
         let recover::Found { file, contents, .. } = found;
         let mut committed = Committed { catalog, publisher: Publisher::new() };
         committed.publish(&file, &own).map_err(io)?;
@@ -71,7 +78,7 @@ impl Writer {
             progress.published = counts.frames;
         }
         let writer = Writer::start(Arc::new(shared), committed).map_err(io)?;
-        Ok((writer, Resumed { frames, counts }))
+        Ok((writer, Resumed { frames, counts, epoch }))
     }
 }
 

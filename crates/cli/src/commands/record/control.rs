@@ -1,0 +1,289 @@
+//! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
+
+use super::Metadata;
+use crate::output::{Output, columns, print_line};
+use crate::problem::{Exit, Problem, Result};
+use clap::Args;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+use varve_detector::control::{Control, ControlError};
+use varve_detector::description::Description;
+use varve_detector::filters::Filter;
+use varve_detector::frame::ElementType;
+use varve_detector::service::StartRequest;
+
+/// A store that is slow may take its time to make or end a file.
+const CHANGE_WAIT: Duration = Duration::from_secs(600);
+const LOOK_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Args)]
+pub struct Service {
+    /// Where the service answers
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    http: String,
+    /// File with the service's token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Service {
+    fn control(&self) -> Result<Control> {
+        let token = self.token_file.as_deref().map(super::serve::token).transpose()?;
+        Ok(Control { address: self.http.clone(), token })
+    }
+}
+
+/// Start a run, to which detectors then bring frames
+#[derive(Debug, Args)]
+pub struct Start {
+    /// Name of the run: letters, digits, `.`, `_`, `-`
+    name: String,
+    /// HDF5 file to make, beneath the service's directory
+    file: PathBuf,
+    /// The run's description in JSON or TOML, instead of the flags that follow
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["frame", "element", "scan", "chunk", "filter"])]
+    description: Option<PathBuf>,
+    /// Sides of a frame, the slowest first: HEIGHTxWIDTH
+    #[arg(long, value_name = "HxW", required_unless_present = "description")]
+    frame: Option<String>,
+    /// u8 to u64, i8 to i64, f16 to f64
+    #[arg(long, default_value = "u16")]
+    element: String,
+    /// Sides of the scan, the slowest first; `-` as the first: without end
+    #[arg(long, value_name = "NxM", default_value = "-")]
+    scan: String,
+    /// Sides of a chunk within a frame [default: the frame]
+    #[arg(long, value_name = "HxW")]
+    chunk: Option<String>,
+    /// raw, gzip[:1-9], lz4, zstd[:1-22], bslz4, bszstd[:1-22]; shuffle+ before gzip, lz4 or zstd
+    #[arg(long, default_value = "bslz4")]
+    filter: Filter,
+    /// Groups and datasets of the file: raw, nexus, or an XML layout file
+    #[arg(long, value_name = "NAME|FILE")]
+    layout: Option<PathBuf>,
+    /// What holds for the whole run, in JSON or TOML
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
+    /// Name of a scalar that each frame has; may be given often
+    #[arg(long, value_name = "NAME")]
+    scalar: Vec<String>,
+    /// Clients that each bring a part
+    #[arg(long, default_value_t = 1)]
+    sources: u16,
+    /// Go on when all sources are complete, until the run is stopped
+    #[arg(long)]
+    keep: bool,
+    /// Seconds to wait for clients that have gone, before the run is finished
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    absence: f64,
+    #[command(flatten)]
+    service: Service,
+}
+
+/// One run, and where its service is
+#[derive(Debug, Args)]
+pub struct Named {
+    /// Name of the run
+    name: String,
+    #[command(flatten)]
+    service: Service,
+}
+
+/// Show a run, or all
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Name of the run
+    name: Option<String>,
+    #[command(flatten)]
+    service: Service,
+}
+
+fn asked(what: &str, error: &ControlError) -> Problem {
+    let problem = Problem::new(what.to_owned()).caused_by(error);
+    match error {
+        ControlError::Unreachable { .. } => problem.next("Is `varve record serve` running there? --http says where."),
+        ControlError::Refused { code, .. } if code == "token" => problem.next("Give it with --token-file."),
+        ControlError::Refused { .. } => problem,
+    }
+}
+
+fn sides(flag: &str, text: &str) -> Result<Vec<Option<u64>>> {
+    let side = |(at, word): (usize, &str)| match word {
+        "-" if at == 0 => Some(None),
+        word => word.parse().ok().map(Some),
+    };
+    let sides: Option<Vec<_>> = text.split('x').enumerate().map(side).collect();
+    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} is no shape")).next("Write sides as in 1024x512."))
+}
+
+fn closed(flag: &str, text: &str) -> Result<Vec<u64>> {
+    let sides: Option<Vec<u64>> = sides(flag, text)?.into_iter().collect();
+    sides.ok_or_else(|| Problem::usage(format!("{flag} {text} has no end")))
+}
+
+impl Start {
+    fn request(&self) -> Result<StartRequest> {
+        let mut description = match (&self.description, &self.frame) {
+            (Some(path), _) => described(path)?,
+            (None, frame) => self.flags(frame.as_deref().unwrap_or(""))?,
+        };
+        if let Some(layout) = &self.layout {
+            description.structure = super::structure(layout)?;
+        }
+        if let Some(metadata) = &self.metadata {
+            Metadata::read(metadata)?.add_to(&mut description);
+        }
+        description.scalars.extend(self.scalar.iter().map(|name| name.as_str().into()));
+        let mut request = StartRequest::new(&self.name, self.file.clone(), description);
+        (request.sources, request.finish, request.absence_s) = (self.sources, !self.keep, self.absence);
+        request.check().map_err(|why| Problem::usage("the run cannot start").because(why))?;
+        Ok(request)
+    }
+
+    fn flags(&self, frame: &str) -> Result<Description> {
+        let element = ElementType::ALL.into_iter().find(|element| element.name() == self.element);
+        let element = element.ok_or_else(|| {
+            Problem::usage(format!("--element {} is no type", self.element))
+                .next("Use u8 to u64, i8 to i64, f16 to f64.")
+        })?;
+        let mut description = Description::new(element, closed("--frame", frame)?);
+        description.scan = sides("--scan", &self.scan)?;
+        description.chunk = self.chunk.as_deref().map(|chunk| closed("--chunk", chunk)).transpose()?;
+        description.filter = self.filter;
+        Ok(description)
+    }
+}
+
+fn described(path: &std::path::Path) -> Result<Description> {
+    let cannot = |what: &str| Problem::usage(format!("cannot {what} the description {}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return serde_json::from_str(&text).map_err(|error| cannot("understand").caused_by(&error));
+    }
+    toml::from_str(&text).map_err(|error| cannot("understand").caused_by(&error))
+}
+
+pub fn start(arguments: &Start, output: &Output) -> Result<Exit> {
+    let request = arguments.request()?;
+    let what = format!("run `{}` is not started", arguments.name);
+    let body = serde_json::to_value(&request).map_err(|error| Problem::new(what.clone()).caused_by(&error))?;
+    let started = arguments.service.control()?.post("/runs", Some(body), CHANGE_WAIT);
+    let status = started.map_err(|error| asked(&what, &error))?;
+    output.result("record start", &status, lines)?;
+    Ok(Exit::Done)
+}
+
+/// `stop` or `abort`.
+pub fn end(verb: &str, arguments: &Named, output: &Output) -> Result<Exit> {
+    let path = format!("/runs/{}/{verb}", arguments.name);
+    let ended = arguments.service.control()?.post(&path, None, CHANGE_WAIT);
+    let status = ended.map_err(|error| asked(&format!("cannot {verb} run `{}`", arguments.name), &error))?;
+    output.result(&format!("record {verb}"), &status, lines)?;
+    Ok(exit(&status))
+}
+
+/// A run that failed or lost frames is told from one that did not.
+fn exit(status: &Value) -> Exit {
+    match status["state"].as_str() {
+        Some("failed") => Exit::Failed,
+        _ if status["dropped_frames"].as_u64().unwrap_or(0) > 0 => Exit::Degraded,
+        _ => Exit::Done,
+    }
+}
+
+pub fn status(arguments: &Status, output: &Output) -> Result<Exit> {
+    let control = arguments.service.control()?;
+    let cannot = |error: ControlError| asked("cannot show what is recorded", &error);
+    if let Some(name) = &arguments.name {
+        let status = control.get(&format!("/runs/{name}"), LOOK_WAIT).map_err(cannot)?;
+        output.result("record status", &status, lines)?;
+        return Ok(exit(&status));
+    }
+    let all = control.get("/runs", LOOK_WAIT).map_err(cannot)?;
+    output.result("record status", &all, |all| {
+        let runs = all["runs"].as_array().map_or(&[][..], Vec::as_slice);
+        runs.iter().map(|run| format!("{}\n", line(run))).collect()
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Follow a run: a line whenever frames have become durable, until it ends
+pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
+    const WAIT_S: u64 = 20;
+    let control = arguments.service.control()?;
+    let mut seen = None;
+    loop {
+        let after = seen.map_or(String::new(), |frame: u64| format!("&after={frame}"));
+        let path = format!("/runs/{}/latest?wait_s={WAIT_S}{after}", arguments.name);
+        let status = control.get(&path, LOOK_WAIT);
+        let status = status.map_err(|error| asked(&format!("cannot watch run `{}`", arguments.name), &error))?;
+        let latest = status["latest_durable"].as_u64();
+        let ended = !matches!(status["state"].as_str(), Some("running" | "ending"));
+        if latest > seen || ended {
+            if output.is_json() {
+                output.result("record watch", &status, lines)?;
+            } else {
+                print_line(&line(&status))?;
+            }
+        }
+        seen = latest.or(seen);
+        if ended {
+            return Ok(exit(&status));
+        }
+    }
+}
+
+fn word(status: &Value, key: &str) -> String {
+    match &status[key] {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+fn line(status: &Value) -> String {
+    let word = |key| word(status, key);
+    let held = if status["finished"].is_null() { word("durable") } else { status["finished"]["received"].to_string() };
+    format!(
+        "{}  {}  durable {held}  latest {}  dropped {}",
+        word("name"),
+        word("state"),
+        word("latest_durable"),
+        word("dropped_frames")
+    )
+}
+
+fn lines(status: &Value) -> String {
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    for key in [
+        "name",
+        "file",
+        "state",
+        "why",
+        "connections",
+        "taken",
+        "durable",
+        "latest_durable",
+        "dropped_frames",
+        "damaged",
+        "duplicate",
+        "refused",
+    ] {
+        if !status[key].is_null() {
+            rows.push((key, word(status, key)));
+        }
+    }
+    let finished = &status["finished"];
+    for (key, label) in [
+        ("received", "frames received"),
+        ("missing", "frames missing"),
+        ("late", "frames late"),
+        ("file_bytes", "file bytes"),
+    ] {
+        if !finished[key].is_null() {
+            rows.push((label, word(finished, key)));
+        }
+    }
+    columns(&rows)
+}

@@ -1,0 +1,139 @@
+//! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
+
+use super::serve::token;
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::{Bytes, Span};
+use crate::signals;
+use clap::Args;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+use varve_detector::service::{Config, Ended, How, Joining, Service, ServiceError, ShareOptions};
+use varve_detector::stream::FinishedHead;
+use varve_detector::writer::Settings;
+
+/// Take frames for a share of a run, on this host or another, and write them into the run's one file
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the service that keeps the run takes frames (its --listen)
+    #[arg(value_name = "HOST:PORT")]
+    service: String,
+    /// Name of the run
+    run: String,
+    /// The service's directory, as this host sees it
+    #[arg(long)]
+    directory: PathBuf,
+    /// Which of the run's sources this share is
+    #[arg(long, default_value_t = 0)]
+    source: u16,
+    /// Clients that bring this share
+    #[arg(long, default_value_t = 1)]
+    sources: u16,
+    /// Where they bring it (port 0: any)
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// File with the service's token, which is asked of this share's clients too
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Frames that wait in memory take at most so many bytes
+    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
+    queue: Bytes,
+    /// Threads that compress and write [default: one a processor]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How long frames may wait until they are synced and reported
+    #[arg(long, value_name = "TIME", default_value = "250ms")]
+    report_interval: Span,
+    /// How long to try when the service is not there
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    retry: Span,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    run: String,
+    pid: u32,
+    listen: SocketAddr,
+}
+
+#[derive(Serialize)]
+struct Left {
+    run: String,
+    why: String,
+    #[serde(flatten)]
+    finished: FinishedHead,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let token = arguments.token_file.as_deref().map(token).transpose()?;
+    if !arguments.listen.ip().is_loopback() && token.is_none() {
+        return Err(Problem::usage(format!("--listen {} is open to other hosts", arguments.listen))
+            .next("Give --token-file, or listen at 127.0.0.1."));
+    }
+    let defaults = Settings::default();
+    let settings = Settings {
+        threads: arguments.threads.unwrap_or(defaults.threads),
+        queue_bytes: arguments.queue.0 as usize,
+        commit_interval: arguments.report_interval.0,
+        ..defaults
+    };
+    let config = Config {
+        listen: arguments.listen,
+        http: None,
+        root: arguments.directory.clone(),
+        token: token.clone(),
+        settings,
+        runs_max: 0,
+        connections_max: 256,
+        idle: Duration::from_secs(30),
+    };
+    let coordinator = ShareOptions {
+        address: arguments.service.clone(),
+        run: arguments.run.clone(),
+        token: token.unwrap_or_default(),
+        source: arguments.source,
+        retry: arguments.retry.0,
+    };
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move || {
+        // Who does not listen any more is stopping already.
+        let _ = stop.send(());
+    })?;
+    let failed = |error: ServiceError| Problem::new("this share cannot be taken").caused_by(&error);
+    let service = Service::join(config, Joining { coordinator, sources: arguments.sources }).map_err(failed)?;
+    let serving = Serving { run: arguments.run.clone(), pid: std::process::id(), listen: service.address() };
+    output.result("record join", &serving, |serving| {
+        columns(&[("run", serving.run.clone()), ("frames", serving.listen.to_string())])
+    })?;
+    let ended = loop {
+        if stopped.try_recv().is_ok() {
+            break None;
+        }
+        let run = service.shared().run(&arguments.run).expect("the one that was joined");
+        if let Some(ended) = run.wait_ended(Duration::from_millis(200)) {
+            break Some(ended);
+        }
+    };
+    service.stop();
+    match ended {
+        Some(ended) => left(arguments, ended, output),
+        None => Ok(Exit::Done),
+    }
+}
+
+fn left(arguments: &Arguments, ended: Ended, output: &Output) -> Result<Exit> {
+    if ended.how == How::Failed {
+        return Err(Problem::new(format!("run `{}` has failed", arguments.run)).because(ended.why));
+    }
+    let left = Left { run: arguments.run.clone(), why: ended.why, finished: ended.finished };
+    output.result("record join", &left, |left| {
+        columns(&[
+            ("frames received", left.finished.received.to_string()),
+            ("dropped", left.finished.dropped.to_string()),
+        ])
+    })?;
+    Ok(if left.finished.dropped > 0 { Exit::Degraded } else { Exit::Done })
+}

@@ -1,0 +1,134 @@
+//! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
+
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::{Bytes, Span};
+use crate::signals;
+use clap::Args;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use varve_detector::service::{Config, Service, ServiceError};
+use varve_detector::writer::Settings;
+
+/// Take frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Files are written beneath this directory alone
+    directory: PathBuf,
+    /// Where detectors bring their frames (port 0: any)
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7420")]
+    listen: SocketAddr,
+    /// Where runs are started, stopped and watched
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421")]
+    http: SocketAddr,
+    /// Clients must give the token that this file holds, which nobody else may read; needed to listen beyond this host
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Frames of one run that wait in memory take at most so many bytes
+    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
+    queue: Bytes,
+    /// Threads of each run that compress and write [default: one a processor]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// What the store takes best in one write: its stripe
+    #[arg(long, value_name = "BYTES", default_value = "4MiB")]
+    stripe: Bytes,
+    /// How long frames may wait until they are synced and readers find them
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    commit_interval: Span,
+    /// Runs at once
+    #[arg(long, default_value_t = 8)]
+    runs_max: usize,
+    /// Connections at once
+    #[arg(long, default_value_t = 256)]
+    connections_max: usize,
+    /// A connection on which nothing comes for so long is given up
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    idle: Span,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    directory: PathBuf,
+    pid: u32,
+    listen: SocketAddr,
+    http: SocketAddr,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let token = arguments.token_file.as_deref().map(token).transpose()?;
+    for (flag, address) in [("--listen", arguments.listen), ("--http", arguments.http)] {
+        if !address.ip().is_loopback() && token.is_none() {
+            return Err(Problem::usage(format!("{flag} {address} is open to other hosts"))
+                .because("whoever reaches it could write files and read what is measured")
+                .next("Give --token-file, or listen at 127.0.0.1."));
+        }
+    }
+    let defaults = Settings::default();
+    let settings = Settings {
+        threads: arguments.threads.unwrap_or(defaults.threads),
+        queue_bytes: arguments.queue.0 as usize,
+        stripe_bytes: arguments.stripe.0,
+        extent_bytes: defaults.extent_bytes.max(arguments.stripe.0),
+        commit_interval: arguments.commit_interval.0,
+    };
+    let config = Config {
+        listen: arguments.listen,
+        http: Some(arguments.http),
+        root: arguments.directory.clone(),
+        token,
+        settings,
+        runs_max: arguments.runs_max,
+        connections_max: arguments.connections_max,
+        idle: arguments.idle.0,
+    };
+    let failed = |error: ServiceError| Problem::new("the detector service cannot start").caused_by(&error);
+    // Before anything is taken, so that a signal finds someone who listens.
+    let (stop, stopped) = mpsc::channel();
+    signals::on_stop(move || {
+        // Who does not listen any more is stopping already.
+        let _ = stop.send(());
+    })?;
+    let service = Service::start(config).map_err(failed)?;
+    let serving = Serving {
+        directory: arguments.directory.clone(),
+        pid: std::process::id(),
+        listen: service.address(),
+        http: service.http().expect("it was asked for"),
+    };
+    output.result("record serve", &serving, text)?;
+    // An error means that nobody can ask any more: that is a reason to stop too.
+    let _ = stopped.recv();
+    service.stop();
+    Ok(Exit::Done)
+}
+
+fn text(serving: &Serving) -> String {
+    columns(&[
+        ("files beneath", serving.directory.display().to_string()),
+        ("frames", serving.listen.to_string()),
+        ("control", format!("http://{}", serving.http)),
+        ("process", serving.pid.to_string()),
+    ])
+}
+
+/// The token in a file that nobody else may read.
+pub fn token(path: &Path) -> Result<String> {
+    let cannot = |error: std::io::Error| {
+        Problem::usage(format!("cannot read the token in {}", path.display())).caused_by(&error)
+    };
+    let mode = std::fs::metadata(path).map_err(cannot)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(Problem::usage(format!("others may read the token in {}", path.display()))
+            .next(format!("Run: chmod 600 {}", path.display())));
+    }
+    let token = std::fs::read_to_string(path).map_err(cannot)?.trim().to_owned();
+    if !(8..=1024).contains(&token.len()) {
+        return Err(Problem::usage(format!("the token in {} has {} bytes", path.display(), token.len()))
+            .next("Use 8 to 1024: openssl rand -hex 32"));
+    }
+    Ok(token)
+}

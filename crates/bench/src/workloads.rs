@@ -1,5 +1,6 @@
 //! The workloads, a module each.
 
+pub mod detector;
 pub mod mdtest;
 pub mod stream;
 

@@ -204,3 +204,38 @@ fn the_simulators_stream2_is_understood_by_others() {
     let numbers: Vec<u64> = (0..12).collect();
     assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), format!("{numbers:?}"), "{told:?}");
 }
+
+/// The form of the JSON that later readers rely on.
+#[test]
+fn the_benchmark_says_what_it_promises() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bench = ["--json", "bench", "detector", "--model", "128x64xu16", "--compress-ratio", "3", "--frames", "48"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
+    let output = Command::new(env!("CARGO_BIN_EXE_varve"))
+        .current_dir(root)
+        .args(bench)
+        .args(["--rates", "none", "--repeat", "1"])
+        .arg(directory.path())
+        .output()
+        .expect("varve runs");
+    assert!(output.status.success(), "{output:?}");
+    let told = told(&output);
+    assert_eq!((&told["schema_version"], &told["command"]), (&1.into(), &"bench detector".into()));
+    let names = |list: &str, key: &str| -> Vec<String> {
+        let list = told[list].as_array().expect("a list").iter();
+        list.map(|entry| entry[key].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names("results", "case"), ["precompressed", "raw-bslz4", "h5py", "scalars-0", "scalars-30"]);
+    for result in told["results"].as_array().expect("a list") {
+        for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
+            assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");
+        }
+        assert_eq!(result["dropped"], 0, "{result}");
+        assert!(result["latency_ms"]["p50"].as_f64() <= result["latency_ms"]["p99"].as_f64(), "{result}");
+    }
+    let ceilings = names("ceilings", "name");
+    for name in ["precompressed", "raw-bslz4", "loopback-receive", "pwrite", "compression"] {
+        assert!(ceilings.iter().any(|known| known == name), "{ceilings:?}");
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing is left behind");
+}

@@ -14,6 +14,7 @@ mod request;
 mod run;
 mod share;
 mod sink;
+mod stream2;
 
 pub use board::Board;
 pub use http::OPENAPI;
@@ -205,6 +206,16 @@ impl Service {
 
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Takes the series of the DECTRIS detector whose stream2 is at `address` (HOST:PORT), a run each, until the service is
+    /// stopped; a detector that is not there is waited for.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn take_stream2(&mut self, address: &str) -> io::Result<()> {
+        self.threads.push(stream2::start(&self.shared, address.to_owned())?);
+        Ok(())
     }
 
     /// Ends all connections and lets the runs go as they are: the next service takes them up.

@@ -6,6 +6,7 @@
 //! - [`series`] a series of images as the description and the frames of a run.
 
 pub mod cbor;
+mod date;
 pub mod message;
 pub mod push;
 pub mod series;

@@ -1,6 +1,7 @@
 //! `varve bench`: how fast a volume is, measured beside the storage beneath it and the ceilings above it.
 
 mod compare;
+mod detector;
 mod mdtest;
 mod null;
 mod profile;
@@ -22,6 +23,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Workload {
+    Detector(detector::Arguments),
     Mdtest(mdtest::Arguments),
     Compare(compare::Arguments),
     Profile(profile::Arguments),
@@ -44,6 +46,7 @@ struct ReportFlags {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
+        Workload::Detector(arguments) => detector::run(arguments, output),
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
         Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),

@@ -1,6 +1,7 @@
 //! The three messages of stream2. Images are borrowed from the message; fields that nobody asks for are passed over.
 
 use super::cbor::{BadCbor, Item, Reader, Writer};
+use super::date;
 use crate::hdf5::ElementType;
 use std::borrow::Cow;
 
@@ -65,7 +66,9 @@ pub struct Start {
 pub struct Image<'m> {
     pub series: u64,
     pub number: u64,
-    /// Nanoseconds since the series began.
+    /// When the series began, in nanoseconds since 1970.
+    pub began: Option<u64>,
+    /// Nanoseconds since then.
     pub start: Option<u64>,
     pub channels: Vec<Channel<'m>>,
 }
@@ -197,12 +200,13 @@ fn optional_unsigned(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage>
 }
 
 fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
-    let mut image = Image { series: 0, number: 0, start: None, channels: Vec::new() };
+    let mut image = Image { series: 0, number: 0, began: None, start: None, channels: Vec::new() };
     let mut number = None;
     reader.map(|key, value| {
         match key {
             "series_id" => image.series = value.unsigned()?,
             "image_id" => number = Some(value.unsigned()?),
+            "series_date" => image.began = date(value)?,
             "start_time" => image.start = rational(value)?,
             "data" => {
                 image.channels.clear();
@@ -224,6 +228,17 @@ fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
         return bad(format!("image {number} has no `data`"));
     }
     Ok(image)
+}
+
+/// A text, with the tag of dates or without; one that is no date is as good as none.
+fn date(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage> {
+    const DATE: u64 = 0;
+    match reader.item()? {
+        Item::Tag(DATE) => Ok(date::parse(reader.text()?)),
+        Item::Text(text) => Ok(date::parse(text)),
+        Item::Simple(_) => Ok(None),
+        _ => bad("where a date is expected there is something else"),
+    }
 }
 
 /// Seconds as a ratio; in nanoseconds.
@@ -367,12 +382,20 @@ impl Start {
 }
 
 impl Image<'_> {
+    /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
+    pub fn taken(&self) -> u64 {
+        self.began.zip(self.start).and_then(|(began, start)| began.checked_add(start)).unwrap_or(0)
+    }
+
     /// As a detector sends it.
     pub fn encode(&self, series_unique: &str) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));
-        out.map(5 + u64::from(self.start.is_some())).text("type").text("image");
+        out.map(5 + u64::from(self.start.is_some()) + u64::from(self.began.is_some())).text("type").text("image");
         out.text("series_id").unsigned(self.series).text("series_unique_id").text(series_unique);
         out.text("image_id").unsigned(self.number);
+        if let Some(began) = self.began {
+            out.text("series_date").tag(0).text(&date::format(began));
+        }
         if let Some(start) = self.start {
             out.text("start_time").array(2).unsigned(start).unsigned(1_000_000_000);
         }

@@ -4,6 +4,7 @@
 
 use super::message::{BadMessage, Channel, Compression, Image, Start};
 use crate::description::Description;
+use crate::description::nxmx::Nxmx;
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
 use crate::hdf5::ElementType;
@@ -45,7 +46,29 @@ impl Series {
         };
         // A detector that is triggered without an end announces no images, or more than anyone takes.
         let known = (1..1 << 31).contains(images).then_some(*images);
-        Description { element: self.element, frame, chunk, scan: vec![known], filter: self.filter, ..description }
+        let nxmx = Some(self.known());
+        Description { element: self.element, frame, chunk, scan: vec![known], filter: self.filter, nxmx, ..description }
+    }
+
+    /// What the detector told of the measurement. A number that is none it does not know.
+    fn known(&self) -> Nxmx {
+        let Start { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
+        let number = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
+        let pair = |x: Option<f64>, y: Option<f64>| number(x).zip(number(y)).map(|(x, y)| [x, y]);
+        let text = |text: &Option<String>| text.clone().filter(|text| (1..=200).contains(&text.len()));
+        Nxmx {
+            wavelength: number(self.start.incident_wavelength),
+            description: text(&self.start.detector_description),
+            serial_number: text(&self.start.detector_serial_number),
+            beam_center: pair(*beam_center_x, *beam_center_y),
+            pixel_size: pair(*pixel_size_x, *pixel_size_y),
+            sensor_material: text(&self.start.sensor_material),
+            sensor_thickness: number(self.start.sensor_thickness),
+            count_time: number(self.start.count_time),
+            frame_time: number(self.start.frame_time),
+            saturation_value: self.start.saturation_value.and_then(|value| i64::try_from(value).ok()),
+            ..Nxmx::default()
+        }
     }
 
     /// The channels as the start lists them.

@@ -46,7 +46,8 @@ fn messages_come_back() {
     let plain = pixels(3);
     for compression in [Compression::None, Compression::Lz4, Compression::BitshuffleLz4] {
         let channels = vec![channel("threshold_1", compression, &plain), channel("threshold_2", compression, &[1])];
-        let image = Image { series: 7, number: 2, start: Some(80_000_000), channels };
+        let image =
+            Image { series: 7, number: 2, began: Some(1_661_425_924_333_000_000), start: Some(80_000_000), channels };
         assert_eq!(Message::decode(&image.encode("01H")), Ok(Message::Image(image)));
     }
 }
@@ -71,7 +72,7 @@ fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
         channel("threshold_2", Compression::BitshuffleLz4, &second),
         channel("threshold_1", Compression::BitshuffleLz4, &first),
     ];
-    let image = Image { series: 7, number: 0, start: None, channels };
+    let image = Image { series: 7, number: 0, began: None, start: None, channels };
     let series = Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
     let description = series.describe(Description::new(ElementType::U8, vec![1]));
     assert_eq!((description.frame.as_slice(), description.chunk()), (&[2, 6, 8][..], vec![1, 6, 8]));
@@ -89,6 +90,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
     let one = |compression, bytes| Image {
         series: 7,
         number: 0,
+        began: None,
         start: None,
         channels: vec![channel("threshold_1", compression, bytes)],
     };
@@ -104,7 +106,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
 fn images_that_do_not_fit_are_refused_with_the_reason() {
     let blob = shuffled(&pixels(3));
     let sound = channel("threshold_1", Compression::BitshuffleLz4, &blob);
-    let image = |channels| Image { series: 7, number: 4, start: None, channels };
+    let image = |channels| Image { series: 7, number: 4, began: None, start: None, channels };
     let series = Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
     for (changed, words) in [
         (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
@@ -125,6 +127,7 @@ proptest! {
         let image = Image {
             series: 7,
             number: 1,
+            began: Some(5),
             start: Some(1),
             channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
         };
@@ -189,5 +192,26 @@ fn peers_that_are_not_the_other_end_are_refused() {
     ] {
         let error = answer(&theirs).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn dates_are_understood_in_every_zone() {
+    for (text, seconds) in [
+        ("1970-01-01T00:00:00Z", 0),
+        ("2022-08-25T13:12:04.333+02:00", 1_661_425_924),
+        ("2000-02-29T23:59:60-00:30", 951_870_600),
+        ("2024-12-31T00:00:00.5z", 1_735_603_200),
+    ] {
+        let parsed = date::parse(text).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!(parsed / 1_000_000_000, seconds, "{text}");
+        assert_eq!(date::parse(&date::format(parsed)), Some(parsed), "{}", date::format(parsed));
+    }
+    for text in ["", "2022-08-25", "2022-13-01T00:00:00Z", "2022-08-25T13:12:04", "2022-08-25T13:12:04.x3Z"] {
+        assert_eq!(date::parse(text), None, "{text}");
+    }
+    for day in 0..200_000 {
+        let nanoseconds = day * 86_400_000_000_000 + 7;
+        assert_eq!(date::parse(&date::format(nanoseconds)), Some(nanoseconds), "{}", date::format(nanoseconds));
     }
 }

@@ -48,6 +48,9 @@ pub struct Arguments {
     /// A connection on which nothing comes for so long is given up
     #[arg(long, value_name = "TIME", default_value = "30s")]
     idle: Span,
+    /// Take the series of the DECTRIS detector that sends stream2 there, a run each; several times for several detectors
+    #[arg(long, value_name = "tcp://HOST:PORT")]
+    stream2: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -92,7 +95,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         // Who does not listen any more is stopping already.
         let _ = stop.send(());
     })?;
-    let service = Service::start(config).map_err(failed)?;
+    let mut service = Service::start(config).map_err(failed)?;
+    for url in &arguments.stream2 {
+        service
+            .take_stream2(url.strip_prefix("tcp://").unwrap_or(url))
+            .map_err(|error| Problem::new(format!("cannot take the stream at {url}")).caused_by(&error))?;
+    }
     let serving = Serving {
         directory: arguments.directory.clone(),
         pid: std::process::id(),

@@ -7,7 +7,7 @@ use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
 use varve_detector::stream2::message::{Channel, Compression};
 use varve_detector::stream2::{Image, Push, Start};
-use varve_detector::writer::Finished;
+use varve_detector::writer::{Finished, now};
 
 /// For the client to be started after the simulator.
 const WAIT: Duration = Duration::from_secs(60);
@@ -19,6 +19,8 @@ pub struct Stream2 {
     push: Push,
     start: Start,
     begun: Instant,
+    /// Nanoseconds since 1970.
+    began: u64,
     element: ElementType,
     encoder: Encoder,
     chunk: Vec<u8>,
@@ -59,6 +61,7 @@ impl Stream2 {
             push,
             start,
             begun: Instant::now(),
+            began: now(),
             element: series.element,
             encoder,
             chunk: Vec::new(),
@@ -89,7 +92,8 @@ impl Sink for Stream2 {
             bytes: &self.chunk,
         };
         let start = Some(self.begun.elapsed().as_nanos() as u64);
-        let image = Image { series: self.start.series, number, start, channels: vec![channel] };
+        let began = Some(self.began);
+        let image = Image { series: self.start.series, number, began, start, channels: vec![channel] };
         let message = image.encode(&self.start.unique);
         self.send(&message)?;
         Ok(true)

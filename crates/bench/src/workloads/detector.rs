@@ -1,0 +1,165 @@
+//! The detector service at the machine's limit: frames from simulated detectors over loopback into one file, and, in the
+//! same turns, each stage alone and one h5py process that is fed by the same stream.
+//!
+//! The limit of a pipeline whose stages share the processors is their number divided by the sum of what each stage alone
+//! takes of a processor for a byte. What a case reaches of it, and how it compares with its neighbour, are the report's
+//! ratios, made turn by turn.
+
+mod case;
+mod h5py;
+mod pipeline;
+pub mod report;
+mod stages;
+
+use crate::environment::Environment;
+use crate::interrupt::{self, Interrupt};
+use crate::progress::Progress;
+use crate::{Error, Result};
+use case::Case;
+use report::{DetectorReport, Turn};
+use stages::Stages;
+use std::path::{Path, PathBuf};
+use varve_detector::filters::{Encoder, Filter};
+use varve_detector::simulator::{Model, Simulator};
+
+/// Frames whose chunks are made before the run and sent in turn: more than any cache of a processor holds.
+const PREPARED: u64 = 24;
+/// The Pilatus 6M test of the deliverable: frames a second that are tried.
+pub const RATES: [u32; 7] = [1, 5, 10, 20, 25, 40, 50];
+
+#[derive(Clone, Debug)]
+pub struct DetectorConfig {
+    /// Where the files go; each is removed as soon as it has been measured.
+    pub directory: PathBuf,
+    pub model: Model,
+    pub compress_ratio: f64,
+    /// Frames of a run that goes as fast as it can.
+    pub frames: u64,
+    pub rates: Vec<u32>,
+    /// Seconds of a run at a rate.
+    pub rate_seconds: f64,
+    pub repeat: u32,
+    /// With h5py and hdf5plugin; `None`: the h5py process is left out.
+    pub python: Option<PathBuf>,
+    pub progress: bool,
+    pub arguments: Vec<String>,
+}
+
+impl DetectorConfig {
+    fn check(&self) -> Result<()> {
+        super::check_clients_and_repeat(&[1], self.repeat)?;
+        let fail = |text: &str| Err(Error::Usage(text.to_owned()));
+        if self.frames < 2 * PREPARED {
+            return fail("a run has at least 48 frames: fewer say nothing");
+        }
+        if !(0.5..=3600.0).contains(&self.rate_seconds) {
+            return fail("a run at a rate takes 0.5 to 3600 seconds");
+        }
+        if self.rates.iter().any(|rate| !(1..=10_000).contains(rate)) {
+            return fail("rates go from 1 to 10000 frames a second");
+        }
+        Ok(())
+    }
+}
+
+/// What the cases share: frames and chunks that are made once.
+struct Material {
+    simulator: Simulator,
+    /// Of frames 0 to [`PREPARED`], filtered by bitshuffle+LZ4.
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Material {
+    fn make(model: Model, ratio: f64) -> Result<Material> {
+        let simulator = Simulator::new(model, ratio, 1).map_err(|error| Error::Usage(error.to_string()))?;
+        let mut encoder = Encoder::new(Filter::BSLZ4, simulator.model().element.size())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        let mut chunks = Vec::new();
+        for number in 0..PREPARED {
+            let mut chunk = Vec::new();
+            encoder.encode(&simulator.frame(number), &mut chunk).map_err(|error| Error::Usage(error.to_string()))?;
+            chunks.push(chunk);
+        }
+        Ok(Material { simulator, chunks })
+    }
+
+    fn frame_bytes(&self) -> f64 {
+        let model = self.simulator.model();
+        (model.width * model.height * model.element.size() as u64) as f64
+    }
+
+    /// Of a chunk, on average.
+    fn chunk_bytes(&self) -> f64 {
+        self.chunks.iter().map(Vec::len).sum::<usize>() as f64 / self.chunks.len() as f64
+    }
+}
+
+/// The directory of a run, gone at its end whatever happened.
+struct Place(PathBuf);
+
+/// The first Python of these that has h5py and hdf5plugin.
+pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
+    candidates.iter().find(|python| h5py::works(python)).cloned()
+}
+
+impl Place {
+    fn make(directory: &Path) -> Result<Place> {
+        let path = directory.join(format!("varve-bench-detector.{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(Error::io(format!("cannot make {}", path.display())))?;
+        Ok(Place(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}, remove it by hand: {error}", self.0.display());
+        }
+    }
+}
+
+/// Measures and reports. Whatever was made is removed, whether it went well or not.
+///
+/// # Errors
+/// If the configuration makes no sense, or a run fails: figures of failed runs mean nothing.
+pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
+    config.check()?;
+    let _interrupt = Interrupt::listen();
+    let environment = Environment::gather(&[])?;
+    let place = Place::make(&config.directory)?;
+    let material = Material::make(config.model.clone(), config.compress_ratio)?;
+    let mut report = DetectorReport::begin(config, &place.0)?;
+    let fast = Case::fast();
+    let steps = u64::from(config.repeat) * (fast.len() as u64 + 1) + config.rates.len() as u64;
+    let progress = Progress::new(config.progress, steps);
+    for number in 0..config.repeat {
+        progress.say(format!("turn {}, stages", number + 1));
+        let stages = Stages::measure(&material, &place.0, config.frames)?;
+        progress.advance(1);
+        let mut turn = Turn::new(stages, &material);
+        for case in &fast {
+            interrupt::check()?;
+            progress.say(format!("turn {}, {}", number + 1, case.name()));
+            if let Some(measured) = case.run(config, &material, &place.0)? {
+                turn.add(*case, measured, &material);
+            }
+            progress.advance(1);
+        }
+        report.add(turn);
+    }
+    if !config.rates.is_empty() {
+        let pilatus = "pilatus6m".parse().expect("a model that exists");
+        let material = Material::make(pilatus, config.compress_ratio)?;
+        for rate in &config.rates {
+            interrupt::check()?;
+            let case = Case::Rate(*rate);
+            progress.say(case.name());
+            if let Some(measured) = case.run(config, &material, &place.0)? {
+                report.add_rate(case, measured, &material);
+            }
+            progress.advance(1);
+        }
+    }
+    drop(progress);
+    Ok(report.finish(environment.finished()))
+}

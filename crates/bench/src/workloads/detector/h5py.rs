@@ -1,0 +1,90 @@
+//! The neighbour: one h5py process that is fed by the same stream (`h5py.py`).
+
+use super::Material;
+use super::pipeline::{Load, Measured, Sent, connect, hello, send_frames};
+use super::stages::cpu_seconds;
+use crate::measure::Latencies;
+use crate::{Error, Result};
+use serde::Deserialize;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use varve_detector::stream::Role;
+use varve_detector::stream::link::say;
+
+const PROGRAM: &str = include_str!("h5py.py");
+
+#[derive(Deserialize)]
+struct Told {
+    frames: u64,
+    cpu_s: f64,
+    latencies_ns: Vec<u64>,
+}
+
+/// Whether this Python has what the process needs.
+pub fn works(python: &Path) -> bool {
+    let asked = Command::new(python)
+        .args(["-c", "import h5py, hdf5plugin"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    asked.is_ok_and(|status| status.success())
+}
+
+pub fn run(python: &PathBuf, material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+    let path = directory.join("h5py.h5");
+    let model = material.simulator.model();
+    let mut process = Command::new(python)
+        .args(["-c", PROGRAM])
+        .arg(&path)
+        .args([load.frames, model.height, model.width].map(|number| number.to_string()))
+        .arg(model.element.name())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(Error::io(format!("cannot start {}", python.display())))?;
+    let fed = feed(&mut process, material, load);
+    if fed.is_err() {
+        // It waits for frames that will not come; that it is gone already is as good.
+        let _ = process.kill();
+    }
+    let status = process.wait().map_err(Error::io("the h5py process"))?;
+    let measured = fed?;
+    if !status.success() {
+        let why = io::Error::other(format!("it ended with {status}"));
+        return Err(Error::Io { what: "the h5py process".into(), source: why });
+    }
+    std::fs::remove_file(&path).map_err(Error::io(format!("cannot remove {}", path.display())))?;
+    Ok(measured)
+}
+
+fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measured> {
+    let fail = || Error::io("the h5py process");
+    let mut said = BufReader::new(process.stdout.take().expect("piped above"));
+    let mut line = String::new();
+    said.read_line(&mut line).map_err(fail())?;
+    let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not say its port")))?;
+    let mut to = connect(([127, 0, 0, 1], port).into()).map_err(fail())?;
+    say(&mut to, &hello(Role::Frames, 1), &[], 0).map_err(fail())?;
+    let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
+    let begun = std::time::Instant::now();
+    send_frames(&mut to, material, load, &sent).map_err(fail())?;
+    line.clear();
+    said.read_line(&mut line).map_err(fail())?;
+    let seconds = begun.elapsed().as_secs_f64();
+    if line.is_empty() {
+        return Err(fail()(io::Error::other("it ended without its figures; what it said is above")));
+    }
+    let told: Told = serde_json::from_str(&line)?;
+    let mut latencies = Latencies::default();
+    told.latencies_ns.iter().for_each(|latency| latencies.record(Duration::from_nanos(*latency)));
+    Ok(Measured {
+        frames: told.frames,
+        dropped: sent.lost(),
+        seconds,
+        cpu_s: cpu_seconds() - cpu + told.cpu_s,
+        latencies,
+    })
+}

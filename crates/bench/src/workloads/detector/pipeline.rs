@@ -1,0 +1,263 @@
+//! The whole way: a simulated detector sends over loopback, the service receives, compresses, writes and tells, all in this
+//! process; or the same stream goes to somebody else.
+
+use super::stages::{cpu_seconds, processors};
+use super::{Material, PREPARED};
+use crate::measure::Latencies;
+use crate::{Error, Result, interrupt};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use varve_detector::description::{Description, Structure};
+use varve_detector::filters::Filter;
+use varve_detector::frame::Level;
+use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::{
+    BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ScalarsHead, ToService, VERSION,
+};
+use varve_detector::writer::Settings;
+
+/// What clients use unless told otherwise.
+pub const CHECKSUM: BodyChecksum = BodyChecksum::Xxh3;
+const RUN: &str = "bench";
+/// Nothing in these runs takes so long, but a store that hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// A detector keeps a frame that cannot be sent for so long.
+const MEMORY: Duration = Duration::from_secs(1);
+/// Rows of scalars that go in one message: a control system gathers some, too.
+const ROWS: u64 = 16;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// As chunks that were made before, otherwise plain and simulated as they go.
+    pub precompressed: bool,
+    pub frames: u64,
+    /// Frames a second; `None`: as fast as they are taken.
+    pub rate: Option<f64>,
+    /// Of each frame.
+    pub scalars: usize,
+}
+
+/// What a run gave.
+#[derive(Clone)]
+pub struct Measured {
+    pub frames: u64,
+    pub dropped: u64,
+    pub seconds: f64,
+    pub cpu_s: f64,
+    /// From the moment a frame is sent, or at a rate is due, until it is acknowledged as written.
+    pub latencies: Latencies,
+}
+
+/// When each frame was sent, in nanoseconds since the run began; 0: not yet.
+pub struct Sent {
+    begun: Instant,
+    at: Vec<AtomicU64>,
+    /// Frames that were dropped before they were sent.
+    lost: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Sent {
+    pub fn new(frames: u64) -> Sent {
+        let at = (0..frames).map(|_| AtomicU64::new(0)).collect();
+        Sent { begun: Instant::now(), at, lost: AtomicU64::new(0), stopped: AtomicBool::new(false) }
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+
+    fn latency(&self, number: u64) -> Option<Duration> {
+        let sent = self.at.get(number as usize)?.load(Relaxed);
+        (sent > 0).then(|| self.begun.elapsed().saturating_sub(Duration::from_nanos(sent)))
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(String) -> Error {
+    move |why| Error::Io { what: format!("the detector's {what}"), source: io::Error::other(why) }
+}
+
+pub fn hello(role: Role, client: u8) -> ToService {
+    ToService::Hello(Hello {
+        version: VERSION,
+        role,
+        checksum: CHECKSUM,
+        // Written.
+        levels: 2,
+        source: 0,
+        connection: 0,
+        connections: 1,
+        patience: None,
+        client: [client; 16],
+        run: RUN.to_owned(),
+        token: String::new(),
+        start: String::new(),
+    })
+}
+
+/// Sends what `load` says, on a connection that has been greeted.
+pub fn send_frames(to: &mut TcpStream, material: &Material, load: &Load, sent: &Sent) -> io::Result<()> {
+    let model = material.simulator.model();
+    let mut frame = Vec::new();
+    for number in 0..load.frames {
+        if sent.stopped.load(Relaxed) || interrupt::raised() {
+            break;
+        }
+        let mut at = sent.begun.elapsed();
+        if let Some(rate) = load.rate {
+            let due = Duration::from_secs_f64(number as f64 / rate);
+            std::thread::sleep(due.saturating_sub(at));
+            if sent.begun.elapsed() > due + MEMORY {
+                sent.lost.fetch_add(1, Relaxed);
+                continue;
+            }
+            at = due;
+        }
+        let body = if load.precompressed {
+            &material.chunks[(number % PREPARED) as usize]
+        } else {
+            material.simulator.frame_into(number, &mut frame);
+            &frame
+        };
+        let head = FrameHead {
+            number,
+            taken: varve_detector::writer::now(),
+            element: model.element,
+            frames: 1,
+            sides: vec![model.height as u32, model.width as u32],
+            filter: if load.precompressed { Filter::BSLZ4.to_string() } else { String::new() },
+            chunks: if load.precompressed { vec![body.len() as u32] } else { Vec::new() },
+        };
+        sent.at[number as usize].store(at.as_nanos().max(1) as u64, Relaxed);
+        say(to, &ToService::Frame { head, again: false }, &[body], CHECKSUM.of(body))?;
+    }
+    say(to, &ToService::End { complete: true, lost: sent.lost() }, &[], 0)
+}
+
+pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    Ok(stream)
+}
+
+/// Runs `load` through a service of its own, which knows of no run before, into a file of `directory`, which is removed.
+pub fn run(material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+    let root = directory.join("service");
+    std::fs::create_dir(&root).map_err(Error::io("cannot make the service's directory"))?;
+    let service = Service::start(config(&root)).map_err(|error| failed("service")(error.to_string()))?;
+    let measured = run_with(&service, material, load);
+    service.stop();
+    let measured = measured?;
+    std::fs::remove_dir_all(&root).map_err(Error::io("cannot remove the file of a run"))?;
+    Ok(measured)
+}
+
+fn config(directory: &Path) -> Config {
+    Config {
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        http: None,
+        root: directory.to_owned(),
+        token: None,
+        settings: Settings { threads: processors(), ..Settings::default() },
+        runs_max: 8,
+        connections_max: 64,
+        idle: DEADLINE,
+    }
+}
+
+fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measured> {
+    let model = material.simulator.model();
+    let mut description = Description::new(model.element, vec![model.height, model.width]);
+    description.scan = vec![Some(load.frames)];
+    description.structure = Structure::Nexus;
+    description.scalars = (0..load.scalars).map(|number| format!("scalar_{number}").into()).collect();
+    let request = StartRequest { absence_s: 5.0, ..StartRequest::new(RUN, "run.h5".into(), description) };
+    service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
+    let fail = |error: io::Error| failed("connection")(error.to_string());
+    let mut frames = connect(service.address()).map_err(fail)?;
+    let mut answers = Incoming::new(frames.try_clone().map_err(fail)?);
+    say(&mut frames, &hello(Role::Frames, 1), &[], 0).map_err(fail)?;
+    let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
+    let listened = std::thread::scope(|scope| {
+        let sent = &sent;
+        let sender = scope.spawn(move || send_frames(&mut frames, material, load, sent));
+        let scalars = (load.scalars > 0).then(|| {
+            let address = service.address();
+            scope.spawn(move || send_scalars(address, load, sent))
+        });
+        let listened = listen(&mut answers, sent);
+        sent.stopped.store(true, Relaxed);
+        let senders = [Some(sender), scalars].into_iter().flatten().map(|sender| sender.join());
+        let sent: io::Result<()> =
+            senders.map(|sender| sender.unwrap_or_else(|_| Err(io::Error::other("a sender has panicked")))).collect();
+        listened.and_then(|listened| sent.map(|()| listened).map_err(fail))
+    });
+    interrupt::check()?;
+    let (latencies, received, dropped) = listened?;
+    let lost = sent.lost();
+    if received + dropped != load.frames {
+        let why = format!("{received} frames received and {dropped} dropped of {}", load.frames);
+        return Err(failed("run")(why));
+    }
+    debug_assert!(lost <= dropped, "those that were never sent were told");
+    Ok(Measured {
+        frames: received,
+        dropped,
+        seconds: sent.begun.elapsed().as_secs_f64(),
+        cpu_s: cpu_seconds() - cpu,
+        latencies,
+    })
+}
+
+/// Reads what the service says until the run is finished; its counts of received and dropped frames.
+fn listen(answers: &mut Incoming, sent: &Sent) -> Result<(Latencies, u64, u64)> {
+    let mut latencies = Latencies::default();
+    loop {
+        let message = answers.from_service().map_err(|error| failed("connection")(error.to_string()))?;
+        match message {
+            Some(FromService::Ack(ack)) if ack.level == Level::Written => {
+                let numbers = ack.frames.into_iter().flatten();
+                numbers.filter_map(|number| sent.latency(number)).for_each(|latency| latencies.record(latency));
+            }
+            Some(FromService::Finished(finished)) => {
+                return Ok((latencies, finished.received + finished.late, finished.dropped));
+            }
+            Some(FromService::Notice(notice)) if notice.code != NoticeCode::Dropped => {
+                return Err(failed("frame")(notice.text));
+            }
+            Some(FromService::Error(refusal)) => return Err(failed("run")(refusal.text)),
+            Some(_) => {}
+            None => return Err(failed("connection")("the service has closed it".into())),
+        }
+    }
+}
+
+/// Rows on a connection of their own, as the frames they belong to are sent.
+fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()> {
+    let mut to = connect(address)?;
+    say(&mut to, &hello(Role::Scalars, 2), &[], 0)?;
+    let names: Vec<String> = (0..load.scalars).map(|number| format!("scalar_{number}")).collect();
+    for first in (0..load.frames).step_by(ROWS as usize) {
+        let last = (first + ROWS).min(load.frames) - 1;
+        while sent.at[last as usize].load(Relaxed) == 0 {
+            if sent.stopped.load(Relaxed) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let rows: Vec<(u64, Vec<f64>)> = (first..=last)
+            .map(|frame| (frame, (0..load.scalars).map(|column| (frame * 31 + column as u64) as f64).collect()))
+            .collect();
+        let head = ScalarsHead { rows: rows.len() as u32, names: names.clone() };
+        let body = ScalarsHead::body(&rows);
+        say(&mut to, &ToService::Scalars(head), &[&body], CHECKSUM.of(&body))?;
+    }
+    say(&mut to, &ToService::End { complete: false, lost: 0 }, &[], 0)
+}

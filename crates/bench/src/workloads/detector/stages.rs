@@ -1,0 +1,237 @@
+//! Each stage of the pipeline alone, on all processors: what it takes of a processor for a byte.
+
+use super::Material;
+use crate::{Error, Result, interrupt};
+use std::fs::OpenOptions;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use varve_detector::filters::{Encoder, Filter};
+use varve_detector::frame::ElementType;
+use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::{FrameHead, ToService};
+
+/// What a writer gathers before it writes.
+const STRIPE_BYTES: usize = 4 << 20;
+/// A stage is measured for so long at least: many ticks of the clock that CPU time is counted by.
+const SPAN: Duration = Duration::from_millis(700);
+/// Loopback answers at once or never.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// One stage alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    /// With all processors.
+    pub bytes_per_s: f64,
+    pub cpu_s_per_byte: f64,
+}
+
+/// Bytes are those that the stage moves: uncompressed ones of `simulate`, `receive_frames` and `compress`, else
+/// compressed ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Stages {
+    pub simulate: Stage,
+    pub receive_frames: Stage,
+    pub receive_chunks: Stage,
+    pub compress: Stage,
+    pub pwrite: Stage,
+}
+
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// CPU seconds of this process so far, in all its threads.
+pub fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+impl Stages {
+    pub(super) fn measure(material: &Material, directory: &Path, frames: u64) -> Result<Stages> {
+        Ok(Stages {
+            simulate: simulate(material)?,
+            receive_frames: receive(&[material.simulator.frame(0)], material)?,
+            receive_chunks: receive(&material.chunks, material)?,
+            compress: compress(material)?,
+            pwrite: pwrite(material, directory, frames)?,
+        })
+    }
+
+    /// Uncompressed bytes a second that the pipeline may reach at most with raw frames.
+    pub fn limit_raw(&self, ratio: f64) -> f64 {
+        let each = [self.simulate, self.receive_frames, self.compress].map(|stage| stage.cpu_s_per_byte);
+        processors() as f64 / (each.iter().sum::<f64>() + self.pwrite.cpu_s_per_byte / ratio)
+    }
+
+    /// Compressed bytes a second that it may reach with frames that arrive so. The simulator makes them beforehand, and
+    /// takes nothing for them then.
+    pub fn limit_precompressed(&self) -> f64 {
+        processors() as f64 / (self.receive_chunks.cpu_s_per_byte + self.pwrite.cpu_s_per_byte)
+    }
+}
+
+type Work<'w> = Box<dyn FnMut() -> Result<u64> + Send + 'w>;
+
+/// Runs `work` again and again on `threads` threads; `work` answers how many bytes it has moved.
+fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result<Stage> {
+    let mut works = (0..threads).map(work).collect::<Result<Vec<_>>>()?;
+    // What is done for the first time touches memory for the first time.
+    for work in &mut works {
+        work()?;
+    }
+    let (begun, cpu) = (Instant::now(), cpu_seconds());
+    let bytes = AtomicU64::new(0);
+    let moved = &bytes;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = works
+            .into_iter()
+            .map(|mut work| {
+                scope.spawn(move || {
+                    while begun.elapsed() < SPAN {
+                        interrupt::check()?;
+                        moved.fetch_add(work()?, Relaxed);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
+    })?;
+    Ok(Stage::of(bytes.into_inner(), begun, cpu))
+}
+
+impl Stage {
+    fn of(bytes: u64, begun: Instant, cpu: f64) -> Stage {
+        let bytes = bytes as f64;
+        Stage { bytes_per_s: bytes / begun.elapsed().as_secs_f64(), cpu_s_per_byte: (cpu_seconds() - cpu) / bytes }
+    }
+}
+
+fn simulate(material: &Material) -> Result<Stage> {
+    let simulator = &material.simulator;
+    stage(processors(), |thread| {
+        let (mut number, mut frame) = (thread as u64, Vec::new());
+        Ok(Box::new(move || {
+            simulator.frame_into(number, &mut frame);
+            number += processors() as u64;
+            Ok(frame.len() as u64)
+        }))
+    })
+}
+
+fn compress(material: &Material) -> Result<Stage> {
+    let frames: Vec<Vec<u8>> = (0..8).map(|number| material.simulator.frame(number)).collect();
+    let frames = &frames;
+    let element: ElementType = material.simulator.model().element;
+    stage(processors(), |thread| {
+        let mut encoder =
+            Encoder::new(Filter::BSLZ4, element.size()).map_err(|error| Error::Usage(error.to_string()))?;
+        let (mut number, mut out) = (thread, Vec::new());
+        Ok(Box::new(move || {
+            out.clear();
+            let frame = &frames[number % frames.len()];
+            encoder
+                .encode(frame, &mut out)
+                .map_err(|error| Error::Ceiling { name: "compression", reason: error.to_string() })?;
+            number += processors();
+            Ok(frame.len() as u64)
+        }))
+    })
+}
+
+/// Chunks into one file, gathered as a writer gathers them, as many bytes as a run has.
+fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
+    let path = directory.join("pwrite");
+    let fail = || Error::io(format!("cannot write {}", path.display()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(fail())?;
+    let total = (frames as f64 * material.chunk_bytes()) as u64;
+    file.set_len(total + STRIPE_BYTES as u64).map_err(fail())?;
+    let stripe: Vec<u8> = material.chunks.iter().flatten().copied().cycle().take(STRIPE_BYTES).collect();
+    let next = AtomicU64::new(0);
+    let (begun, cpu) = (Instant::now(), cpu_seconds());
+    let write = || -> Result<()> {
+        loop {
+            let at = next.fetch_add(STRIPE_BYTES as u64, Relaxed);
+            if at >= total {
+                return Ok(());
+            }
+            interrupt::check()?;
+            file.write_all_at(&stripe, at).map_err(fail())?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors()).map(|_| scope.spawn(write)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
+    })?;
+    let written = total.next_multiple_of(STRIPE_BYTES as u64);
+    let measured = Stage::of(written, begun, cpu);
+    std::fs::remove_file(&path).map_err(Error::io(format!("cannot remove {}", path.display())))?;
+    Ok(measured)
+}
+
+/// Messages over loopback TCP, sent and received by one thread each.
+fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
+    let fail = || Error::io("loopback");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(fail())?;
+    let mut to = TcpStream::connect(listener.local_addr().map_err(fail())?).map_err(fail())?;
+    let (from, _) = listener.accept().map_err(fail())?;
+    for stream in [&to, &from] {
+        stream
+            .set_read_timeout(Some(DEADLINE))
+            .and_then(|()| stream.set_write_timeout(Some(DEADLINE)))
+            .map_err(fail())?;
+    }
+    let model = material.simulator.model();
+    let head = FrameHead {
+        number: 0,
+        taken: 0,
+        element: model.element,
+        frames: 1,
+        sides: vec![model.height as u32, model.width as u32],
+        filter: String::new(),
+        chunks: Vec::new(),
+    };
+    let (begun, cpu) = (Instant::now(), cpu_seconds());
+    let received = std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || drain(from));
+        let mut bodies = bodies.iter().cycle();
+        let sent = loop {
+            let body = bodies.next().expect("an endless cycle of at least one");
+            let message = ToService::Frame { head: head.clone(), again: false };
+            if let Err(error) = say(&mut to, &message, &[body], super::pipeline::CHECKSUM.of(body)) {
+                break Err(error);
+            }
+            if begun.elapsed() >= SPAN || interrupt::raised() {
+                break Ok(());
+            }
+        };
+        drop(to);
+        let received = receiver.join().unwrap_or_else(|_| Err(io::Error::other("the receiver has panicked")));
+        sent.and(received)
+    });
+    let bytes = received.map_err(fail())?;
+    interrupt::check()?;
+    Ok(Stage::of(bytes, begun, cpu))
+}
+
+/// Reads messages to the end, as the service does.
+fn drain(from: TcpStream) -> io::Result<u64> {
+    let mut from = Incoming::new(from);
+    let mut bytes = 0;
+    while let Some((header, _)) = from.from_client().map_err(io::Error::other)? {
+        let (body, whole) = from.body(&header, super::pipeline::CHECKSUM).map_err(io::Error::other)?;
+        if !whole {
+            return Err(io::Error::other("a body's checksum differs"));
+        }
+        bytes += body.len() as u64;
+    }
+    Ok(bytes)
+}

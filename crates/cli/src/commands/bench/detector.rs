@@ -1,0 +1,76 @@
+//! `varve bench detector`: the detector service at the machine's limit, beside each of its stages and an h5py process.
+
+use super::{command_line, explain, write};
+use crate::output::{self, Output};
+use crate::problem::{Exit, Result};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use varve_bench::workloads::detector::{self, DetectorConfig, RATES};
+use varve_detector::simulator::Model;
+
+/// Measure the detector service: frames a second, drops, latencies, and what each stage takes
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the files go [default: /dev/shm, so that the service is measured and not a disk]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Detector of the cases without a rate
+    #[arg(long, default_value = "2048x1024xu16")]
+    model: Model,
+    /// How far bitshuffle+LZ4 compresses its frames
+    #[arg(long, value_name = "R", default_value_t = 4.0)]
+    compress_ratio: f64,
+    /// Frames of a run without a rate
+    #[arg(long, default_value_t = 800)]
+    frames: u64,
+    /// Rates at which a Pilatus 6M is simulated, in frames a second; `none`: not at all
+    #[arg(long, value_name = "HZ", value_delimiter = ',', default_values_t = RATES.map(|rate| rate.to_string()))]
+    rates: Vec<String>,
+    /// Seconds of a run at a rate
+    #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
+    rate_seconds: f64,
+    /// How often everything without a rate is measured
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    repeat: u32,
+    /// Python with h5py and hdf5plugin, for the process that is measured beside [default: venv/bin/python, python3]
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Keep the report as JSON, as --json prints it
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let rates = arguments.rates.iter().filter(|rate| *rate != "none").map(|rate| rate.parse());
+    let rates = rates.collect::<std::result::Result<_, _>>().map_err(|_| {
+        crate::problem::Problem::usage("--rates are whole numbers of frames a second, with commas between, or `none`")
+    })?;
+    let candidates = match &arguments.python {
+        Some(python) => vec![python.clone()],
+        None => vec!["venv/bin/python".into(), "python3".into()],
+    };
+    let config = DetectorConfig {
+        directory: arguments.directory.clone().unwrap_or_else(default_directory),
+        model: arguments.model.clone(),
+        compress_ratio: arguments.compress_ratio,
+        frames: arguments.frames,
+        rates,
+        rate_seconds: arguments.rate_seconds,
+        repeat: arguments.repeat,
+        python: detector::find_python(&candidates),
+        progress: output.shows_progress(),
+        arguments: command_line(),
+    };
+    let report = detector::run(&config).map_err(|error| explain(&error))?;
+    let json = report.to_json().map_err(|error| explain(&error))?;
+    if let Some(path) = &arguments.save {
+        write(path, &format!("{json}\n"))?;
+    }
+    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    Ok(Exit::Done)
+}
+
+fn default_directory() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}

@@ -1,0 +1,238 @@
+//! DECTRIS detectors: a PULL socket that connects to the detector, and a run for each series it sends. Back-pressure is the
+//! socket's: while a run has no room, the detector keeps its images, as long as it can.
+
+use super::{How, Run, Shared, StartRequest};
+use crate::description::{Description, Structure};
+use crate::filters::Filter;
+use crate::frame::{ElementType, Frame};
+use crate::stream2::zmtp::{Role, handshake, receive};
+use crate::stream2::{Image, Message, Series, Start};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A detector that is being started, or whose network is.
+const RETRY: Duration = Duration::from_secs(1);
+const CONNECT: Duration = Duration::from_secs(5);
+/// A peer that stops in the middle of a message for so long is gone. Between messages it may be silent: detectors are.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How soon a thread that waits sees that the service is being stopped.
+const GLANCE: Duration = Duration::from_millis(200);
+/// Several channels of the largest frame that a run takes.
+const MESSAGE_BYTES_MAX: u64 = 4 << 30;
+/// Connections that fail one after the other are told of once in so many.
+const TOLD: u64 = 60;
+
+/// Starts the thread that takes from the detector at `address` (HOST:PORT).
+pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>> {
+    let mine = Arc::clone(shared);
+    super::named("stream2", move || Intake { shared: mine, address, series: State::Idle }.run())
+}
+
+enum State {
+    Idle,
+    /// Announced; the first image tells what the start does not.
+    Announced(Start),
+    Running {
+        series: Box<Series>,
+        run: Arc<Run>,
+    },
+    /// A series that cannot be kept: its images are passed over.
+    Refused(u64),
+}
+
+struct Intake {
+    shared: Arc<Shared>,
+    address: String,
+    series: State,
+}
+
+impl Intake {
+    fn run(mut self) {
+        let mut failures = 0_u64;
+        while !self.shared.is_stopping() {
+            match self.connect() {
+                Ok(stream) => {
+                    failures = 0;
+                    tracing::info!(address = self.address, "connected to the detector's stream");
+                    if let Err(error) = self.take_all(stream)
+                        && !self.shared.is_stopping()
+                    {
+                        tracing::warn!(address = self.address, "the detector's stream broke off: {error}");
+                    }
+                }
+                Err(error) if failures.is_multiple_of(TOLD) => {
+                    failures += 1;
+                    tracing::warn!(
+                        address = self.address,
+                        "cannot connect to the detector's stream, trying on: {error}"
+                    );
+                }
+                Err(_) => failures += 1,
+            }
+            let until = Instant::now() + RETRY;
+            while Instant::now() < until && !self.shared.is_stopping() {
+                std::thread::sleep(GLANCE);
+            }
+        }
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(mut stream) => {
+                    stream.set_read_timeout(Some(SILENCE))?;
+                    stream.set_write_timeout(Some(SILENCE))?;
+                    handshake(&mut stream, Role::Pull)?;
+                    stream.set_read_timeout(Some(GLANCE))?;
+                    // A detector whose power is cut says nothing more: the kernel asks it.
+                    rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn take_all(&mut self, stream: TcpStream) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut patient = Patient { stream, shared: &shared, heard: None };
+        let mut message = Vec::new();
+        loop {
+            patient.heard = None;
+            receive(&mut patient, &mut message, MESSAGE_BYTES_MAX)?;
+            match Message::decode(&message) {
+                Ok(Message::Start(start)) => self.announce(*start),
+                Ok(Message::Image(image)) => self.image(&image),
+                Ok(Message::End { series }) => self.end(series),
+                Err(error) => tracing::error!(address = self.address, "a message of the detector is refused: {error}"),
+            }
+        }
+    }
+
+    fn announce(&mut self, start: Start) {
+        if let State::Running { run, .. } = &self.series {
+            run.end(How::Finished, "the detector began another series");
+        }
+        tracing::info!(series = start.series, images = start.images, "the detector begins a series");
+        self.series = State::Announced(start);
+    }
+
+    fn image(&mut self, image: &Image<'_>) {
+        if let State::Announced(start) = &self.series {
+            self.series = match self.begin(start.clone(), image) {
+                Ok((series, run)) => State::Running { series: Box::new(series), run },
+                Err(why) => {
+                    tracing::error!(series = start.series, "the series cannot be kept: {why}");
+                    State::Refused(start.series)
+                }
+            };
+        }
+        match &self.series {
+            State::Running { series, run } if series.start.series == image.series => take(series, run, image),
+            State::Refused(series) if *series == image.series => {}
+            _ => {
+                tracing::error!(
+                    series = image.series,
+                    "images come of a series whose start was not seen; is there another client?"
+                );
+                self.series = State::Refused(image.series);
+            }
+        }
+    }
+
+    fn begin(&self, start: Start, image: &Image<'_>) -> Result<(Series, Arc<Run>), String> {
+        let name = format!("series-{}", start.series);
+        let series = Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
+        let mut base = Description::new(ElementType::U8, vec![1]);
+        base.structure = Structure::Nexus;
+        let description = series.describe(base);
+        // A detector counts its series anew when it is restarted.
+        let free = |tries: u32| {
+            let suffix = if tries == 0 { String::new() } else { format!("-{tries}") };
+            PathBuf::from(format!("series_{:06}{suffix}.h5", series.start.series))
+        };
+        let taken = |file: &PathBuf| self.shared.config.root.join(file).symlink_metadata().is_ok();
+        let file = (0..u32::MAX).map(free).find(|file| !taken(file)).expect("no directory holds so many files");
+        let request = StartRequest { finish: false, ..StartRequest::new(&name, file, description) };
+        match self.shared.begin(request) {
+            Ok(run) => Ok((series, run)),
+            Err(refusal) => Err(refusal.text),
+        }
+    }
+
+    fn end(&mut self, series: u64) {
+        match std::mem::replace(&mut self.series, State::Idle) {
+            State::Running { series: mine, run } if mine.start.series == series => {
+                run.end(How::Finished, "the detector ended the series");
+            }
+            State::Announced(start) => {
+                tracing::warn!(series = start.series, "the series ended without an image: no file is made");
+            }
+            other => self.series = other,
+        }
+    }
+}
+
+/// A frame that cannot be kept is counted, and the series goes on.
+fn take(series: &Series, run: &Run, image: &Image<'_>) {
+    let taken = match series.payload(image) {
+        Ok(payload) => run.take(Frame { number: image.number, taken: image.taken(), payload }, false, None),
+        Err(error) => {
+            tracing::error!(series = image.series, image = image.number, "an image is refused: {error}");
+            run.tallies.refused.fetch_add(1, Relaxed);
+            return;
+        }
+    };
+    match taken {
+        Ok(Ok(())) => {}
+        Ok(Err(notice)) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
+        Err(refusal) => tracing::error!(series = image.series, image = image.number, "{}", refusal.text),
+    }
+}
+
+/// A stream whose reads wait as long as no message has begun and the service goes on.
+struct Patient<'s> {
+    stream: TcpStream,
+    shared: &'s Shared,
+    /// When bytes of the present message last came.
+    heard: Option<Instant>,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(count) => {
+                    self.heard = Some(Instant::now());
+                    return Ok(count);
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if self.shared.is_stopping() {
+                        return Err(io::Error::other("the service is being stopped"));
+                    }
+                    if self.heard.is_some_and(|heard| heard.elapsed() > SILENCE) {
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, "a message broke off"));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

@@ -1,0 +1,102 @@
+//! A DECTRIS detector's series, sent by a PUSH socket, becomes a file: each channel's blob as it came.
+
+use std::time::{Duration, Instant};
+use varve_detector::filters::{Encoder, Filter};
+use varve_detector::frame::ElementType;
+use varve_detector::replay::Replay;
+use varve_detector::service::{Config, Service};
+use varve_detector::stream2::message::{Channel, Compression};
+use varve_detector::stream2::{Image, Push, Start};
+use varve_detector::writer::Settings;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn config(root: &std::path::Path) -> Config {
+    Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        http: None,
+        root: root.to_owned(),
+        token: None,
+        settings: Settings { threads: 2, ..Settings::default() },
+        runs_max: 4,
+        connections_max: 4,
+        idle: PATIENCE,
+    }
+}
+
+fn pixels(number: u64, channel: u64) -> Vec<u8> {
+    (0..64 * 48_u64).flat_map(|at| ((at * (number + 1) + channel) as u16 % 100).to_le_bytes()).collect()
+}
+
+fn blob(plain: &[u8]) -> Vec<u8> {
+    let mut blob = Vec::new();
+    Encoder::new(Filter::BSLZ4, 2).and_then(|mut encoder| encoder.encode(plain, &mut blob)).expect("compressed");
+    blob
+}
+
+fn send_image(push: &mut Push, number: u64) {
+    let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
+    let names = ["threshold_1", "threshold_2"];
+    let channel = |at: usize| Channel {
+        name: names[at],
+        height: 48,
+        width: 64,
+        element: ElementType::U16,
+        compression: Compression::BitshuffleLz4,
+        bytes: &blobs[at],
+    };
+    let channels = vec![channel(0), channel(1)];
+    let image = Image { series: 9, number, began: Some(1_000_000_000_000), start: Some(number * 1000), channels };
+    push.send(&image.encode("series")).expect("sent");
+}
+
+#[test]
+fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    let start = Start {
+        series: 9,
+        unique: "series".into(),
+        images: 8,
+        height: 48,
+        width: 64,
+        channels: vec!["threshold_1".into(), "threshold_2".into()],
+        incident_wavelength: Some(1.0),
+        ..Start::default()
+    };
+    // Before the start nobody can know what they are.
+    send_image(&mut push, 7);
+    push.send(&start.encode()).expect("sent");
+    (0..3).for_each(|number| send_image(&mut push, number));
+    push.send(b"nonsense").expect("sent");
+    // The detector lets the connection go; the service comes back.
+    let address = push.address().expect("bound");
+    drop(push);
+    let mut push = Push::bind(address).expect("bound again");
+    push.accept(PATIENCE).expect("the service connects again");
+    for number in [3, 5] {
+        send_image(&mut push, number);
+    }
+    push.send(&start.encode_end()).expect("sent");
+    let deadline = Instant::now() + PATIENCE;
+    let ended = loop {
+        assert!(Instant::now() < deadline, "the run does not end");
+        if let Some(ended) = service.shared().run("series-9").and_then(|run| run.wait_ended(PATIENCE)) {
+            break ended;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(ended.finished.received + ended.finished.late, 5, "{ended:?}");
+    service.stop();
+    let replay = Replay::open(&directory.path().join("series_000009.h5"), None).expect("a file");
+    let mut bytes = Vec::new();
+    for number in [0_u64, 1, 2, 3, 5] {
+        for channel in 0..2 {
+            replay.frame_into(number * 2 + channel, &mut bytes).expect("read");
+            assert_eq!(bytes, pixels(number, channel), "frame {number}, channel {channel}");
+        }
+    }
+}

@@ -66,6 +66,11 @@ fn names_and_urls() {
 }
 
 #[test]
+fn the_journal_of_a_run() {
+    fuzz("journal");
+}
+
+#[test]
 fn detectors_of_others() {
     fuzz("stream2");
 }

@@ -36,6 +36,14 @@ fn a_simulated_run_is_one_nexus_file() {
     let again = varve(&simulate, &file);
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists; a run never writes over a file"), "{again:?}");
+    let output = varve(&["--json", "record", "report"], &file);
+    let report: serde_json::Value = self::told(&output);
+    assert_eq!((report["received"].as_u64(), report["missing"].as_u64()), (Some(received), Some(missing)), "{report}");
+    let stages = report["stages"].as_array().expect("stages");
+    assert!(stages.iter().all(|stage| stage["frames"] == received && stage["max_ms"].as_f64() > Some(0.0)), "{report}");
+    assert!(stages.iter().any(|stage| stage["name"] == report["slowest"]), "{report}");
+    let text = varve(&["record", "report"], &file);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("slowest stage: "), "{text:?}");
     let nothing = varve(&["record", "recover"], &file);
     assert_eq!(nothing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("needs no recovery"), "{nothing:?}");

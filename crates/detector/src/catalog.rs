@@ -4,7 +4,7 @@ use crate::column::Column;
 use crate::description::{Description, Scalar, ScalarColumn};
 use crate::frame::{FrameStatus, Nanoseconds, Times};
 use crate::hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
-use crate::journal::{Entry, SlabEntry};
+use crate::journal::{Entry, FrameEntry, SlabEntry};
 use crate::structure::Mask;
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub struct Catalog {
     frames: u64,
     /// Frames by status.
     counted: [u64; FrameStatus::NAMES.len()],
-    /// Frames that have been published, by which lateness is told.
-    published: u64,
+    /// How many frames had been published, and when, by which lateness is told; both rise.
+    published: Vec<(u64, Nanoseconds)>,
 }
 
 /// Frames by what became of them.
@@ -56,7 +56,7 @@ impl Catalog {
             scalars: Vec::new(),
             frames: 0,
             counted: [0; FrameStatus::NAMES.len()],
-            published: 0,
+            published: Vec::new(),
             description,
         };
         for column in catalog.description.scalars.clone() {
@@ -87,7 +87,7 @@ impl Catalog {
             Entry::Slab(slab) => self.slab(slab, durable),
             Entry::Durable { .. } => {}
             Entry::Damaged { frame } => self.damage(*frame),
-            Entry::Column(column) => self.column(column.clone()),
+            Entry::Column { name, kind } => self.column(ScalarColumn { name: name.clone(), kind: *kind }),
             Entry::Scalars { frame, values } => self.row(*frame, values),
             Entry::Duplicate { frame } => {
                 if matches!(self.status_of(*frame), FrameStatus::Received | FrameStatus::Late) {
@@ -132,6 +132,11 @@ impl Catalog {
         let came = |catalog: &Catalog, frame: u64| {
             !matches!(catalog.status_of(frame), FrameStatus::Missing | FrameStatus::Damaged)
         };
+        // As with scalars, what does not fit was never written by us.
+        let fits = |frame: &FrameEntry| self.description.slab_of(frame.number).0 == entry.slab;
+        if entry.chunks.len() as u64 != self.description.chunks_per_frame() || !entry.frames.iter().all(fits) {
+            return;
+        }
         // What has come is not written over, unless the same writer has put it together with what came later.
         if !entry.again && entry.frames.iter().any(|frame| came(self, frame.number)) {
             for frame in &entry.frames {
@@ -145,7 +150,7 @@ impl Catalog {
             }
             let status = match frame.missing.is_empty() {
                 false => FrameStatus::Partial,
-                true if frame.number < self.published => FrameStatus::Late,
+                true if self.is_late(frame) => FrameStatus::Late,
                 true => FrameStatus::Received,
             };
             self.set_status(frame.number, status);
@@ -196,9 +201,18 @@ impl Catalog {
         block
     }
 
-    /// All frames so far have been published.
-    pub fn publish(&mut self) {
-        self.published = self.frames;
+    /// All frames so far have been published by `now`.
+    pub fn publish(&mut self, now: Nanoseconds) {
+        if self.published.last().is_none_or(|(frames, _)| *frames < self.frames) {
+            self.published.push((self.frames, now));
+        }
+    }
+
+    /// Whether a higher frame had been published when it came; that others overtook it here is no lateness.
+    fn is_late(&self, frame: &FrameEntry) -> bool {
+        let [_, received, ..] = frame.times;
+        let at = self.published.partition_point(|(frames, _)| *frames <= frame.number);
+        self.published.get(at).is_some_and(|(_, time)| *time < received)
     }
 
     pub fn counts(&self) -> Counts {

@@ -8,6 +8,7 @@ use crate::hdf5::superblock::Superblock;
 use crate::hdf5::{Image, tree};
 use crate::length::Length;
 use crate::structure;
+use crate::writer::now;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -64,7 +65,7 @@ impl Publisher {
         std::thread::sleep(length.unsettled(end));
         file.write_all_at(&Superblock { root, end }.encode(), 0)?;
         file.sync_data()?;
-        catalog.publish();
+        catalog.publish(now());
         if !self.goes_on {
             return Ok(end);
         }

@@ -8,8 +8,8 @@ mod scalar;
 pub use scalar::{Scalar, ScalarColumn, ScalarKind};
 
 use crate::catalog::{ravel, unravel};
-use crate::filters::Filter;
-use crate::hdf5::{ElementType, Grid, IndexKind, superblock};
+use crate::filters::{Filter, PluginChoice, Registered};
+use crate::hdf5::{ElementType, FilterMessage, Grid, IndexKind, superblock};
 use crate::layout::Layout;
 use nxmx::Nxmx;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,9 @@ pub struct Description {
     pub sources: Vec<Region>,
     #[serde(default = "bslz4")]
     pub filter: Filter,
+    /// A user's own filter, which runs after `filter`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginChoice>,
     /// What missing elements read as, converted to `element`; absent: zero.
     #[serde(default)]
     pub fill: Option<f64>,
@@ -136,6 +139,7 @@ impl Description {
             chunk: None,
             sources: Vec::new(),
             filter: bslz4(),
+            plugin: None,
             fill: None,
             structure: Structure::default(),
             scalars: Vec::new(),
@@ -276,7 +280,18 @@ impl Description {
 
     /// Whether chunks lie in the file as they are.
     pub fn is_unfiltered(&self) -> bool {
-        self.filter.is_raw()
+        self.filter.is_raw() && self.plugin.is_none()
+    }
+
+    /// The filters as readers must undo them.
+    pub fn filter_messages(&self) -> Vec<FilterMessage> {
+        let mut messages = self.filter.messages(self.element.size(), self.chunk_bytes() as u64);
+        if let Some(plugin) = &self.plugin
+            && let Some(Registered { id, name }) = plugin.registered.clone()
+        {
+            messages.push(FilterMessage { id, name, values: plugin.values.clone() });
+        }
+        messages
     }
 
     /// Where the chunk with this number lies if addresses follow from numbers.

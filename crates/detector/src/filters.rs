@@ -4,10 +4,12 @@
 mod bitshuffle;
 mod codec;
 mod name;
+mod plugin;
 mod shuffle;
 
 pub use codec::{Decoder, Encoder, FilterError};
 pub use name::BadFilterName;
+pub use plugin::{Plugin, PluginChoice, PluginError, Registered};
 
 use crate::hdf5::FilterMessage;
 
@@ -54,25 +56,29 @@ impl Filter {
         let mut messages = Vec::new();
         let element = element_bytes as u32;
         if self.shuffle {
-            messages.push(FilterMessage { id: SHUFFLE, name: "shuffle", values: vec![element] });
+            messages.push(FilterMessage { id: SHUFFLE, name: "shuffle".into(), values: vec![element] });
         }
         // Version of the bitshuffle filter whose framing this is; block size 0, the default.
         const BITSHUFFLE_VERSION: [u32; 2] = [0, 4];
         let bitshuffle = |codec: &[u32]| {
             let values = [&BITSHUFFLE_VERSION[..], &[element, 0], codec].concat();
-            FilterMessage { id: BITSHUFFLE, name: "bitshuffle; see https://github.com/kiyo-masui/bitshuffle", values }
+            FilterMessage {
+                id: BITSHUFFLE,
+                name: "bitshuffle; see https://github.com/kiyo-masui/bitshuffle".into(),
+                values,
+            }
         };
         match self.compression {
             Compression::None => {}
             Compression::Gzip { level } => {
-                messages.push(FilterMessage { id: GZIP, name: "deflate", values: vec![level] });
+                messages.push(FilterMessage { id: GZIP, name: "deflate".into(), values: vec![level] });
             }
             Compression::Lz4 => {
                 let block = codec::lz4_block_bytes(chunk_bytes as usize) as u32;
-                messages.push(FilterMessage { id: LZ4, name: "lz4", values: vec![block] });
+                messages.push(FilterMessage { id: LZ4, name: "lz4".into(), values: vec![block] });
             }
             Compression::Zstd { level } => {
-                messages.push(FilterMessage { id: ZSTD, name: "zstd", values: vec![level as u32] });
+                messages.push(FilterMessage { id: ZSTD, name: "zstd".into(), values: vec![level as u32] });
             }
             Compression::BitshuffleLz4 => messages.push(bitshuffle(&[2])),
             Compression::BitshuffleZstd { level } => messages.push(bitshuffle(&[3, level as u32])),

@@ -1,7 +1,7 @@
 //! The journal beside the file (`FILE.journal`): what was written where, appended as it happens. From it alone
 //! [`crate::recover`] makes a valid file. Byte by byte in `formats/detector-journal.md`.
 
-use crate::description::{Description, Scalar, ScalarColumn};
+use crate::description::{Description, Scalar, ScalarKind};
 use crate::hdf5::UNDEFINED;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -30,7 +30,7 @@ pub enum Entry {
     /// The frame came, but not whole.
     Damaged { frame: u64 },
     /// One more column of scalars.
-    Column(ScalarColumn),
+    Column { name: String, kind: ScalarKind },
 }
 
 /// Frames that share chunks; mostly one.
@@ -98,7 +98,7 @@ pub fn decode_records(mut bytes: &[u8]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !bytes.is_empty() {
         let (payload, after) = split(bytes)?;
-        entries.push(postcard::from_bytes(payload).ok()?);
+        entries.push(decode_entry(payload)?);
         bytes = after;
     }
     Some(entries)
@@ -162,11 +162,16 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     description.check().map_err(|error| error.to_string())?;
     let mut entries = Vec::new();
     while let Some((payload, after)) = split(rest) {
-        let Ok(entry) = postcard::from_bytes(payload) else { break };
+        let Some(entry) = decode_entry(payload) else { break };
         entries.push(entry);
         rest = after;
     }
     Ok(Contents { description, entries, torn_bytes: rest.len() as u64 })
+}
+
+/// The entry of one record.
+pub fn decode_entry(payload: &[u8]) -> Option<Entry> {
+    postcard::from_bytes(payload).ok()
 }
 
 /// The payload of the first record, and what follows it.

@@ -7,6 +7,7 @@
 //! - [`catalog`] what is known of a run's frames, pure, in [`column`]s; [`structure`] lays it out as groups and datasets,
 //!   after a [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
+//! - [`report`] what the times in a file say of the stages.
 //! - [`simulator`] makes frames as detectors do.
 //! - [`service`] takes frames over TCP; [`client`] brings them, [`control`] asks it over HTTP.
 //! - [`stream`] what detectors and the service say to each other over TCP.
@@ -34,6 +35,7 @@ pub mod layout;
 mod length;
 pub mod recover;
 pub mod replay;
+pub mod report;
 pub mod service;
 pub mod simulator;
 pub mod stream;

@@ -81,7 +81,7 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
         datatype: Datatype::Number(description.element),
         chunks: &catalog.chunks,
         kind: description.index_kind(),
-        filters: description.filter.messages(description.element.size(), description.chunk_bytes() as u64),
+        filters: description.filter_messages(),
         fill: Some(description.fill_element()),
     };
     Dataset { attributes, storage }

@@ -25,6 +25,7 @@ use crate::allocate::Allocator;
 use crate::catalog::Catalog;
 use crate::commit::Publisher;
 use crate::description::Description;
+use crate::filters::Plugin;
 use crate::frame::{Level, Nanoseconds};
 use crate::journal::{self, Journal};
 use crate::length::{self, Length};
@@ -112,11 +113,22 @@ impl Writer {
     /// If the description is bad, the file or a journal exists, or they cannot be made.
     pub fn create(
         path: &Path,
-        description: Description,
+        mut description: Description,
         settings: Settings,
         acknowledge: Acknowledge,
     ) -> Result<Writer, WriteError> {
         description.check()?;
+        if let Some(choice) = &mut description.plugin {
+            let plugin = Plugin::load(choice)?;
+            choice.registered = Some(plugin.registered.clone());
+            if !plugin.decodes && (description.slab_frames() > 1 || !description.sources.is_empty()) {
+                return Err(WriteError::Failed(
+                    "the plug-in does not decompress, as it must where chunks are put together: \
+                     let chunks hold a frame of one source"
+                        .into(),
+                ));
+            }
+        }
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         let mut new = OpenOptions::new();
@@ -139,7 +151,7 @@ impl Writer {
         let own = Own::new(allocator, length, journal);
         let mut committed = Committed { catalog: Catalog::new(description.clone()), publisher: Publisher::new() };
         committed.publish(&file, &own).and_then(|_| sync_directory(path)).map_err(io)?;
-        let shared = Shared::new((path, file), description, settings, Ground::Own(own), acknowledge);
+        let shared = Shared::new((path, file), description, settings, Ground::Own(own), acknowledge)?;
         Writer::start(Arc::new(shared), committed).map_err(io)
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::Description;
+use varve_detector::description::{Description, Region};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::recover::{RecoverError, recover};
@@ -19,9 +19,15 @@ use varve_detector::writer::{Settings, Writer};
 const FILE: &str = "VARVE_KILL_FILE";
 const SIDE: u64 = 48;
 
-fn description() -> Description {
+/// Every other round has chunks of several frames, which come in two regions.
+fn description(path: &Path) -> Description {
     let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
+    if path.to_string_lossy().ends_with(['1', '3', '5', '7', '9']) {
+        description.chunk = Some(vec![3, SIDE / 2, SIDE]);
+        let half = |first| Region { offset: vec![first, 0], shape: vec![SIDE / 2, SIDE] };
+        description.sources = vec![half(0), half(SIDE / 2)];
+    }
     description.fill = Some(4321.0);
     description
 }
@@ -44,10 +50,15 @@ fn victim_writes() {
             std::io::stdout().lock().write_all(words.as_bytes()).expect("the kill test listens");
         }
     });
-    let writer = Writer::create(&path, description(), settings, acknowledge).expect("a run started");
+    let description = description(&path.with_extension(""));
+    let sources = description.regions().len();
+    let writer = Writer::create(&path, description, settings, acknowledge).expect("a run started");
     for number in 0..1_000_000 {
-        let payload = Payload::Plain(frames::frame(number, (SIDE * SIDE) as usize));
-        writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).expect("a frame taken");
+        let frame = frames::frame(number, (SIDE * SIDE) as usize);
+        for (source, region) in frame.chunks(frame.len() / sources).enumerate() {
+            let frame = Frame { number, taken: 0, payload: Payload::Plain(region.to_vec()) };
+            writer.submit_region(source as u32, frame, Duration::from_secs(60)).expect("a region taken");
+        }
     }
 }
 

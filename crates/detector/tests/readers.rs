@@ -227,25 +227,30 @@ fn random_shapes_drops_and_filters_are_read_back_equal() {
 #[test]
 fn more_than_a_thousand_and_a_hundred_thousand_chunks_are_read_back_equal() {
     let directory = tempfile::tempdir().expect("a directory");
+    // A hundred thousand take minutes in an unoptimised build.
+    let rows: &[(u64, u64)] = match std::env::var_os("VARVE_SOAK") {
+        Some(_) => &[(1, 0), (1024, 0), (1025, 10), (4000, 97), (100_001, 3)],
+        None => &[(1, 0), (1024, 0), (1025, 10), (4000, 97)],
+    };
     for (name, unlimited) in [("fixed", [false, false]), ("extensible", [true, false]), ("tree", [true, true])] {
-        for (rows, dropped) in [(1, 0), (1024, 0), (1025, 10), (4000, 97), (100_001, 3)] {
-            let filter = if rows % 2 == 0 { "raw" } else { "lz4" }.parse().expect("a filter's name");
+        for (rows, dropped) in rows {
+            let filter = if *rows % 2 == 0 { "raw" } else { "lz4" }.parse().expect("a filter's name");
             let case = Case {
-                dims: vec![rows, 3],
+                dims: vec![*rows, 3],
                 unlimited: unlimited.to_vec(),
                 slack: if rows % 2 == 0 { 2000 } else { 0 },
                 chunk: vec![1, 3],
                 element: ElementType::U16,
                 filter,
                 fill: true,
-                dropped,
-                seed: rows,
+                dropped: *dropped,
+                seed: *rows,
             };
             write(directory.path(), &format!("{name}-{rows}"), &case);
         }
     }
     third_reader(directory.path());
-    assert_eq!(common::python("equal.py", &[directory.path()]).trim(), "15");
+    assert_eq!(common::python("equal.py", &[directory.path()]).trim(), (3 * rows.len()).to_string());
     hdf5_tools(directory.path());
 }
 

@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::{Allocate, Description, Structure};
-use varve_detector::filters::Encoder;
+use varve_detector::description::{Allocate, Description, Region, Scalar, ScalarColumn, ScalarKind, Structure};
+use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::recover::{RecoverError, recover};
@@ -38,47 +39,114 @@ fn quiet() -> varve_detector::writer::Acknowledge {
 struct Run {
     description: Description,
     frames: u64,
-    /// Of a hundred frames, how many never come.
+    /// Of a hundred regions, how many never come.
     lost: u64,
     filtered: bool,
+    queue_bytes: usize,
     seed: u64,
+}
+
+/// Sides of the scan beneath its first, and of chunks along the scan.
+type Scan = (Vec<u64>, Vec<u64>);
+
+fn scan() -> impl Strategy<Value = Scan> {
+    (prop::collection::vec(1_u64..4, 0..=2), prop::collection::vec(1_u64..4, 3))
 }
 
 fn run() -> impl Strategy<Value = Run> {
     let filters = ["raw", "gzip:1", "shuffle+gzip:4", "lz4", "zstd:1", "bslz4", "bszstd:1"];
-    let shape = (prop::collection::vec((1_u64..20, 1_u64..20), 1..=3), prop::option::of(1_u64..4), any::<bool>());
-    let rest = (prop::sample::select(filters.to_vec()), any::<bool>(), any::<bool>(), 0_u64..3, 1_u64..60);
-    (shape, rest, 0_u64..60, any::<bool>(), any::<u64>()).prop_map(|(shape, rest, lost, filtered, seed)| {
-        let (sides, inner, limited) = shape;
-        let (filter, nexus, sparse, scalars, frames) = rest;
+    let shape = (prop::collection::vec((1_u64..20, 1_u64..20), 1..=3), scan(), any::<bool>(), any::<bool>());
+    let structure = (any::<bool>(), prop::sample::select(vec![Allocate::Packed, Allocate::Sparse, Allocate::Implicit]));
+    let rest = (prop::sample::select(filters.to_vec()), structure, 0_u64..4, 1_u64..60, 1_u64..4);
+    let way = (0_u64..60, any::<bool>(), prop::sample::select(vec![2_usize << 10, 1 << 20]), any::<u64>());
+    (shape, rest, way).prop_map(|(shape, rest, (lost, filtered, queue_bytes, seed))| {
+        let (sides, (inner, chunk), limited, extended) = shape;
+        let (filter, (nexus, allocate), scalars, frames, sources) = rest;
         let mut description = Description::new(ElementType::U16, sides.iter().map(|side| side.0).collect());
-        description.chunk = Some(sides.iter().map(|(side, chunk)| (*chunk).min(*side)).collect());
-        description.scan = [limited.then_some(60)].into_iter().chain(inner.map(Some)).collect();
+        let within: Vec<u64> = sides.iter().map(|(side, chunk)| (*chunk).min(*side)).collect();
+        description.scan = [limited.then_some(60)].into_iter().chain(inner.into_iter().map(Some)).collect();
+        let several =
+            description.scan.iter().zip(chunk).map(|(side, chunk)| side.map_or(chunk, |side| side.min(chunk)));
+        description.chunk = Some(match seed % 2 {
+            0 => within,
+            _ => several.chain(within).collect(),
+        });
+        // One unlimited side more than the first gives a tree.
+        let open = |(at, side): (usize, &Option<u64>)| if at == 0 && limited { *side } else { None };
+        description.scan_max = extended.then(|| description.scan.iter().enumerate().map(open).collect());
         description.filter = filter.parse().expect("a filter's name");
         description.fill = Some(65535.0);
         description.structure = if nexus { Structure::Nexus } else { Structure::Raw };
-        description.allocate = if sparse { Allocate::Sparse } else { Allocate::Packed };
         description.scalars = (0..scalars).map(|column| format!("column {column}").into()).collect();
-        Run { description, frames, lost, filtered, seed }
+        if let Some(column) = description.scalars.get_mut(1) {
+            column.kind = ScalarKind::Integer;
+        }
+        if let Some(column) = description.scalars.get_mut(2) {
+            column.kind = ScalarKind::Text(10);
+        }
+        description.sources = strips(&description.frame, sources);
+        description.allocate = allocate;
+        if allocate == Allocate::Implicit {
+            description.fill = None;
+            if description.check().is_err() {
+                description.allocate = Allocate::Packed;
+            }
+        }
+        Run { description, frames, lost, filtered, queue_bytes, seed }
     })
+}
+
+/// Cuts a frame along its first side, and leaves the last row out where there are several.
+fn strips(frame: &[u64], count: u64) -> Vec<Region> {
+    let rows = frame[0].saturating_sub(1);
+    if count == 1 || rows < count {
+        return Vec::new();
+    }
+    let strip = |number: u64| {
+        let (first, end) = (number * rows / count, (number + 1) * rows / count);
+        let zeros = vec![0; frame.len() - 1];
+        Region { offset: [vec![first], zeros].concat(), shape: [vec![end - first], frame[1..].to_vec()].concat() }
+    };
+    (0..count).map(strip).collect()
+}
+
+/// What a source brings of a frame, which it has as a whole.
+fn cut(frame: &[u8], sides: &[u64], region: &Region) -> Vec<u8> {
+    let row = sides[1..].iter().product::<u64>() as usize * 2;
+    let first = region.offset[0] as usize;
+    frame[first * row..(first + region.shape[0] as usize) * row].to_vec()
+}
+
+fn scalar(kind: ScalarKind, number: u64) -> Scalar {
+    match kind {
+        ScalarKind::Float => (number as f64).into(),
+        ScalarKind::Integer => (number as i64).into(),
+        ScalarKind::Text(_) => number.to_string().into(),
+    }
 }
 
 fn write(directory: &Path, name: &str, run: &Run) {
     let path = directory.join(format!("{name}.h5"));
-    let writer = Writer::create(&path, run.description.clone(), settings(), quiet()).expect("a run started");
+    let Description { ref frame, ref scalars, ref sources, .. } = run.description;
+    let settings = Settings { queue_bytes: run.queue_bytes, ..settings() };
+    let writer = Writer::create(&path, run.description.clone(), settings, quiet()).expect("a run started");
     let mut state = run.seed | 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     };
-    let mut numbers: Vec<u64> = (0..run.frames).filter(|_| next() % 100 >= run.lost).collect();
-    // Frames may overtake each other.
-    for at in 1..numbers.len() {
-        numbers.swap(at, at - next() as usize % at.min(5));
+    let regions = run.description.regions();
+    let all = (0..run.frames).flat_map(|number| (0..regions.len() as u32).map(move |source| (number, source)));
+    let mut parts: Vec<(u64, u32)> = all.filter(|_| next() % 100 >= run.lost).collect();
+    // Frames may overtake each other, and regions too.
+    for at in 1..parts.len() {
+        parts.swap(at, at - next() as usize % at.min(9));
     }
-    for number in &numbers {
+    let numbers: BTreeSet<u64> = parts.iter().map(|(number, _)| *number).collect();
+    for (number, source) in &parts {
         let bytes = frames::frame(*number, run.description.frame_bytes() / 2);
-        let payload = match run.filtered && run.description.chunks_per_frame() == 1 {
+        let alone = run.description.chunks_per_frame() * run.description.slab_frames() == 1 && sources.is_empty();
+        let payload = match run.filtered && alone {
             true => {
                 let mut filtered = Vec::new();
                 Encoder::new(run.description.filter, 2)
@@ -86,18 +154,38 @@ fn write(directory: &Path, name: &str, run: &Run) {
                     .expect("filtered");
                 Payload::Filtered(vec![filtered])
             }
-            false => Payload::Plain(bytes),
+            false => Payload::Plain(cut(&bytes, frame, &regions[*source as usize])),
         };
-        writer.submit(Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
-        let values =
-            (0..run.description.scalars.len() as u32).map(|column| (column, (number * 10) as f64 + f64::from(column)));
-        writer.scalars(*number, values.collect()).expect("scalars taken");
+        writer.submit_region(*source, Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    // Scalars are late, and one of their columns is new.
+    let extra = writer.column(ScalarColumn { name: "extra".into(), kind: ScalarKind::Integer }).expect("a column");
+    for number in &numbers {
+        let values = scalars
+            .iter()
+            .enumerate()
+            .map(|(column, scalar_column)| (column as u32, scalar(scalar_column.kind, number * 10 + column as u64)));
+        let extra = (extra, scalar(ScalarKind::Integer, number * 10 + scalars.len() as u64));
+        writer.scalars(*number, values.chain([extra]).collect()).expect("scalars taken");
     }
     let finished = writer.finish().expect("a run finished");
-    assert_eq!(finished.counts.received + finished.counts.late, numbers.len() as u64);
+    let counts = finished.counts;
+    assert_eq!(counts.received + counts.late + counts.partial, numbers.len() as u64, "{counts:?}");
     assert_eq!(std::fs::metadata(&path).expect("the file").len(), finished.file_bytes);
     assert!(!directory.join(format!("{name}.h5.journal")).exists());
-    tell(directory, name, &run.description, &numbers, true);
+    let came: BTreeSet<(u64, u32)> = parts.into_iter().collect();
+    let lost = |number: &u64| -> Vec<u32> {
+        (0..regions.len() as u32).filter(|source| !came.contains(&(*number, *source))).collect()
+    };
+    let lost: BTreeMap<String, Vec<u32>> =
+        numbers.iter().map(|number| (number.to_string(), lost(number))).filter(|(_, lost)| !lost.is_empty()).collect();
+    let mut names = names(&run.description);
+    names.push("extra".into());
+    let told = json!({
+        "frame": frame, "fill": run.description.fill.unwrap_or(0.0), "acknowledged": numbers, "exact": true,
+        "scalars": names, "sources": sources, "lost": lost, "dump": true,
+    });
+    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
 }
 
 fn names(description: &Description) -> Vec<String> {
@@ -112,6 +200,15 @@ fn tell(directory: &Path, name: &str, description: &Description, acknowledged: &
     std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
 }
 
+/// The frames as Debian's h5dump reads them.
+fn dump(path: &Path, to: &Path) {
+    let listed = common::said(Command::new("h5ls").arg(path));
+    let dataset = if listed.contains("entry") { "/entry/data/data" } else { "/data" };
+    let mut command = Command::new("h5dump");
+    command.args(["-d", dataset, "-b", "LE", "-o"]).arg(to).arg(path);
+    common::said(common::with_plugins(&mut command));
+}
+
 #[test]
 fn random_runs_are_read_back_equal() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -124,11 +221,219 @@ fn random_runs_are_read_back_equal() {
     for number in 0..count.min(40) {
         let path = directory.path().join(format!("run-{number:04}.h5"));
         common::said(Command::new("h5ls").arg("-rv").arg(&path));
-        common::said(common::with_plugins(Command::new("h5dump").arg(&path)));
+        let dumped = path.with_extension("dumped");
+        dump(&path, &dumped);
+        let expected = std::fs::read(path.with_extension("raw")).expect("what h5py read");
+        assert!(std::fs::read(&dumped).expect("what h5dump read") == expected, "{}: h5dump differs", path.display());
         let repacked = directory.path().join(format!("repacked-{number:04}.h5"));
         common::said(common::with_plugins(Command::new("h5repack").arg(&path).arg(&repacked)));
         common::said(common::with_plugins(Command::new("h5diff").arg(&path).arg(&repacked)));
     }
+}
+
+/// What was written is taken up again where its writer left it: parts of slabs, scalars, columns that were added.
+#[test]
+fn a_run_goes_on_with_its_parts_and_columns() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, goes_on) in [("recovered", false), ("resumed", true)] {
+        let path = directory.path().join(format!("{name}.h5"));
+        let mut description = Description::new(ElementType::U16, vec![9, 8]);
+        description.chunk = Some(vec![4, 5, 8]);
+        description.fill = Some(7.0);
+        description.scalars = vec!["declared".into()];
+        description.sources = strips(&description.frame, 2);
+        let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+        let give = |writer: &Writer, number: u64, source: u32| {
+            let plain = cut(&frames::frame(number, 72), &description.frame, &description.sources[source as usize]);
+            let frame = Frame { number, taken: 0, payload: Payload::Plain(plain) };
+            writer.submit_region(source, frame, WAIT).expect("a region taken");
+        };
+        for (number, source) in [(0, 0), (0, 1), (1, 0), (5, 1)] {
+            give(&writer, number, source);
+        }
+        let added = ScalarColumn { name: "added".into(), kind: ScalarKind::Text(8) };
+        assert_eq!(writer.column(added.clone()).expect("a column"), 1);
+        for number in [0, 1, 5] {
+            writer.scalars(number, vec![(0, (number * 10) as f64)]).expect("scalars taken");
+            writer.scalars(number, vec![(1, (number * 10 + 1).to_string())]).expect("scalars taken");
+        }
+        let wrong = writer.scalars(0, vec![(1, 1.5)]).expect_err("no text").to_string();
+        assert!(wrong.contains("`added`"), "{wrong}");
+        // As after a crash: the journal stays.
+        drop(writer);
+        let mut lost = json!({"1": [1], "5": [0]});
+        if goes_on {
+            let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+            assert_eq!((resumed.counts.received, resumed.counts.partial), (1, 2));
+            assert_eq!((writer.level(1, 0), writer.level(1, 1)), (Some(Level::Durable), None));
+            assert_eq!(writer.column(added).expect("the column"), 1);
+            give(&writer, 1, 1);
+            give(&writer, 1, 0);
+            let counts = writer.finish().expect("finished").counts;
+            assert_eq!((counts.received + counts.late + counts.duplicate, counts.partial), (2, 1), "{counts:?}");
+            lost = json!({"5": [0]});
+        } else {
+            recover(&path).expect("recovered");
+        }
+        let told = json!({
+            "frame": [9, 8], "fill": 7, "acknowledged": [0, 1, 5], "exact": true, "scalars": ["declared", "added"],
+            "sources": description.sources, "lost": lost,
+        });
+        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
+}
+
+/// Every index beyond its first pages, through the whole pipeline.
+#[test]
+fn long_runs_are_read_back_equal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let frames = if std::env::var_os("VARVE_SOAK").is_some() { 100_500 } else { 1_500 };
+    for (name, scan, scan_max, allocate) in [
+        ("fixed", Some(frames), None, Allocate::Packed),
+        ("extensible", None, None, Allocate::Packed),
+        ("tree", Some(frames), Some(vec![None, None]), Allocate::Packed),
+        ("sparse", None, None, Allocate::Sparse),
+        ("implicit", Some(frames), None, Allocate::Implicit),
+    ] {
+        let mut description = Description::new(ElementType::U16, vec![4, 3]);
+        description.scan = vec![scan, Some(1)];
+        description.scan_max = scan_max;
+        description.allocate = allocate;
+        if allocate == Allocate::Implicit {
+            description.filter = "raw".parse().expect("a filter's name");
+        }
+        write(
+            directory.path(),
+            name,
+            &Run { description, frames, lost: 3, filtered: false, queue_bytes: 1 << 20, seed: 7 },
+        );
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "5");
+}
+
+/// Regions that come compressed go to the file as they are, where each is made of whole chunks.
+#[test]
+fn regions_that_come_compressed_are_written_as_they_are() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![2, 6, 5]);
+    description.chunk = Some(vec![1, 6, 5]);
+    description.fill = Some(3.0);
+    let channel = |number| Region { offset: vec![number, 0, 0], shape: vec![1, 6, 5] };
+    description.sources = vec![channel(0), channel(1)];
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let mut encoder = Encoder::new(description.filter, 2).expect("an encoder");
+    for (number, source) in [(0, 0), (1, 1), (0, 1), (2, 0), (2, 1)] {
+        let plain = cut(&frames::frame(number, 60), &description.frame, &description.sources[source as usize]);
+        let mut blob = Vec::new();
+        encoder.encode(&plain, &mut blob).expect("filtered");
+        let payload = Payload::Filtered(vec![blob]);
+        writer.submit_region(source, Frame { number, taken: 0, payload }, WAIT).expect("a region taken");
+    }
+    assert_eq!(writer.level(1, 0), None);
+    assert!(writer.level(1, 1).is_some());
+    let twice = Frame { number: 0, taken: 0, payload: Payload::Plain(vec![0; 60]) };
+    writer.submit_region(1, twice, WAIT).expect("a region that came before is passed over");
+    let counts = writer.finish().expect("a run finished").counts;
+    assert_eq!((counts.received, counts.partial, counts.duplicate), (1, 1, 1), "{counts:?}");
+    let told = json!({
+        "frame": [2, 6, 5], "fill": 3, "acknowledged": [0, 1, 2], "exact": true,
+        "sources": description.sources, "lost": {"1": [0]},
+    });
+    std::fs::write(directory.path().join("run.json"), told.to_string()).expect("the description written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// A filter from a shared library compresses in our threads, and readers that have it read the file.
+#[test]
+fn a_users_filter_is_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![40, 50]);
+    description.fill = Some(1.0);
+    description.chunk = Some(vec![3, 20, 50]);
+    description.filter = "raw".parse().expect("a filter's name");
+    let bzip2 = Path::new(common::plugins()).join("libh5bzip2.so");
+    description.plugin = Some(PluginChoice { library: bzip2, values: vec![9], exclusive: false, registered: None });
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let numbers: Vec<u64> = (0..20).collect();
+    for number in &numbers {
+        let payload = Payload::Plain(frames::frame(*number, 2000));
+        writer.submit(Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    writer.finish().expect("a run finished");
+    tell(directory.path(), "run", &description, &numbers, true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    let listed = common::said(common::with_plugins(Command::new("h5ls").arg("-v").arg(path.with_file_name("run.h5"))));
+    assert!(listed.contains("307"), "{listed}");
+    for (library, why) in [("/nowhere/filter.so", "nowhere"), ("libc.so.6", "no H5PLget_plugin_type")] {
+        let choice = PluginChoice { library: library.into(), values: vec![], exclusive: false, registered: None };
+        let refused = Writer::create(
+            &directory.path().join("no.h5"),
+            Description { plugin: Some(choice), ..description.clone() },
+            settings(),
+            quiet(),
+        );
+        let error = refused.err().expect("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+/// A file system of a few MiB, mounted for as long as this lives.
+struct SmallStore<'a>(&'a Path);
+
+impl SmallStore<'_> {
+    /// `None` where this user may not mount.
+    fn mount(at: &Path) -> Option<SmallStore<'_>> {
+        std::fs::create_dir_all(at).expect("a mount point");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12m", "varve-test"]).arg(at).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
+    }
+}
+
+impl Drop for SmallStore<'_> {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+/// Issue 5: disk full gives a clear error, and a valid file with all frames so far.
+#[test]
+fn a_full_disk_keeps_every_frame_so_far() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small) else { return };
+    let path = small.join("full.h5");
+    let mut description = Description::new(ElementType::U16, vec![128, 128]);
+    description.filter = "raw".parse().expect("a filter's name");
+    description.fill = Some(2.0);
+    let written = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = Arc::clone(&written);
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
+        if level == Level::Written {
+            noted.lock().expect("not poisoned").extend_from_slice(numbers);
+        }
+    });
+    let writer = Writer::create(&path, description.clone(), settings(), acknowledge).expect("a run started");
+    let failure = (0..10_000).find_map(|number| {
+        let payload = Payload::Plain(frames::frame(number, 128 * 128));
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).err()
+    });
+    assert!(matches!(failure, Some(WriteError::Failed(_))), "{failure:?}");
+    let error = writer.finish().expect_err("the run has failed").to_string();
+    assert!(error.contains("No space left"), "{error}");
+    // The file opens as it is, the disk still full, with all that was written before the disk was.
+    let mut acknowledged = written.lock().expect("not poisoned").clone();
+    assert!(acknowledged.len() > 100, "{} frames were written", acknowledged.len());
+    acknowledged.sort_unstable();
+    let told = json!({"frame": [128, 128], "fill": 2, "acknowledged": acknowledged, "exact": false});
+    let full = directory.path().join("read");
+    std::fs::create_dir(&full).expect("a directory");
+    std::os::unix::fs::symlink(&path, full.join("full.h5")).expect("a link");
+    std::fs::write(full.join("full.json"), told.to_string()).expect("the description written");
+    assert_eq!(common::python("frames.py", &[&full]).trim(), "1");
 }
 
 /// Unmodified readers open the file at any moment of the run and see a whole one, which grows.

@@ -3,6 +3,7 @@
 mod control;
 mod join;
 mod recover;
+mod report;
 mod serve;
 
 use crate::output::Output;
@@ -35,6 +36,7 @@ enum Command {
     Watch(control::Named),
     Join(join::Arguments),
     Recover(recover::Arguments),
+    Report(report::Arguments),
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
@@ -47,6 +49,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Watch(arguments) => control::watch(arguments, output),
         Command::Join(arguments) => join::run(arguments, output),
         Command::Recover(arguments) => recover::run(arguments, output),
+        Command::Report(arguments) => report::run(arguments, output),
     }
 }
 

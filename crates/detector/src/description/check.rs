@@ -10,6 +10,8 @@ const RANK_MAX: usize = 8;
 pub(super) const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// The largest detectors have some hundred elements.
 const SOURCES_MAX: usize = 1024;
+/// They lie in a message of the object header, which has less than 64 KiB.
+const PLUGIN_VALUES_MAX: usize = 1024;
 const COLUMNS_MAX: usize = 1024;
 
 type Checked = Result<(), BadDescription>;
@@ -46,6 +48,7 @@ impl Description {
             return bad(format!("`scan` {:?} (at most {scan_max:?}) has more than 2^32 chunks", self.scan));
         }
         self.check_sources()?;
+        self.check_plugin()?;
         self.check_implicit()?;
         self.check_names()?;
         if let Some(nxmx) = &self.nxmx {
@@ -132,6 +135,14 @@ impl Description {
         Ok(())
     }
 
+    fn check_plugin(&self) -> Checked {
+        let Some(plugin) = &self.plugin else { return Ok(()) };
+        if plugin.values.len() > PLUGIN_VALUES_MAX {
+            return bad(format!("`plugin` has {} values; {PLUGIN_VALUES_MAX} at most", plugin.values.len()));
+        }
+        Ok(())
+    }
+
     fn check_implicit(&self) -> Checked {
         if self.allocate != Allocate::Implicit {
             return Ok(());
@@ -139,7 +150,7 @@ impl Description {
         let ends = !self.scan.contains(&None) && self.scan_max.as_ref().is_none_or(|max| *max == self.scan);
         let zero = self.fill.is_none_or(|fill| fill == 0.0);
         let whole = self.slab_frames() == 1 && self.sources.is_empty();
-        if !ends || !zero || !whole || !self.filter.is_raw() {
+        if !ends || !zero || !whole || !self.is_unfiltered() {
             return bad("`allocate` implicit is for raw frames of a scan that ends, from one source, in chunks of a \
                  frame or less, with fill value zero; choose packed or sparse"
                 .into());

@@ -9,7 +9,7 @@ const REGISTERED_MIN: u16 = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterMessage {
     pub id: u16,
-    pub name: &'static str,
+    pub name: String,
     pub values: Vec<u32>,
 }
 

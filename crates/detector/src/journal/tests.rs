@@ -8,6 +8,10 @@ fn frame() -> Entry {
     Entry::Slab(SlabEntry { slab: 2, epoch: 1, again: true, frames: vec![frame], chunks: vec![chunk] })
 }
 
+fn column() -> Entry {
+    Entry::Column { name: "a".into(), kind: ScalarKind::Text(4) }
+}
+
 #[test]
 fn records_have_their_golden_bytes() {
     let mut bytes = Vec::new();
@@ -19,6 +23,10 @@ fn records_have_their_golden_bytes() {
     let mut durable = Vec::new();
     encode(&Entry::Durable { entries: 9, time: 300 }, &mut durable);
     assert_eq!(&durable[..7], b"\x04\0\0\0\x01\x09\xac");
+    let mut added = Vec::new();
+    encode(&column(), &mut added);
+    assert_eq!(&added[4..9], b"\x05\x01a\x02\x04");
+    assert_eq!(decode_entry(&added[4..9]), Some(column()));
     let head = encode_head(&Description::new(ElementType::U16, vec![2, 3]));
     assert_eq!(&head[..8], b"VARVEDJ1");
 }
@@ -31,6 +39,7 @@ proptest! {
         let mut bytes = encode_head(&description);
         let head = bytes.len();
         let entries: Vec<Entry> = (0..20).map(|number| Entry::Duplicate { frame: number }).chain([frame()]).collect();
+        let entries = [entries, vec![column()]].concat();
         for entry in &entries {
             encode(entry, &mut bytes);
         }

@@ -9,6 +9,7 @@ use crate::description::Allocate;
 use crate::filters::{Decoder, Encoder};
 use crate::frame::Payload;
 use crate::hdf5::UNDEFINED;
+use crate::hdf5::index::Element;
 use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
 use std::collections::VecDeque;
 use std::io;
@@ -158,6 +159,10 @@ impl<'s> Gather<'s> {
         let mut filtered = vec![0; chunk.size as usize];
         self.shared.file.read_exact_at(&mut filtered, chunk.address)?;
         let description = &self.shared.description;
+        if let Some(plugin) = &self.shared.plugin {
+            let stored = std::mem::take(&mut filtered);
+            plugin.decode(&stored, &mut filtered).map_err(io::Error::other)?;
+        }
         let decoder = Decoder { filter: description.filter, element_bytes: description.element.size() };
         decoder.decode(&filtered, bytes).map_err(io::Error::other)
     }
@@ -185,13 +190,13 @@ impl<'s> Gather<'s> {
         if self.shared.apart() {
             let mut filtered = std::mem::take(&mut self.filtered);
             filtered.clear();
-            self.encoder.encode(plain, &mut filtered).map_err(io::Error::other)?;
+            filter(self.shared, &mut self.encoder, plain, &mut filtered)?;
             let entry = self.write_apart(slab, number, &filtered);
             self.filtered = filtered;
             return entry;
         }
         let (bytes, from) = self.stripes.begin();
-        self.encoder.encode(plain, bytes).map_err(io::Error::other)?;
+        filter(self.shared, &mut self.encoder, plain, bytes)?;
         let (size, checksum) = ((bytes.len() - from) as u64, xxh3_64(&bytes[from..]));
         let address = self.stripes.end(from)?;
         Ok(self.stored(ChunkEntry { address, size, mask: 0, checksum }))
@@ -242,5 +247,25 @@ impl<'s> Gather<'s> {
         self.shared.enter(slabs)?;
         self.shared.queue.done(numbers.into_iter());
         Ok(())
+    }
+}
+
+/// Appends a chunk, filtered, to `out`.
+fn filter(shared: &Shared, encoder: &mut Encoder, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let Some(plugin) = &shared.plugin else {
+        return encoder.encode(plain, out).map_err(io::Error::other);
+    };
+    let (from, mut between) = (out.len(), Vec::new());
+    encoder.encode(plain, &mut between).map_err(io::Error::other)?;
+    plugin.encode(&between, out).map_err(io::Error::other)?;
+    fits(out.len() - from, shared)
+}
+
+/// What a plug-in makes of a chunk may be larger, but the index must be able to say how large.
+fn fits(bytes: usize, shared: &Shared) -> io::Result<()> {
+    let most = Element::new(true, shared.description.chunk_bytes() as u64).size_max();
+    match bytes as u64 <= most {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("the plug-in made {bytes} bytes of a chunk, more than {most}"))),
     }
 }

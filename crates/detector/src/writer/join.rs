@@ -79,7 +79,7 @@ impl Writer {
                 Entry::Duplicate { frame } | Entry::Damaged { frame } => {
                     check::number(&shared.description, *frame, highest).or_else(|why| refused(*frame, why))?;
                 }
-                Entry::Durable { .. } | Entry::Column(_) => {
+                Entry::Durable { .. } | Entry::Column { .. } => {
                     return refused(0, "only who commits marks what is durable, and adds columns".to_owned());
                 }
             }
@@ -166,7 +166,7 @@ impl Joined {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
         let ground = Ground::Joint(Joint::new(epoch, coordinator));
-        let shared = Arc::new(Shared::new((path, file), description, settings, ground, acknowledge));
+        let shared = Arc::new(Shared::new((path, file), description, settings, ground, acknowledge)?);
         let pipeline = Pipeline::start(Arc::clone(&shared)).map_err(io)?;
         let reporter = std::thread::Builder::new().name("report".into()).spawn(move || report(&shared)).map_err(io)?;
         Ok(Joined { pipeline, reporter: Some(reporter) })

@@ -2,6 +2,7 @@
 
 use crate::catalog::Counts;
 use crate::description::BadDescription;
+use crate::filters::PluginError;
 use crate::recover::RecoverError;
 use std::io;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ pub enum WriteError {
     Unfinished { path: PathBuf },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
     #[error(transparent)]
     Resume(#[from] RecoverError),
     /// The run as a whole has failed and takes no more frames.

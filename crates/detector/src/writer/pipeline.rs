@@ -6,6 +6,7 @@ use super::levels::Levels;
 use super::queue::{Part, Queue, Refused};
 use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
+use crate::filters::Plugin;
 use crate::frame::{Frame, Level};
 use crate::journal::{Entry, SlabEntry};
 use parking_lot::{Condvar, Mutex};
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub description: Description,
     pub settings: Settings,
     pub ground: Ground,
+    /// A user's own filter.
+    pub plugin: Option<Plugin>,
     pub queue: Queue,
     pub levels: Levels,
     /// Slabs written of which more may come.
@@ -63,8 +66,10 @@ impl Shared {
         settings: Settings,
         ground: Ground,
         acknowledge: Acknowledge,
-    ) -> Shared {
-        Shared {
+    ) -> Result<Shared, WriteError> {
+        let plugin = description.plugin.as_ref().map(Plugin::load).transpose()?;
+        Ok(Shared {
+            plugin,
             path: path.to_owned(),
             file,
             queue: Queue::new(settings.queue_bytes, &description),
@@ -79,7 +84,7 @@ impl Shared {
             description,
             settings,
             ground,
-        }
+        })
     }
 
     /// A piece of the file for one thread alone.
@@ -185,7 +190,7 @@ impl Shared {
     /// Columns that were added before the run was taken up.
     pub(super) fn add_columns(&self, entries: &[Entry]) {
         let column = |entry: &Entry| match entry {
-            Entry::Column(column) => Some(column.clone()),
+            Entry::Column { name, kind } => Some(ScalarColumn { name: name.clone(), kind: *kind }),
             _ => None,
         };
         self.rows.lock().columns.extend(entries.iter().filter_map(column));
@@ -304,8 +309,8 @@ impl Pipeline {
         let mut with = self.shared.description.clone();
         with.scalars = rows.columns.iter().cloned().chain([column.clone()]).collect();
         with.check().map_err(|bad| refused(bad.0))?;
-        rows.columns.push(column.clone());
-        rows.entries.push(Entry::Column(column));
+        rows.entries.push(Entry::Column { name: column.name.clone(), kind: column.kind });
+        rows.columns.push(column);
         Ok(rows.columns.len() as u32 - 1)
     }
 

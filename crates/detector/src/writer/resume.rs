@@ -54,7 +54,7 @@ impl Writer {
         let recover::Found { file, contents, .. } = found;
         let mut committed = Committed { catalog, publisher: Publisher::new() };
         committed.publish(&file, &own).map_err(io)?;
-        let shared = Shared::new((path, file), contents.description, settings, Ground::Own(own), acknowledge);
+        let shared = Shared::new((path, file), contents.description, settings, Ground::Own(own), acknowledge)?;
         shared.highest.store(frames.end(), Ordering::Relaxed);
         let slabs = entries.iter().filter_map(|entry| match entry {
             Entry::Slab(slab) => Some(slab.clone()),

@@ -25,11 +25,16 @@ pub fn python(script: &str, arguments: &[&Path]) -> String {
     said(&mut command)
 }
 
-/// Debian's HDF5 tools with the filters that hdf5plugin brings.
-pub fn with_plugins(command: &mut Command) -> &mut Command {
+/// Where the filters that hdf5plugin brings lie.
+pub fn plugins() -> &'static str {
     static PATH: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     let ask = || said(Command::new(interpreter()).args(["-c", "import hdf5plugin; print(hdf5plugin.PLUGIN_PATH)"]));
-    command.env("HDF5_PLUGIN_PATH", PATH.get_or_init(ask).trim())
+    PATH.get_or_init(ask).trim()
+}
+
+/// Debian's HDF5 tools with those filters.
+pub fn with_plugins(command: &mut Command) -> &mut Command {
+    command.env("HDF5_PLUGIN_PATH", plugins())
 }
 
 /// The output of a program that must succeed.

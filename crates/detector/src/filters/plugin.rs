@@ -1,0 +1,178 @@
+//! A user's own filter, from a shared library with HDF5's filter plug-in interface (`H5PLget_plugin_type`,
+//! `H5PLget_plugin_info`), run in our own threads and without libhdf5. Two of its callbacks are never called, for they
+//! take libhdf5's handles: whether it can be applied, and what its values are for a dataset, the user says.
+
+use libloading::{Library, Symbol};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::path::PathBuf;
+
+/// What a description says of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginChoice {
+    /// The shared library.
+    pub library: PathBuf,
+    /// Its values, as the library would have them after its `set_local`.
+    #[serde(default)]
+    pub values: Vec<u32>,
+    /// Whether it must not run in several threads at a time, as it never does within libhdf5.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// As registered, and as the library says; absent until it has been asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Registered>,
+}
+
+/// How readers find the filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    pub id: u16,
+    pub name: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the filter {library}: {why}")]
+pub struct PluginError {
+    pub library: PathBuf,
+    why: String,
+}
+
+/// `H5PL_TYPE_FILTER`.
+const TYPE_FILTER: c_int = 0;
+/// `H5Z_CLASS_T_VERS`: the version of [`FilterClass`].
+const CLASS_VERSION: c_int = 1;
+/// `H5Z_FLAG_REVERSE`.
+const REVERSE: c_uint = 0x0100;
+/// Identifiers below belong to HDF5's own filters.
+const ID_MIN: u16 = 256;
+/// A name has a length of two bytes in the file, and needs far less.
+const NAME_BYTES_MAX: usize = 255;
+
+/// `H5Z_func_t`. It takes over the buffer, and leaves another one there if it likes; both are malloc's.
+type Run = unsafe extern "C" fn(c_uint, usize, *const c_uint, usize, *mut usize, *mut *mut c_void) -> usize;
+
+/// `H5Z_class2_t`.
+#[repr(C)]
+struct FilterClass {
+    version: c_int,
+    id: c_int,
+    encoder_present: c_uint,
+    decoder_present: c_uint,
+    name: *const c_char,
+    can_apply: *const c_void,
+    set_local: *const c_void,
+    run: Option<Run>,
+}
+
+unsafe extern "C" {
+    fn malloc(bytes: usize) -> *mut c_void;
+    fn free(buffer: *mut c_void);
+}
+
+/// A filter that is loaded.
+pub struct Plugin {
+    choice: PluginChoice,
+    pub registered: Registered,
+    pub decodes: bool,
+    run: Run,
+    exclusive: Mutex<()>,
+    /// Code of `run`, which lives as long as this.
+    _library: Library,
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("choice", &self.choice).field("registered", &self.registered).finish()
+    }
+}
+
+impl Plugin {
+    /// # Errors
+    /// If the library cannot be loaded, or is no filter that compresses.
+    pub fn load(choice: &PluginChoice) -> Result<Plugin, PluginError> {
+        let error = |why: String| PluginError { library: choice.library.clone(), why };
+        // SAFETY: the user vouches for the library by naming it; loading it runs its initialisers.
+        let library = unsafe { Library::new(&choice.library) }.map_err(|cause| error(cause.to_string()))?;
+        let class = class(&library).map_err(error)?;
+        let run = class.run.ok_or_else(|| error("it has no function".into()))?;
+        if class.version != CLASS_VERSION || class.encoder_present == 0 {
+            return Err(error(format!("it has version {} of HDF5's interface, or does not compress", class.version)));
+        }
+        let id = u16::try_from(class.id).ok().filter(|id| *id >= ID_MIN);
+        let id = id.ok_or_else(|| error(format!("its identifier {} is none of a user's filter", class.id)))?;
+        let name = match class.name.is_null() {
+            true => String::new(),
+            // SAFETY: the interface has a string there that lives as long as the library.
+            false => unsafe { CStr::from_ptr(class.name) }.to_string_lossy().into_owned(),
+        };
+        if name.len() > NAME_BYTES_MAX {
+            return Err(error(format!("its name has {} bytes", name.len())));
+        }
+        let registered = Registered { id, name };
+        if choice.registered.as_ref().is_some_and(|known| *known != registered) {
+            return Err(error(format!("it is {registered:?}, the run was begun with {:?}", choice.registered)));
+        }
+        let decodes = class.decoder_present != 0;
+        Ok(Plugin { choice: choice.clone(), registered, decodes, run, exclusive: Mutex::new(()), _library: library })
+    }
+
+    /// Appends `chunk`, filtered, to `out`.
+    ///
+    /// # Errors
+    /// If the filter fails.
+    pub fn encode(&self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), PluginError> {
+        self.apply(0, chunk, out)
+    }
+
+    /// Appends `chunk` as it was before its filter to `out`.
+    ///
+    /// # Errors
+    /// If the filter fails.
+    pub fn decode(&self, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), PluginError> {
+        self.apply(REVERSE, chunk, out)
+    }
+
+    fn apply(&self, flags: c_uint, chunk: &[u8], out: &mut Vec<u8>) -> Result<(), PluginError> {
+        let error = |why: String| PluginError { library: self.choice.library.clone(), why };
+        let _alone = self.choice.exclusive.then(|| self.exclusive.lock());
+        let values = &self.choice.values;
+        // SAFETY: no more is asked of it than memory.
+        let mut buffer = unsafe { malloc(chunk.len().max(1)) };
+        if buffer.is_null() {
+            return Err(error(format!("no memory for {} bytes", chunk.len())));
+        }
+        let mut size = chunk.len();
+        // SAFETY: the buffer has the chunk's length and is the filter's to replace, as the interface has it; what it
+        // answers lies at the start of the buffer that it leaves, which has `size` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(chunk.as_ptr(), buffer.cast(), chunk.len());
+            let length = (self.run)(flags, values.len(), values.as_ptr(), chunk.len(), &mut size, &mut buffer);
+            let failed = length == 0 || length > size || buffer.is_null();
+            if !failed {
+                out.extend_from_slice(std::slice::from_raw_parts(buffer.cast::<u8>(), length));
+            }
+            free(buffer);
+            if failed {
+                return Err(error(format!("it has failed on a chunk of {} bytes with values {values:?}", chunk.len())));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn class(library: &Library) -> Result<&FilterClass, String> {
+    // SAFETY: the types are those of the interface.
+    unsafe {
+        let kind: Symbol<'_, unsafe extern "C" fn() -> c_int> =
+            library.get(b"H5PLget_plugin_type").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_type")?;
+        if kind() != TYPE_FILTER {
+            return Err("it is a plug-in of HDF5, but no filter".into());
+        }
+        let info: Symbol<'_, unsafe extern "C" fn() -> *const FilterClass> =
+            library.get(b"H5PLget_plugin_info").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_info")?;
+        info().as_ref().ok_or_else(|| "it says nothing of itself".into())
+    }
+}

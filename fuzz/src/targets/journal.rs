@@ -1,0 +1,42 @@
+//! The journal of a detector's run, which a crash may have cut anywhere.
+//!
+//! Input: `J` and a journal, `E` and the payload of one of its records, which mutation would not get past the checksum.
+
+use super::choice;
+use varve_detector::catalog::Catalog;
+use varve_detector::description::Description;
+use varve_detector::hdf5::ElementType;
+use varve_detector::journal::{Entry, decode, decode_entry, encode};
+
+pub fn reads(bytes: &[u8]) -> bool {
+    match choice(bytes) {
+        Some((b'J', journal)) => decode(journal).is_ok(),
+        Some((b'E', payload)) => {
+            let Some(entry) = decode_entry(payload) else { return false };
+            let mut record = Vec::new();
+            encode(&entry, &mut record);
+            let again = decode_entry(&record[4..record.len() - 8]);
+            // Not numbers differ from themselves.
+            assert_eq!(format!("{:?}", again.expect("what was written is read")), format!("{entry:?}"));
+            let mut description = Description::new(ElementType::U16, vec![4, 4]);
+            description.scalars = vec!["one".into(), "other".into()];
+            let mut catalog = Catalog::new(description);
+            if is_near(&entry) {
+                catalog.apply(&entry, 1);
+            }
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Tables reach up to the highest frame, and a run takes none that is far above all others.
+fn is_near(entry: &Entry) -> bool {
+    const NEAR: u64 = 1000;
+    match entry {
+        Entry::Slab(slab) => slab.slab < NEAR && slab.frames.iter().all(|frame| frame.number < NEAR),
+        Entry::Scalars { frame, .. } | Entry::Duplicate { frame } | Entry::Damaged { frame } => *frame < NEAR,
+        Entry::Column { kind, .. } => kind.datatype().size() < 4096,
+        Entry::Durable { .. } => true,
+    }
+}

@@ -121,7 +121,7 @@ impl Service {
         }
         config.root.clone_from(&root);
         let home = Arc::new(Home { root, records: Some(records), reserve: Some(reserve) });
-        Service::listen(config, home, found.into_iter().map(Known::Record).collect())
+        Service::listen(config, home, found.into_iter().map(|record| Known::Record(Box::new(record))).collect())
     }
 
     fn listen(config: Config, home: Arc<Home>, known: Vec<Known>) -> Result<Service, ServiceError> {
@@ -139,7 +139,7 @@ impl Service {
         });
         for known in known {
             match known {
-                Known::Record(record) => shared.take_up(record),
+                Known::Record(record) => shared.take_up(*record),
                 Known::Share(name, run) => drop(shared.runs.lock().insert(name, run)),
             }
         }
@@ -243,7 +243,7 @@ impl Service {
 
 /// A run that the service has from the start.
 enum Known {
-    Record(Record),
+    Record(Box<Record>),
     Share(String, Arc<Run>),
 }
 

@@ -25,7 +25,7 @@ fn start(channels: &[&str]) -> Start {
 }
 
 fn pixels(seed: u8) -> Vec<u8> {
-    (0..96).map(|at: u8| if at % 2 == 0 { at.wrapping_mul(seed) % 5 } else { 0 }).collect()
+    (0..96).map(|at: u8| if at.is_multiple_of(2) { at.wrapping_mul(seed) % 5 } else { 0 }).collect()
 }
 
 fn channel<'m>(name: &'m str, compression: Compression, bytes: &'m [u8]) -> Channel<'m> {

@@ -60,7 +60,8 @@ impl Shapes {
         let region = &self.regions[source as usize];
         let fits = |side: usize| {
             let end = region.offset[side] + region.shape[side];
-            region.offset[side] % self.chunk[side] == 0 && (end % self.chunk[side] == 0 || end == self.frame[side])
+            region.offset[side].is_multiple_of(self.chunk[side])
+                && (end.is_multiple_of(self.chunk[side]) || end == self.frame[side])
         };
         (0..self.frame.len())
             .all(fits)

@@ -57,7 +57,7 @@ fn prepared() -> State {
         operations::prepare(&cluster).await;
         cluster.close().await;
     });
-    assert_eq!(recording.check().unwrap(), [const { "" }; 0].map(std::path::PathBuf::from), "changed past the seam");
+    assert_eq!(recording.check().unwrap(), Vec::<std::path::PathBuf>::new(), "changed past the seam");
     let state = State::read_from(directory.path()).unwrap();
     // The 256 directories of backing files are made when they are missing; thousands of times they would take long.
     state.without_empty(Path::new("data"))
@@ -135,7 +135,7 @@ impl Run {
             .collect();
         for point in points.into_iter().skip(skipped).step_by(stride) {
             let chances = (0..seeds).map(|seed| {
-                let order = if (seed + point as u64) % 2 == 0 { Order::Anyhow } else { Order::Journaled };
+                let order = if (seed + point as u64).is_multiple_of(2) { Order::Anyhow } else { Order::Journaled };
                 Fate::Chance { order, seed: seed + 1000 * point as u64 }
             });
             for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
@@ -185,7 +185,7 @@ impl Run {
             self.check_picture(point, &found);
             check_fsck(directory.path());
             let again = state.digest();
-            if soak() || again % 4 == 0 {
+            if soak() || again.is_multiple_of(4) {
                 lose_power_again(&recording.history(), again, &found);
             }
         }));

@@ -150,7 +150,7 @@ impl Operation {
             Operation::RenameDirectory => rename(cluster, (a, "d"), (b, "d"), RenameFlags::Replace).await?,
             Operation::SetMode => {
                 let set = SetAttributes { mode: Some(Mode::new(0o600)), ..SetAttributes::default() };
-                on_file(cluster, a, "f", |at| ChangeAttributes { at, set: set.clone() }).await?;
+                on_file(cluster, a, "f", |at| ChangeAttributes { at, set }).await?;
             }
             Operation::SetModeOfDirectory => {
                 let set = SetAttributes { mode: Some(Mode::new(0o700)), ..SetAttributes::default() };
@@ -159,7 +159,7 @@ impl Operation {
             }
             Operation::Truncate => {
                 let set = SetAttributes { size: Some(3), ..SetAttributes::default() };
-                on_file(cluster, b, "g", |at| ChangeAttributes { at, set: set.clone() }).await?;
+                on_file(cluster, b, "g", |at| ChangeAttributes { at, set }).await?;
             }
             Operation::TruncateLarge => resize(cluster, b, "large", 5000).await?,
             Operation::ExtendLarge => resize(cluster, b, "large", 20_000).await?,
@@ -255,7 +255,7 @@ async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
 /// Sets the size of a file that has outgrown its row.
 async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Result<(), Refusal> {
     let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-    on_file(cluster, parent, text, |at| ChangeAttributes { at, set: set.clone() }).await
+    on_file(cluster, parent, text, |at| ChangeAttributes { at, set }).await
 }
 
 /// Moves a small file's content to its backing file, followed by so many bytes more, as a client does.

@@ -167,7 +167,9 @@ mod tests {
     use varve_world::clock::RealClock;
 
     /// Answers, says nothing, or forgets the question, by the worker that is asked.
-    struct Moody(Mutex<Vec<Box<dyn FnOnce(Response) + Send>>>);
+    struct Moody(Mutex<Vec<Answered>>);
+
+    type Answered = Box<dyn FnOnce(Response) + Send>;
 
     impl Neighbour for Arc<Moody> {
         fn join(&self, _: SessionId, _: Purpose) -> Result<Box<dyn Seat>, String> {
@@ -188,7 +190,7 @@ mod tests {
             true
         }
 
-        fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>) {
+        fn ask(&self, worker: usize, request: Request, answered: Answered) {
             match worker {
                 0 => {
                     let response = Response { id: request.id, result: Ok(Reply::Done) };

@@ -36,7 +36,7 @@ pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>
 enum State {
     Idle,
     /// Announced; the first image tells what the start does not.
-    Announced(Start),
+    Announced(Box<Start>),
     Running {
         series: Box<Series>,
         run: Arc<Run>,
@@ -121,12 +121,12 @@ impl Intake {
             run.end(How::Finished, "the detector began another series");
         }
         tracing::info!(series = start.series, images = start.images, "the detector begins a series");
-        self.series = State::Announced(start);
+        self.series = State::Announced(Box::new(start));
     }
 
     fn image(&mut self, image: &Image<'_>) {
         if let State::Announced(start) = &self.series {
-            self.series = match self.begin(start.clone(), image) {
+            self.series = match self.begin(Start::clone(start), image) {
                 Ok((series, run)) => State::Running { series: Box::new(series), run },
                 Err(why) => {
                     tracing::error!(series = start.series, "the series cannot be kept: {why}");

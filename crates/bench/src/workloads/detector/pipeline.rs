@@ -194,9 +194,10 @@ fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measu
         });
         let listened = listen(&mut answers, sent);
         sent.stopped.store(true, Relaxed);
-        let senders = [Some(sender), scalars].into_iter().flatten().map(|sender| sender.join());
-        let sent: io::Result<()> =
-            senders.map(|sender| sender.unwrap_or_else(|_| Err(io::Error::other("a sender has panicked")))).collect();
+        let senders: Vec<_> = [Some(sender), scalars].into_iter().flatten().map(|sender| sender.join()).collect();
+        let sent: io::Result<()> = senders
+            .into_iter()
+            .try_for_each(|sender| sender.unwrap_or_else(|_| Err(io::Error::other("a sender has panicked"))));
         listened.and_then(|listened| sent.map(|()| listened).map_err(fail))
     });
     interrupt::check()?;

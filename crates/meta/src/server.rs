@@ -169,6 +169,7 @@ impl Server {
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
+        volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
         volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Reserve::of(volume.reserve()).map_err(doing("cannot tell how much room the store has"))?;

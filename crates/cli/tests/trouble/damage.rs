@@ -103,10 +103,10 @@ fn a_volume_of_a_newer_format_is_refused_with_advice() {
     let (volume, kept) = worked_on(true);
     {
         let _newer = Damaged::by(&volume.store().join("varve.toml"), |bytes| {
-            let text = String::from_utf8_lossy(bytes).replace("format_version = 1", "format_version = 2");
+            let text = String::from_utf8_lossy(bytes).replace("format_version = 2", "format_version = 3");
             *bytes = format!("{text}something_new = true\n").into_bytes();
         });
-        let advice = ["format version 2", "use a newer varve"];
+        let advice = ["format version 3", "use a newer varve"];
         refuses_to_serve(&volume, &advice);
         let store = volume.store();
         for command in ["status", "fsck"] {

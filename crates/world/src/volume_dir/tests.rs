@@ -84,7 +84,7 @@ fn volume_files_that_are_not_ours_are_refused() {
         std::fs::write(volume.volume_file(), text).unwrap();
         volume.read_settings().unwrap_err().to_string()
     };
-    let newer = good.replace("format_version = 1", "format_version = 2") + "more = 1\n";
+    let newer = good.replace("format_version = 2", "format_version = 3") + "more = 1\n";
     assert!(refusal(newer).contains("use a newer varve"));
     assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
     assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
@@ -94,12 +94,27 @@ fn volume_files_that_are_not_ours_are_refused() {
     assert!(none.read_settings().unwrap_err().to_string().contains("not a Varve volume"));
 }
 
+/// A volume of an older format is raised to this one, and keeps its settings.
+#[test]
+fn an_older_volume_is_raised() {
+    let (_directory, volume) = formatted();
+    let now = std::fs::read_to_string(volume.volume_file()).unwrap();
+    std::fs::write(volume.volume_file(), now.replace("format_version = 2", "format_version = 1")).unwrap();
+    let older = volume.read_settings().unwrap();
+    let lock = volume.lock().unwrap();
+    for _ in 0..2 {
+        volume.raise_format(&lock, &older).unwrap();
+        assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), now);
+    }
+    assert_eq!(volume.read_settings().unwrap(), older);
+}
+
 /// formats/volume.md: these texts are read by every later program.
 #[test]
 fn golden_files() {
     let (_directory, volume) = formatted();
-    let golden = "# A Varve volume. Written once by `varve format`; do not edit.\n\
-                  format_version = 1\n\
+    let golden = "# A Varve volume. Written by `varve format`; do not edit.\n\
+                  format_version = 2\n\
                   id = \"07070707070707070707070707070707\"\n\
                   name = \"scratch\"\n\
                   shards = 4\n\

@@ -1,7 +1,7 @@
 //! `varve.toml`: what was chosen when the volume was formatted.
 //!
 //! ```toml
-//! format_version = 1
+//! format_version = 2
 //! id = "00112233445566778899aabbccddeeff"
 //! name = "scratch"
 //! shards = 64
@@ -11,15 +11,16 @@
 //! owner_uid = 1000
 //! ```
 
-use super::VolumeDir;
+use super::{VolumeDir, VolumeLock};
 use crate::disk;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use varve_types::{ShardCount, VolumeSettings, VolumeSettingsError};
 
-/// The newest format this program reads, and the one it writes.
-pub const FORMAT_VERSION: i64 = 1;
+/// The newest format this program reads, and the one it writes. `formats/volume.md` says what each changed.
+pub const FORMAT_VERSION: i64 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +52,19 @@ impl VolumeDir {
             Problem::Settings(source) => VolumeFileError::Settings { path, source },
         })
     }
+
+    /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
+    /// for damage: they refuse it from here on. Does nothing to one that is.
+    pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
+        let path = self.volume_file();
+        let text = render(settings);
+        match disk::read_text(&path)?.parse::<toml::Table>() {
+            Ok(table) if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) => {
+                Ok(())
+            }
+            _ => disk::replace(&path, text.as_bytes()),
+        }
+    }
 }
 
 /// The text of the volume file.
@@ -66,7 +80,7 @@ pub(super) fn render(settings: &VolumeSettings) -> String {
         owner_uid: settings.owner_uid,
     };
     let body = toml::to_string(&file).expect("numbers and strings are always TOML");
-    format!("# A Varve volume. Written once by `varve format`; do not edit.\n{body}")
+    format!("# A Varve volume. Written by `varve format`; do not edit.\n{body}")
 }
 
 enum Problem {

@@ -222,7 +222,12 @@ impl Service {
     pub fn stop(self) {
         self.shared.stopping.store(true, SeqCst);
         for run in self.shared.runs() {
-            run.board.each(|outbox| outbox.refuse(Refusal::new(ErrorCode::Stopping, "the service is being stopped")));
+            let stopping = || Refusal::new(ErrorCode::Stopping, "the service is being stopped");
+            match run.ended_as() {
+                // Its end may not have been told yet.
+                Some(ended) => run.tell_end(&ended),
+                None => run.board.each(|outbox| outbox.refuse(stopping())),
+            }
         }
         // Wakes the thread that accepts.
         drop(std::net::TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));

@@ -245,12 +245,17 @@ impl Run {
         }
         *self.state.lock() = State::Ended(ended.clone());
         self.changed.notify_all();
+        self.tell_end(&ended);
+        tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
+        ended
+    }
+
+    /// To everybody who is connected; the first last word counts.
+    pub fn tell_end(&self, ended: &Ended) {
         self.board.each(|outbox| match ended.how {
             How::Finished => outbox.finish(ended.finished),
             How::Aborted | How::Failed => outbox.refuse(self.over()),
         });
-        tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
-        ended
     }
 
     /// Lets the processes that have a share report what they wrote.

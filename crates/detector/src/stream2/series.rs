@@ -4,6 +4,7 @@
 
 use super::message::{BadMessage, Channel, Compression, Image, Start};
 use crate::description::Description;
+use crate::description::Structure;
 use crate::description::nxmx::Nxmx;
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
@@ -46,7 +47,8 @@ impl Series {
         };
         // A detector that is triggered without an end announces no images, or more than anyone takes.
         let known = (1..1 << 31).contains(images).then_some(*images);
-        let nxmx = Some(self.known());
+        // The other structures have no place for it.
+        let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
         Description { element: self.element, frame, chunk, scan: vec![known], filter: self.filter, nxmx, ..description }
     }
 

@@ -77,7 +77,11 @@ impl Table {
         self.epoch
     }
 
+    /// The row as it is now. Refused once the log has ended: another owner may have changed it.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
+        if let Some(failure) = self.log.failure() {
+            return Err(TableError::from_log(self.shard, failure));
+        }
         if let Some(row) = self.pending.find(key) {
             return Ok(row);
         }

@@ -312,7 +312,7 @@ impl Calling<'_> {
 
     async fn insist(&self, shard: ShardId, request: &Request) -> Result<std::result::Result<Reply, wire::Failure>> {
         let core = self.core;
-        let mut busy_wait = BUSY_WAIT;
+        let (mut busy_wait, mut lost_wait) = (BUSY_WAIT, BUSY_WAIT);
         loop {
             if core.closed.load(Relaxed) {
                 return Err(Failure::new(Errno::EIO, "this client has been shut down"));
@@ -334,7 +334,12 @@ impl Calling<'_> {
                     core.transport.pause(busy_wait.next()).await;
                 }
                 Ok(result) => return Ok(result),
-                Err(CallError::Lost(why)) => core.find_again(server.found, self.deadline, &why).await?,
+                Err(CallError::Lost(why)) => {
+                    // A server that has ended may still be the one on record, and is found and lost at once.
+                    core.check_deadline(self.deadline, &why)?;
+                    core.find_again(server.found, self.deadline, &why).await?;
+                    core.transport.pause(lost_wait.next()).await;
+                }
                 Err(CallError::Deadline) => {
                     let text = format!("the server has not answered within {:?}", core.config.deadline);
                     return Err(Failure::new(Errno::ETIMEDOUT, text));

@@ -132,11 +132,13 @@ proptest! {
             channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
         };
         for mut message in [image.encode("01H"), start(&["a", "b"]).encode()] {
+            let kept = cut.index(message.len());
+            prop_assert!(Message::decode(&message[..kept]).is_err());
+            // A changed byte may end a message early and be right: it must only be read without harm.
             let at = at.index(message.len());
             message[at] = byte;
             let _ = Message::decode(&message);
-            message.truncate(cut.index(message.len()));
-            prop_assert!(Message::decode(&message).is_err());
+            let _ = Message::decode(&message[..kept]);
         }
     }
 }

@@ -1,30 +1,49 @@
 //! SIGTERM and SIGINT as a wish to stop.
 
 use crate::problem::{Problem, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Waits for SIGTERM or SIGINT in a thread of its own and runs `asked` each time, until the process ends. Listening
-/// begins before this returns: a signal that comes later has no longer its deadly effect.
-pub fn on_stop(asked: impl Fn() + Send + 'static) -> Result<()> {
-    let failed = |error: std::io::Error| Problem::new("cannot listen for signals").caused_by(&error);
+/// SIGTERM and SIGINT have lost their deadly effect, from [`listen`] on; what comes before somebody is there to be asked
+/// is kept.
+pub struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+/// To be called before others can see what is to be stopped by a signal.
+pub fn listen() -> Result<Signals> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
-    let (mut terminate, mut interrupt) = {
+    let (terminate, interrupt) = {
         let _inside = runtime.enter();
         (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?)
     };
-    // `asked` runs outside the runtime: what it stops may have one of its own.
-    let listen = move || {
-        while runtime
-            .block_on(async {
-                tokio::select! {
-                    more = terminate.recv() => more,
-                    more = interrupt.recv() => more,
-                }
-            })
-            .is_some()
-        {
-            asked();
-        }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(listen).map(drop).map_err(failed)
+    Ok(Signals { runtime, terminate, interrupt })
+}
+
+impl Signals {
+    /// Runs `asked` in a thread of its own for each signal, until the process ends.
+    pub fn on_stop(self, asked: impl Fn() + Send + 'static) -> Result<()> {
+        let Signals { runtime, mut terminate, mut interrupt } = self;
+        // `asked` runs outside the runtime: what it stops may have one of its own.
+        let heed = move || {
+            while runtime
+                .block_on(async {
+                    tokio::select! {
+                        more = terminate.recv() => more,
+                        more = interrupt.recv() => more,
+                    }
+                })
+                .is_some()
+            {
+                asked();
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(heed).map(drop).map_err(failed)
+    }
+}
+
+fn failed(error: std::io::Error) -> Problem {
+    Problem::new("cannot listen for signals").caused_by(&error)
 }

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use crate::server::{self, ServerFlags};
-use crate::signals;
+use crate::signals::{self, Signals};
 use clap::Args;
 use options::Options;
 use serde::Serialize;
@@ -100,9 +100,11 @@ struct Mount {
     file_system: Arc<FileSystem>,
     /// Embedded.
     server: Option<Arc<Server>>,
+    signals: Signals,
 }
 
 fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<Mount> {
+    let signals = signals::listen()?;
     let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
     let server = embed(options, arguments, &volume)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
@@ -121,7 +123,7 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     // The first answer comes when the kernel and the mount have agreed on how to talk.
     std::fs::metadata(mounted.target())
         .map_err(|error| Problem::new(failed()).because(format!("it does not answer: {error}")))?;
-    Ok(Mount { mounted, file_system, server })
+    Ok(Mount { mounted, file_system, server, signals })
 }
 
 /// A server in this process, unless another one has the volume.
@@ -155,7 +157,7 @@ impl Mount {
     fn serve(self) -> Result<Exit> {
         let unmounter = self.mounted.unmounter();
         let file_system = Arc::clone(&self.file_system);
-        signals::on_stop(move || match unmounter.unmount() {
+        self.signals.on_stop(move || match unmounter.unmount() {
             Ok(()) => {}
             Err(error) => {
                 // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.

@@ -61,9 +61,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut config = arguments.server.config(VolumeDir::new(&store))?;
     config.listen = arguments.listen.0;
     let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
+    let signals = signals::listen()?;
     let running = Arc::new(Server::start(config).map_err(failed)?);
     let stopped = Arc::clone(&running);
-    signals::on_stop(move || {
+    signals.on_stop(move || {
         tracing::info!("stopping");
         if let Err(error) = stopped.stop(server::STOP_DEADLINE) {
             tracing::error!("the server did not stop well: {error}");

@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         retry: arguments.retry.0,
     };
     let (stop, stopped) = mpsc::channel();
-    signals::on_stop(move || {
+    signals::listen()?.on_stop(move || {
         // Who does not listen any more is stopping already.
         let _ = stop.send(());
     })?;

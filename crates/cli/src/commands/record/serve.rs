@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let failed = |error: ServiceError| Problem::new("the detector service cannot start").caused_by(&error);
     // Before anything is taken, so that a signal finds someone who listens.
     let (stop, stopped) = mpsc::channel();
-    signals::on_stop(move || {
+    signals::listen()?.on_stop(move || {
         // Who does not listen any more is stopping already.
         let _ = stop.send(());
     })?;

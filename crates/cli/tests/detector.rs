@@ -247,3 +247,34 @@ fn the_benchmark_says_what_it_promises() {
     }
     assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing is left behind");
 }
+
+/// Issue 5: the adviser probes the directory, its answer makes a run and stays in its file; where nothing is fast enough,
+/// it says so.
+#[test]
+fn an_advice_is_measured_used_and_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let model = ["--model", "200x100xu16", "--time", "500ms", "--threads", "2", "--compress-ratio", "4"];
+    let asked =
+        |rate: &str| varve(&[&["--json", "record", "advise", "--rate", rate], &model[..]].concat(), directory.path());
+    let hopeless = asked("100000000");
+    assert_eq!(hopeless.status.code(), Some(1), "{hopeless:?}");
+    let wrong = String::from_utf8_lossy(&hopeless.stderr);
+    assert!(wrong.contains("no setting takes 100000000 frames/s") && wrong.contains("the narrowest place"), "{wrong}");
+    let output = asked("0.01");
+    assert!(output.status.success(), "{output:?}");
+    let advice = told(&output);
+    assert!(advice["margin"].as_f64() > Some(1.0) && advice["alignment_bytes"].as_u64() > Some(0), "{advice}");
+    let text = varve(&[&["record", "advise", "--rate", "0.01"], &model[..]].concat(), directory.path());
+    assert!(String::from_utf8_lossy(&text.stdout).contains("proposed filter"), "{text:?}");
+    let (kept, file) = (directory.path().join("advice.json"), directory.path().join("run.h5"));
+    std::fs::write(&kept, &output.stdout).expect("written");
+    let kept = kept.to_str().expect("text");
+    let simulate = ["detector", "simulate", "--frames", "20", "--compress-ratio", "4", "--advice", kept];
+    let other = varve(&[&simulate[..], &["--model", "100x100xu16", "--out"]].concat(), &file);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("the run's are of [100, 100] u16"), "{other:?}");
+    let output = varve(&[&simulate[..], &["--model", "200x100xu16", "--layout", "raw", "--out"]].concat(), &file);
+    assert!(output.status.success(), "{output:?}");
+    let listed = Command::new("h5dump").args(["-a", "varve_advice"]).arg(&file).output().expect("h5dump runs");
+    let attribute = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(attribute.contains("alignment_bytes") && attribute.contains("200x100xu16"), "{listed:?}");
+}

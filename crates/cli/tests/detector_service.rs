@@ -171,6 +171,16 @@ impl Chance {
     }
 }
 
+/// A process that writes its share itself, and where it takes frames.
+fn join(service: &Service, root: &str, run: &str, source: u64, listen: &str, retry: &str) -> (Process, String) {
+    let source = source.to_string();
+    let place = ["--directory", root, "--source", &source, "--listen", listen];
+    let flags = ["--threads", "1", "--report-interval", "10ms", "--retry", retry];
+    let mut joined = Process::start(&[&["record", "join", &service.listen, run], &place[..], &flags[..]].concat());
+    let listen = joined.told()["listen"].as_str().expect("an address").to_owned();
+    (joined, listen)
+}
+
 #[test]
 fn commands_steer_a_run() {
     let directory = common::scratch();
@@ -263,27 +273,7 @@ fn processes_that_joined_write_one_file_and_may_be_killed() {
     let flags = ["--frame", "48x48", "--chunk", "24x48", "--sources", &shares];
     let started = service.record(&[&["start", "many", "many.h5"], &flags[..]].concat());
     assert_eq!(started.0, 0, "{started:?}");
-    let join = |source: u64, listen: &str| {
-        let source = source.to_string();
-        let mut joined = Process::start(&[
-            "record",
-            "join",
-            &service.listen,
-            "many",
-            "--directory",
-            root,
-            "--source",
-            &source,
-            "--listen",
-            listen,
-            "--threads",
-            "1",
-            "--report-interval",
-            "10ms",
-        ]);
-        let listen = joined.told()["listen"].as_str().expect("an address").to_owned();
-        (joined, listen)
-    };
+    let join = |source: u64, listen: &str| join(&service, root, "many", source, listen, "60s");
     let mut joined: Vec<_> = (0..SHARES).map(|source| join(source, "127.0.0.1:0")).collect();
     let clients: Vec<Client> = joined
         .iter()
@@ -396,4 +386,145 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     drop(client);
     service.process.terminate();
     disk.unmount();
+}
+
+/// Promise: when the service that keeps a run is killed, processes that joined it go on once it is back; if it does not
+/// come back, they end within the time that they were given, and recovery gives a file with every acknowledged frame.
+#[test]
+fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
+    const SHARES: u64 = 2;
+    let directory = common::scratch();
+    let root = directory.path().to_str().expect("text");
+    let service = Service::start(directory.path());
+    let flags = ["--frame", "48x48", "--chunk", "24x48", "--sources", "2"];
+    assert_eq!(service.record(&[&["start", "orphaned", "orphaned.h5"], &flags[..]].concat()).0, 0);
+    let joined: Vec<_> =
+        (0..SHARES).map(|source| join(&service, root, "orphaned", source, "127.0.0.1:0", "5s")).collect();
+    let connect = |listen: &String| {
+        let options =
+            Options { level: Level::Written, retry: Duration::from_secs(2), ..Options::new(listen, "orphaned") };
+        Client::connect(options).expect("in")
+    };
+    let clients: Vec<Client> = joined.iter().map(|(_, listen)| connect(listen)).collect();
+    let bring = |turns: std::ops::Range<u64>| {
+        for turn in turns {
+            for (share, client) in clients.iter().enumerate() {
+                client.send(frame(turn * SHARES + share as u64), WAIT).expect("sent");
+            }
+        }
+    };
+    bring(0..40);
+    let service = service.kill_and_start_again();
+    bring(40..80);
+    clients.iter().for_each(|client| client.settle(WAIT).expect("all are written, though the service was killed"));
+    // It is killed for good, in the middle of what its writers report.
+    bring(80..120);
+    let acknowledged: Vec<u64> = {
+        let of = |client: &Client| client.acknowledged(Level::Written).iter().flatten().collect::<Vec<u64>>();
+        let mut all: Vec<u64> = clients.iter().flat_map(of).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert!(acknowledged.len() >= 160, "{}", acknowledged.len());
+    service.process.kill();
+    for (mut process, _) in joined {
+        let deadline = Instant::now() + WAIT;
+        let status = loop {
+            if let Some(status) = process.child.try_wait().expect("a child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "a process that joined does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(status.code(), Some(1), "{status}");
+    }
+    for client in clients {
+        assert!(client.finish(WAIT).is_err(), "a run without its service is not finished");
+    }
+    let output = varve().args(["record", "recover"]).arg(directory.path().join("orphaned.h5")).output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    let told = json!({"frame": [SIDE, SIDE], "fill": 0, "acknowledged": acknowledged, "exact": false});
+    std::fs::write(directory.path().join("orphaned.json"), told.to_string()).expect("written");
+    check(directory.path(), 1);
+}
+
+/// Issue 5: the simulator plays our protocol: a run of its own or one that exists, over several connections; a simulator
+/// that was killed is taken up by the next; a service that is lost is told of.
+#[test]
+fn the_simulator_plays_a_run_to_a_service() {
+    let directory = common::scratch();
+    let service = Service::start(directory.path());
+    let to = format!("tcp://{}", service.listen);
+    let model = ["detector", "simulate", "--to", &to, "--model", "64x48xu16", "--compress-ratio", "4"];
+    let simulate = |words: &[&str]| {
+        let output = varve().arg("--json").args(model).args(words).output().expect("varve runs");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        (output.status.code().expect("a code"), told, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // A run of its own.
+    let (code, told, wrong) =
+        simulate(&["--run", "own", "--file", "own.h5", "--frames", "200", "--connections", "3", "--layout", "raw"]);
+    assert_eq!((code, told["frames"].as_u64(), told["missing"].as_u64()), (0, Some(200), Some(0)), "{told} {wrong}");
+    assert_eq!(service.record(&["status", "own"]).1["durable"], 200);
+    // The same frames as the file has that a simulator writes itself.
+    let alone = directory.path().join("alone.h5");
+    let mut command = varve();
+    command.args(["detector", "simulate", "--model", "64x48xu16", "--compress-ratio", "4", "--layout", "raw"]);
+    let output = command.args(["--frames", "200", "--out"]).arg(&alone).output().expect("varve runs");
+    assert!(output.status.success(), "{output:?}");
+    let own = directory.path().join("own.h5");
+    let data = |file: &Path| varve_detector::replay::Replay::open(file, None).expect("a file");
+    let (own, alone) = (data(&own), data(&alone));
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for number in [0, 1, 99, 199] {
+        own.frame_into(number, &mut one).expect("read");
+        alone.frame_into(number, &mut other).expect("read");
+        assert_eq!(one, other, "frame {number}");
+    }
+    // It was ended: the same again is refused, and says what to do.
+    let (code, _, wrong) = simulate(&["--run", "own", "--file", "own.h5", "--frames", "200", "--layout", "raw"]);
+    assert!(code == 1 && wrong.contains("give another name and file"), "{code} {wrong}");
+    // A run that exists, which goes on afterwards.
+    assert_eq!(service.record(&["start", "there", "there.h5", "--frame", "48x64", "--keep"]).0, 0);
+    let (code, told, wrong) = simulate(&["--run", "there", "--frames", "20", "--leave"]);
+    assert_eq!((code, told["frames"].as_u64()), (0, Some(20)), "{told} {wrong}");
+    assert_eq!(service.record(&["status", "there"]).1["state"], "running");
+    assert_eq!(service.record(&["stop", "there"]).1["finished"]["received"], 20);
+    assert_eq!(service.record(&["start", "narrow", "narrow.h5", "--frame", "48x63"]).0, 0);
+    let (code, _, wrong) = simulate(&["--run", "narrow", "--frames", "20"]);
+    assert!(code == 1 && wrong.contains("refuses frame 0"), "{code} {wrong}");
+    let (code, _, wrong) = simulate(&["--run", "nowhere", "--frames", "20"]);
+    assert!(code == 1 && wrong.contains("there is no run `nowhere`"), "{code} {wrong}");
+    resumed(&service, &to);
+    // A service that is away, and one that hangs.
+    // Large frames: what is kept for the service is soon as much as may be.
+    let large = ["detector", "simulate", "--to", &to, "--model", "1024x1024xu16", "--compress-ratio", "4"];
+    let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "100000", "--patience", "500ms"];
+    let hung = varve().args(large).args(flags).stderr(Stdio::piped()).spawn().expect("varve runs");
+    until("the run", || service.record(&["status", "lost"]).1["durable"].as_u64() > Some(0));
+    let pid = rustix::process::Pid::from_child(&service.process.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    let output = hung.wait_with_output().expect("it ends");
+    let wrong = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && wrong.contains("made no progress for 0.5 s"), "{output:?}");
+    service.process.kill();
+    let (code, _, wrong) = simulate(&["--run", "lost", "--frames", "20", "--patience", "300ms"]);
+    assert!(code == 1 && wrong.contains("cannot be reached"), "{code} {wrong}");
+}
+
+/// A simulator is killed in the middle, and the same again brings the rest.
+fn resumed(service: &Service, to: &str) {
+    let model = ["detector", "simulate", "--to", to, "--model", "64x48xu16", "--compress-ratio", "4"];
+    let flags = ["--run", "twice", "--file", "twice.h5", "--frames", "120", "--client", "me", "--rate", "50"];
+    let mut first = varve().args(model).args(flags).stdout(Stdio::null()).spawn().expect("varve runs");
+    until("the first frames", || service.record(&["status", "twice"]).1["durable"].as_u64() > Some(5));
+    first.kill().expect("killed");
+    first.wait().expect("gone");
+    let output = varve().arg("--json").args(model).args(flags).output().expect("varve runs");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let count = |key: &str| told[key].as_u64().expect("a count");
+    assert!(count("already") > 5, "{told}");
+    assert_eq!((count("frames") + count("dropped") + count("already"), count("duplicate")), (120, 0), "{told}");
+    assert_eq!(count("received") + count("late") + count("dropped"), 120, "{told}");
 }

@@ -150,7 +150,8 @@ impl Catalog {
             }
             let status = match frame.missing.is_empty() {
                 false => FrameStatus::Partial,
-                true if self.is_late(frame) => FrameStatus::Late,
+                // What readers found of it in part was not late.
+                true if !came(self, frame.number) && self.is_late(frame) => FrameStatus::Late,
                 true => FrameStatus::Received,
             };
             self.set_status(frame.number, status);
@@ -211,7 +212,8 @@ impl Catalog {
     /// Whether a higher frame had been published when it came; that others overtook it here is no lateness.
     fn is_late(&self, frame: &FrameEntry) -> bool {
         let [_, received, ..] = frame.times;
-        let at = self.published.partition_point(|(frames, _)| *frames <= frame.number);
+        // One that had come damaged was published itself, and nothing above it.
+        let at = self.published.partition_point(|(frames, _)| *frames <= frame.number + 1);
         self.published.get(at).is_some_and(|(_, time)| *time < received)
     }
 

@@ -40,6 +40,8 @@ pub struct Options {
     pub window_bytes: usize,
     /// How long a connection that broke is tried again.
     pub retry: Duration,
+    /// Who this is: a client that was killed and comes back with the same bytes takes its own place. `None`: somebody new.
+    pub client: Option<[u8; 16]>,
 }
 
 impl Options {
@@ -57,8 +59,14 @@ impl Options {
             patience: None,
             window_bytes: 256 << 20,
             retry: Duration::from_secs(60),
+            client: None,
         }
     }
+}
+
+/// The bytes of a client that has a name, the same whenever it comes back to a run.
+pub fn identity(run: &str, name: &str) -> [u8; 16] {
+    xxhash_rust::xxh3::xxh3_128(format!("{run}\0{name}").as_bytes()).to_le_bytes()
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -102,6 +110,15 @@ pub struct Scalars {
     pub rows: Vec<Row>,
 }
 
+/// What END says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The source is complete.
+    Source,
+    /// Only the connections end: the run waits for its client to come back.
+    Connection,
+}
+
 pub(crate) enum Item {
     Frames { out: Arc<Outgoing>, again: bool },
     Scalars(Arc<Scalars>),
@@ -136,7 +153,7 @@ pub(crate) struct State {
     pub lost: u64,
     pub welcomed: u16,
     /// Nothing more is brought: connections say END once nothing waits and nothing is kept.
-    pub ending: bool,
+    pub ending: Option<Ending>,
     pub finished: Option<FinishedHead>,
     pub failed: Option<ClientError>,
     pub closed: bool,
@@ -155,7 +172,7 @@ impl Client {
         }
         let shared = Arc::new(Shared {
             options: Options { connections, ..options.clone() },
-            id: varve_world::random::bytes(),
+            id: options.client.unwrap_or_else(varve_world::random::bytes),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -236,6 +253,11 @@ impl Client {
         self.shared.state.lock().acknowledged[level as usize].clone()
     }
 
+    /// Whether a frame of the run is acknowledged at a level; as of [`Client::acknowledged`].
+    pub fn acknowledged_frame(&self, level: Level, number: u64) -> bool {
+        self.shared.state.lock().acknowledged[level as usize].contains(number)
+    }
+
     /// Frames dropped by the service, and lost by the caller.
     pub fn dropped(&self) -> u64 {
         let state = self.shared.state.lock();
@@ -260,7 +282,19 @@ impl Client {
     /// # Errors
     /// If the run does not end well, or not in time.
     pub fn finish(self, wait: Duration) -> Result<FinishedHead, ClientError> {
-        self.shared.state.lock().ending = true;
+        self.end(Ending::Source, wait)
+    }
+
+    /// Ends the connections without saying that this source is complete, once all that was brought is durable.
+    ///
+    /// # Errors
+    /// If it is not in time, or the client has failed.
+    pub fn leave(self, wait: Duration) -> Result<FinishedHead, ClientError> {
+        self.end(Ending::Connection, wait)
+    }
+
+    fn end(self, ending: Ending, wait: Duration) -> Result<FinishedHead, ClientError> {
+        self.shared.state.lock().ending = Some(ending);
         self.shared.changed.notify_all();
         self.wait(wait, |state| state.finished)
     }

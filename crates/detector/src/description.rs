@@ -7,6 +7,7 @@ mod scalar;
 
 pub use scalar::{Scalar, ScalarColumn, ScalarKind};
 
+use crate::advise::Advice;
 use crate::catalog::{ravel, unravel};
 use crate::filters::{Filter, PluginChoice, Registered};
 use crate::hdf5::{ElementType, FilterMessage, Grid, IndexKind, superblock};
@@ -65,6 +66,9 @@ pub struct Description {
     pub nxmx: Option<Nxmx>,
     #[serde(default)]
     pub allocate: Allocate,
+    /// What chunk, filter, writers and alignment were chosen by; it is written into the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Box<Advice>>,
 }
 
 fn endless() -> Vec<Option<u64>> {
@@ -146,6 +150,7 @@ impl Description {
             values: BTreeMap::new(),
             nxmx: None,
             allocate: Allocate::default(),
+            advice: None,
         }
     }
 

@@ -8,6 +8,7 @@
 //!   after a [`layout`] file where there is one.
 //! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
 //! - [`report`] what the times in a file say of the stages.
+//! - [`advise`] what to ask of a run, measured where it will be written.
 //! - [`simulator`] makes frames as detectors do.
 //! - [`service`] takes frames over TCP; [`client`] brings them, [`control`] asks it over HTTP.
 //! - [`stream`] what detectors and the service say to each other over TCP.
@@ -19,6 +20,7 @@
     reason = "a process of its own with real threads, sockets and clocks, which no simulated cluster contains"
 )]
 
+pub mod advise;
 pub mod allocate;
 pub mod catalog;
 pub mod cbf;

@@ -31,7 +31,7 @@ use crate::stream::{ErrorCode, Refusal};
 use crate::writer::join::{Coordinator, Joined};
 use crate::writer::{Acknowledge, Settings, WriteError, Writer};
 use parking_lot::Mutex;
-use records::{Record, Records};
+use records::{Record, Records, Taken};
 use run::Home;
 use share::{Asking, Share};
 use sink::Sink;
@@ -191,7 +191,7 @@ impl Service {
         let request =
             StartRequest { sources: joining.sources, ..StartRequest::new(&name, head.file.into(), description) };
         let home = Arc::new(Home { root, records: None, reserve: None });
-        let run = Run::new(Arc::clone(&home), request, path, (Sink::Share(joined, share), board));
+        let run = Run::new(Arc::clone(&home), (request, None), path, (Sink::Share(joined, share), board));
         Service::listen(config, home, vec![Known::Share(name, Arc::new(run))])
     }
 
@@ -246,6 +246,25 @@ impl Service {
     }
 }
 
+/// What is said of a run before it begins.
+type About = (StartRequest, Option<Box<Taken>>);
+
+/// Who begins a run.
+enum Asker<'a> {
+    Control,
+    Client(&'a [u8; 16]),
+    Detector(Taken),
+}
+
+impl Asker<'_> {
+    fn series(&self) -> Option<Box<Taken>> {
+        match self {
+            Asker::Detector(taken) => Some(Box::new(taken.clone())),
+            Asker::Control | Asker::Client(_) => None,
+        }
+    }
+}
+
 /// A run that the service has from the start.
 enum Known {
     Record(Box<Record>),
@@ -286,11 +305,15 @@ impl Shared {
         self.connections.load(SeqCst)
     }
 
-    /// Starts a run, or finds the one that the same request started.
+    /// Starts a run, or finds the one that the same request started and that has not ended.
     ///
     /// # Errors
     /// If it cannot start; says what is wrong.
     pub fn begin(&self, request: StartRequest) -> Result<Arc<Run>, Refusal> {
+        self.begin_for(request, &Asker::Control)
+    }
+
+    fn begin_for(&self, request: StartRequest, asker: &Asker<'_>) -> Result<Arc<Run>, Refusal> {
         let bad = |text: String| Refusal::new(ErrorCode::Description, text);
         request.check().map_err(bad)?;
         if self.is_stopping() {
@@ -299,10 +322,17 @@ impl Shared {
         // Held while the run is made, so that of two requests one makes it and the other finds it.
         let mut runs = self.runs.lock();
         if let Some(run) = runs.get(&request.name) {
+            let ended = run.ended_as();
             if run.request == request {
-                return Ok(Arc::clone(run));
-            }
-            if run.ended_as().is_none() {
+                let hears_the_end = matches!(asker, Asker::Client(client) if run.had(client));
+                match ended {
+                    Some(ended) if !hears_the_end && run.path.symlink_metadata().is_ok() => {
+                        return Err(run.cannot_begin_again(&ended));
+                    }
+                    Some(_) if !hears_the_end => {}
+                    _ => return Ok(Arc::clone(run)),
+                }
+            } else if ended.is_none() {
                 let text = format!("a run `{}` is under way, and was started otherwise", request.name);
                 return Err(Refusal::new(ErrorCode::Busy, text));
             }
@@ -316,13 +346,13 @@ impl Shared {
             return Err(bad("regions of one frame from several sources are not taken over this stream".into()));
         }
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
-        let run = self.create(request, path)?;
+        let run = self.create((request, asker.series()), path)?;
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);
         Ok(run)
     }
 
-    fn create(&self, request: StartRequest, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+    fn create(&self, (request, series): About, path: PathBuf) -> Result<Arc<Run>, Refusal> {
         // Looked at before the record is written, which would take up a file of somebody else's after a crash.
         let taken =
             [path.clone(), journal::path_beside(&path)].into_iter().find(|path| path.symlink_metadata().is_ok());
@@ -331,8 +361,8 @@ impl Shared {
             return Err(Refusal::new(ErrorCode::Description, text));
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
-        self.home.keep(&Record { request: request.clone(), ended: None }).map_err(keep)?;
-        match self.open(&request, &path) {
+        self.home.keep(&Record { request: request.clone(), series: series.clone(), ended: None }).map_err(keep)?;
+        match self.open((&request, series), &path) {
             Ok(run) => Ok(run),
             Err(error) => {
                 if let Err(error) = self.home.forget(&request.name) {
@@ -347,15 +377,28 @@ impl Shared {
         }
     }
 
-    fn open(&self, request: &StartRequest, path: &Path) -> Result<Arc<Run>, WriteError> {
+    fn open(
+        &self,
+        (request, series): (&StartRequest, Option<Box<Taken>>),
+        path: &Path,
+    ) -> Result<Arc<Run>, WriteError> {
         let board = Arc::new(Board::default());
-        let settings = self.config.settings.clone();
+        let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, poster(&board))?;
-        Ok(self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board)))
+        Ok(self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board)))
     }
 
-    fn made(&self, request: StartRequest, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
-        Arc::new(Run::new(Arc::clone(&self.home), request, path, sink))
+    /// The service's, or what the run was advised.
+    fn settings(&self, request: &StartRequest) -> Settings {
+        let settings = self.config.settings.clone();
+        match &request.description.advice {
+            Some(advice) => advice.settings(settings),
+            None => settings,
+        }
+    }
+
+    fn made(&self, about: About, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+        Arc::new(Run::new(Arc::clone(&self.home), about, path, sink))
     }
 
     /// Goes on with a run that the service before did not end.
@@ -367,7 +410,7 @@ impl Shared {
             return;
         }
         let path = self.home.root.join(&record.request.file);
-        match self.resume(&record.request, &path) {
+        match self.resume((&record.request, record.series), &path) {
             Ok(Some(run)) => {
                 tracing::info!(run = name, file = %path.display(), "a run is taken up again");
                 self.runs.lock().insert(name, run);
@@ -386,7 +429,11 @@ impl Shared {
         }
     }
 
-    fn resume(&self, request: &StartRequest, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
+    fn resume(
+        &self,
+        (request, series): (&StartRequest, Option<Box<Taken>>),
+        path: &Path,
+    ) -> Result<Option<Arc<Run>>, WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
@@ -394,15 +441,15 @@ impl Shared {
             if beside.try_exists().map_err(io)? {
                 std::fs::remove_file(&beside).map_err(io)?;
             }
-            return self.open(request, path).map(Some);
+            return self.open((request, series), path).map(Some);
         }
         let board = Arc::new(Board::default());
-        match Writer::resume(path, self.config.settings.clone(), poster(&board)) {
+        match Writer::resume(path, self.settings(request), poster(&board)) {
             Ok((writer, resumed)) => {
                 for level in board::LEVELS {
                     board.post_ranges(level, &resumed.frames);
                 }
-                let run = self.made(request.clone(), path.to_owned(), (Sink::Own(writer), board));
+                let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
                 Ok(Some(run))
             }

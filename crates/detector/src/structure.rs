@@ -13,8 +13,19 @@ use crate::frame::Times;
 use crate::hdf5::{Attribute, Dataset, Datatype, Group, Node, Storage, Value};
 use crate::layout::BadLayout;
 
+/// The attribute of the root that says what the run was advised.
+const ADVICE: &str = "varve_advice";
+
 /// The tree of a run's file as far as `catalog` knows.
 pub fn tree(catalog: &Catalog) -> Group<'_> {
+    let mut root = structured(catalog);
+    if let Some(advice) = &catalog.description.advice {
+        root.attributes.push(text(ADVICE, &serde_json::to_string(advice).expect("an advice is JSON")));
+    }
+    root
+}
+
+fn structured(catalog: &Catalog) -> Group<'_> {
     match &catalog.description.structure {
         Structure::Raw => {
             let mut root = Group::default();

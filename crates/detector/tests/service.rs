@@ -20,7 +20,7 @@ use varve_detector::stream::link::{Incoming, say, tell};
 use varve_detector::stream::{
     BodyChecksum, ErrorCode, FrameHead, FromService, Hello, NoticeCode, Role, ToService, VERSION, level_bit,
 };
-use varve_detector::writer::Settings;
+use varve_detector::writer::{Progress, Settings};
 
 const SIDE: u64 = 48;
 const WAIT: Duration = Duration::from_secs(60);
@@ -429,5 +429,71 @@ fn the_description_of_http_is_served_and_true() {
     let known = described["components"]["schemas"]["Status"]["properties"].as_object().expect("fields");
     let told = started.as_object().expect("fields");
     assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    service.stop();
+}
+
+/// Promise: a frame that came damaged and comes again, whole, before any higher one, is not late, whatever was committed
+/// meanwhile.
+#[test]
+fn a_damaged_frame_that_comes_again_in_its_turn_is_not_late() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut raw = Raw::connect(&service, &start("turn"), None);
+    raw.frame(&plain(0), None);
+    raw.frame(&plain(1), Some(1));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 1));
+    let run = service.shared().run("turn").expect("known");
+    let deadline = std::time::Instant::now() + WAIT;
+    while run.status().progress.published < 2 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", run.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    raw.frame(&plain(1), None);
+    raw.frame(&plain(2), None);
+    let finished = raw.finish();
+    assert_eq!((finished.received, finished.late, finished.damaged), (3, 0, 0), "{finished:?}");
+    service.stop();
+}
+
+/// Promise: a run is begun once; who asks for an ended one again is told what to do, and its own client hears its end.
+#[test]
+fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = start("once");
+    let mine = Options { client: Some([7; 16]), ..options(&service, &request) };
+    let client = Client::connect(mine.clone()).expect("in");
+    (0..9).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let finished = client.finish(WAIT).expect("finished");
+    let refused = |service: &Service, body: &StartRequest| {
+        let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+        match control.post("/runs", Some(serde_json::to_value(body).expect("JSON")), WAIT) {
+            Err(ControlError::Refused { code, text }) => (code, text),
+            other => panic!("{other:?}"),
+        }
+    };
+    let check = |service: &Service| {
+        let (code, text) = refused(service, &request);
+        assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
+        match Client::connect(options(service, &request)) {
+            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
+            other => panic!("{:?}", other.err()),
+        }
+        let again = Client::connect(Options { address: service.address().to_string(), ..mine.clone() }).expect("in");
+        assert_eq!(again.finish(WAIT).expect("finished"), finished);
+        let status = service.shared().run("once").expect("known").status();
+        let Progress { taken, written, durable, published, .. } = status.progress;
+        assert_eq!((taken, written, durable, published), (9, 9, 9, 9), "{status:?}");
+        assert_eq!(status.received_bytes, 9 * SIDE * SIDE * 2);
+    };
+    check(&service);
+    service.stop();
+    let service = Service::start(config(directory.path())).expect("a service");
+    check(&service);
+    // Its file moved away, the same may be recorded again.
+    std::fs::rename(directory.path().join("once.h5"), directory.path().join("kept.h5")).expect("moved");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let started = control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT).expect("started");
+    assert_eq!(started["state"], "running");
     service.stop();
 }

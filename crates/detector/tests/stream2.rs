@@ -34,7 +34,44 @@ fn blob(plain: &[u8]) -> Vec<u8> {
     blob
 }
 
+fn start(channels: &[&str]) -> Start {
+    Start {
+        series: 9,
+        unique: "series".into(),
+        images: 8,
+        height: 48,
+        width: 64,
+        channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+        incident_wavelength: Some(1.0),
+        ..Start::default()
+    }
+}
+
+fn until(done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "it takes too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The file has these images.
+fn equal(directory: &std::path::Path, numbers: &[u64]) {
+    let replay = Replay::open(&directory.join("series_000009.h5"), None).expect("a file");
+    let mut bytes = Vec::new();
+    for number in numbers {
+        for channel in 0..2 {
+            replay.frame_into(number * 2 + channel, &mut bytes).expect("read");
+            assert_eq!(bytes, pixels(*number, channel), "frame {number}, channel {channel}");
+        }
+    }
+}
+
 fn send_image(push: &mut Push, number: u64) {
+    send_image_of(push, "series", number);
+}
+
+fn send_image_of(push: &mut Push, unique: &str, number: u64) {
     let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
     let names = ["threshold_1", "threshold_2"];
     let channel = |at: usize| Channel {
@@ -46,8 +83,9 @@ fn send_image(push: &mut Push, number: u64) {
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    let image = Image { series: 9, number, began: Some(1_000_000_000_000), start: Some(number * 1000), channels };
-    push.send(&image.encode("series")).expect("sent");
+    let image =
+        Image { series: 9, unique, number, began: Some(1_000_000_000_000), start: Some(number * 1000), channels };
+    push.send(&image.encode()).expect("sent");
 }
 
 #[test]
@@ -57,16 +95,7 @@ fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
     let mut push = Push::bind("127.0.0.1:0").expect("bound");
     service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
     push.accept(PATIENCE).expect("the service connects");
-    let start = Start {
-        series: 9,
-        unique: "series".into(),
-        images: 8,
-        height: 48,
-        width: 64,
-        channels: vec!["threshold_1".into(), "threshold_2".into()],
-        incident_wavelength: Some(1.0),
-        ..Start::default()
-    };
+    let start = start(&["threshold_1", "threshold_2"]);
     // Before the start nobody can know what they are.
     send_image(&mut push, 7);
     push.send(&start.encode()).expect("sent");
@@ -81,22 +110,55 @@ fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
         send_image(&mut push, number);
     }
     push.send(&start.encode_end()).expect("sent");
-    let deadline = Instant::now() + PATIENCE;
-    let ended = loop {
-        assert!(Instant::now() < deadline, "the run does not end");
-        if let Some(ended) = service.shared().run("series-9").and_then(|run| run.wait_ended(PATIENCE)) {
-            break ended;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(ended.finished.received + ended.finished.late, 5, "{ended:?}");
+    until(|| service.shared().run("series-9").is_some_and(|run| run.ended_as().is_some()));
+    let ended = service.shared().run("series-9").and_then(|run| run.ended_as()).expect("ended");
+    assert_eq!(ended.finished.received, 5, "{ended:?}");
     service.stop();
-    let replay = Replay::open(&directory.path().join("series_000009.h5"), None).expect("a file");
-    let mut bytes = Vec::new();
-    for number in [0_u64, 1, 2, 3, 5] {
-        for channel in 0..2 {
-            replay.frame_into(number * 2 + channel, &mut bytes).expect("read");
-            assert_eq!(bytes, pixels(number, channel), "frame {number}, channel {channel}");
-        }
-    }
+    equal(directory.path(), &[0, 1, 2, 3, 5]);
+}
+
+/// Promise: a service that was stopped in the middle of a series goes on with it: what came before is in the file, and so
+/// is what comes after, without another start.
+#[test]
+fn a_series_goes_on_after_the_service_was_stopped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    let address = push.address().expect("bound");
+    service.take_stream2(&address.to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    push.send(&start(&["threshold_1", "threshold_2"]).encode()).expect("sent");
+    (0..3).for_each(|number| send_image(&mut push, number));
+    let durable = |service: &Service| service.shared().run("series-9").map_or(0, |run| run.status().progress.durable);
+    until(|| durable(&service) == 3);
+    service.stop();
+    drop(push);
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind(address).expect("bound again");
+    service.take_stream2(&address.to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects again");
+    (3..6).for_each(|number| send_image(&mut push, number));
+    push.send(&start(&["threshold_1", "threshold_2"]).encode_end()).expect("sent");
+    let run = service.shared().run("series-9").expect("taken up");
+    let ended = run.wait_ended(PATIENCE).expect("ended");
+    assert_eq!((ended.finished.frames, ended.finished.received), (6, 6), "{ended:?}");
+    service.stop();
+    equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
+}
+
+/// Promise: images of a series whose start was never seen are not kept, and end the one that was under way.
+#[test]
+fn images_of_an_unknown_series_end_the_one_before() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    push.send(&start(&["threshold_1", "threshold_2"]).encode()).expect("sent");
+    send_image(&mut push, 0);
+    send_image_of(&mut push, "another of the same number", 1);
+    until(|| service.shared().run("series-9").is_some_and(|run| run.ended_as().is_some()));
+    let ended = service.shared().run("series-9").and_then(|run| run.ended_as()).expect("ended");
+    assert_eq!((ended.finished.received, ended.why.contains("was not seen")), (1, true), "{ended:?}");
+    service.stop();
 }

@@ -1,10 +1,14 @@
 //! `varve record …`: the detector service, its runs, and their files.
 
+mod advise;
 mod control;
 mod join;
 mod recover;
 mod report;
 mod serve;
+
+pub use advise::read as advice;
+pub use serve::token;
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -35,6 +39,7 @@ enum Command {
     /// Follow a run: a line whenever frames have become durable, until it ends
     Watch(control::Named),
     Join(join::Arguments),
+    Advise(advise::Arguments),
     Recover(recover::Arguments),
     Report(report::Arguments),
 }
@@ -48,6 +53,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Status(arguments) => control::status(arguments, output),
         Command::Watch(arguments) => control::watch(arguments, output),
         Command::Join(arguments) => join::run(arguments, output),
+        Command::Advise(arguments) => advise::run(arguments, output),
         Command::Recover(arguments) => recover::run(arguments, output),
         Command::Report(arguments) => report::run(arguments, output),
     }

@@ -1,7 +1,7 @@
 //! One connection of a client: a thread that connects and sends, and one that hears. When the connection breaks, it is
 //! made again, and what was sent on it and is not there goes out again.
 
-use super::{ClientError, Item, Outgoing, Shared};
+use super::{ClientError, Ending, Item, Outgoing, Shared};
 use crate::stream::link::{Incoming, LinkError, notice_loss, say};
 use crate::stream::{
     Ack, ErrorCode, FrameHead, FromService, Hello, Ranges, Refusal, ScalarsHead, ToService, VERSION, Welcome, level_bit,
@@ -32,8 +32,9 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
         }
         let why = match connect(shared, number) {
             Ok((socket, incoming, welcome, there)) => {
-                since = Instant::now();
                 let broken = converse(shared, (number, socket, incoming), &welcome, (&there, &mut sent));
+                // It was well until now, however long it had stood.
+                since = Instant::now();
                 match broken {
                     Some(why) => why,
                     None => return,
@@ -194,7 +195,7 @@ fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
 
 enum Next {
     Item(Item),
-    End { lost: u64 },
+    End { complete: bool, lost: u64 },
     Ping,
     Over,
 }
@@ -222,9 +223,9 @@ fn speak(
                 let body = ScalarsHead::body(&scalars.rows);
                 say(socket, &ToService::Scalars(head), &[&body], shared.options.checksum.of(&body))?;
             }
-            Next::End { lost } => {
+            Next::End { complete, lost } => {
                 ended = true;
-                say(socket, &ToService::End { complete: true, lost }, &[], 0)?;
+                say(socket, &ToService::End { complete, lost }, &[], 0)?;
             }
             Next::Ping => say(socket, &ToService::Ping, &[], 0)?,
             Next::Over => return Ok(()),
@@ -242,9 +243,13 @@ fn next(shared: &Shared, number: u16, ping: Duration, (broken, ended): (&AtomicB
         if let Some(item) = state.waiting.pop_front() {
             return Next::Item(item);
         }
-        if state.ending && !ended && state.kept.is_empty() {
+        if let Some(ending) = state.ending
+            && !ended
+            && state.kept.is_empty()
+        {
             // Counted once, by the first connection; it is said again if that one breaks.
-            return Next::End { lost: if number == 0 { state.lost } else { 0 } };
+            let lost = if number == 0 { state.lost } else { 0 };
+            return Next::End { complete: ending == Ending::Source, lost };
         }
         if shared.changed.wait_until(&mut state, deadline).timed_out() {
             return Next::Ping;

@@ -26,6 +26,7 @@ impl Description {
     pub fn check(&self) -> Checked {
         self.check_scan()?;
         self.check_chunk()?;
+        self.check_advice()?;
         let size = self.element.size() as u64;
         let bytes = |sides: &[u64]| sides.iter().try_fold(size, |bytes, side| bytes.checked_mul(*side));
         let chunk: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
@@ -58,6 +59,24 @@ impl Description {
             }
         }
         structure::check(self).map_err(|why| BadDescription(why.to_string()))
+    }
+
+    /// An advice is what somebody measured elsewhere, and may have been changed since.
+    fn check_advice(&self) -> Checked {
+        const WRITERS_MAX: usize = 256;
+        const ALIGNMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
+        match &self.advice {
+            Some(advice) if !(1..=WRITERS_MAX).contains(&advice.writers) => {
+                bad(format!("the advice has {} writers; give 1 to {WRITERS_MAX}", advice.writers))
+            }
+            Some(advice) if !ALIGNMENT_BYTES.contains(&advice.alignment_bytes) => {
+                bad(format!("the advice's alignment is {} bytes; give 4096 to 2^30", advice.alignment_bytes))
+            }
+            Some(advice) if serde_json::to_string(advice).is_ok_and(|text| text.len() > VALUE_BYTES_MAX) => {
+                bad(format!("the advice has more than {VALUE_BYTES_MAX} bytes; give what `record advise` printed"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_scan(&self) -> Checked {

@@ -8,6 +8,10 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Clients that a run remembers: as many as sources have, with their scalars. What comes beyond hears of a run's end only
+/// on the connection that it has.
+const KNOWN_MAX: usize = 2048;
+
 /// A connection that stands.
 pub struct Seat {
     pub outbox: Arc<Outbox>,
@@ -38,6 +42,8 @@ pub struct Clients {
     sources: HashMap<u16, Owner>,
     /// Connections for scalars, which are not exclusive.
     others: usize,
+    /// All that ever came.
+    known: BTreeSet<[u8; 16]>,
     /// When the last connection left; `None` before the first came and while one stands.
     left: Option<Instant>,
 }
@@ -45,6 +51,14 @@ pub struct Clients {
 impl Clients {
     /// Gives a new connection its place.
     pub fn sit(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
+        self.seat(hello, sources, absence, seat)?;
+        if self.known.len() < KNOWN_MAX {
+            self.known.insert(hello.client);
+        }
+        Ok(())
+    }
+
+    fn seat(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
         if hello.role == Role::Scalars {
             self.others += 1;
             self.left = None;
@@ -86,6 +100,11 @@ impl Clients {
         }
         self.left = None;
         Ok(())
+    }
+
+    /// Clients that took part.
+    pub fn known(&self) -> Vec<[u8; 16]> {
+        self.known.iter().copied().collect()
     }
 
     /// A connection has ended.

@@ -189,7 +189,7 @@ async fn begin(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
     let wish: StartRequest = serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
     blocking(move || {
         let name = wish.name.clone();
-        if shared.run(&name).is_some_and(|run| run.request == wish) {
+        if shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {
             return Err(Refusal::new(ErrorCode::Busy, format!("run `{name}` has been started already")));
         }
         let run = shared.begin(wish)?;

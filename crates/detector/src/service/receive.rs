@@ -6,7 +6,7 @@ use super::clients::Seat;
 use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
-use super::{Shared, named};
+use super::{Asker, Shared, named};
 use crate::frame::{Frame, Payload};
 use crate::journal;
 use crate::stream::answers::NO_FRAME;
@@ -136,7 +136,7 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, outbox: &Arc<Outbox>, socket: &Tcp
         if request.name != hello.run {
             return Err(bad(format!("the start is of a run `{}`, HELLO of `{}`", request.name, hello.run)));
         }
-        shared.begin(request)?
+        shared.begin_for(request, &Asker::Client(&hello.client))?
     };
     let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
     let seat = Seat {

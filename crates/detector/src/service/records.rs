@@ -3,6 +3,8 @@
 
 use super::request::StartRequest;
 use crate::stream::{FinishedHead, Ranges};
+use crate::stream2::Series;
+use crate::writer::Progress;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,9 +15,19 @@ pub const DIRECTORY: &str = ".varve-record";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     pub request: StartRequest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Box<Taken>>,
     /// Absent while the run goes on.
     #[serde(default)]
     pub ended: Option<Ended>,
+}
+
+/// A DECTRIS detector's series: what its start and its first image said, which it does not say again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Address of the detector's stream.
+    pub detector: String,
+    pub series: Series,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +38,25 @@ pub struct Ended {
     pub finished: FinishedHead,
     /// First frame and how many, of those in the file.
     pub frames: Vec<(u64, u64)>,
+    /// As far as it came.
+    #[serde(default)]
+    pub progress: Progress,
+    #[serde(default)]
+    pub tallied: Tallied,
+    /// Clients that took part: one whose connection broke before it heard the end may ask again.
+    #[serde(default)]
+    pub clients: Vec<[u8; 16]>,
+}
+
+/// What was counted beside the writer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tallied {
+    /// Dropped by clients before they could send them.
+    pub lost: u64,
+    pub damaged: u64,
+    pub duplicate: u64,
+    pub refused: u64,
+    pub received_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 
 use super::board::Board;
 use super::clients::Clients;
-use super::records::{Ended, How, Record, Records};
+use super::records::{Ended, How, Record, Records, Taken, Tallied};
 use super::request::StartRequest;
 use super::sink::Sink;
 use crate::frame::{Frame, Level, Nanoseconds};
@@ -45,6 +45,8 @@ impl Home {
 
 pub struct Run {
     pub request: StartRequest,
+    /// What a DECTRIS detector said of it.
+    pub series: Option<Box<Taken>>,
     pub path: PathBuf,
     pub started: Nanoseconds,
     pub board: Arc<Board>,
@@ -56,9 +58,13 @@ pub struct Run {
     claims: Mutex<Ranges>,
     state: Mutex<State>,
     changed: Condvar,
+    /// What is known of the progress while the writer is being ended.
+    closing: Mutex<Option<Observer>>,
     /// The last writer that was given a share.
     pub epoch: AtomicU32,
 }
+
+type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
 
 enum State {
     Running,
@@ -101,27 +107,59 @@ pub struct Status {
     pub finished: Option<FinishedHead>,
 }
 
+impl Tallies {
+    fn of(tallied: Tallied) -> Tallies {
+        Tallies {
+            lost: AtomicU64::new(tallied.lost),
+            damaged: AtomicU64::new(tallied.damaged),
+            duplicate: AtomicU64::new(tallied.duplicate),
+            refused: AtomicU64::new(tallied.refused),
+            received_bytes: AtomicU64::new(tallied.received_bytes),
+        }
+    }
+
+    fn read(&self) -> Tallied {
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        Tallied {
+            lost: count(&self.lost),
+            damaged: count(&self.damaged),
+            duplicate: count(&self.duplicate),
+            refused: count(&self.refused),
+            received_bytes: count(&self.received_bytes),
+        }
+    }
+}
+
 impl Run {
-    pub fn new(home: Arc<Home>, request: StartRequest, path: PathBuf, (sink, board): (Sink, Arc<Board>)) -> Run {
+    pub fn new(
+        home: Arc<Home>,
+        (request, series): (StartRequest, Option<Box<Taken>>),
+        path: PathBuf,
+        (sink, board): (Sink, Arc<Board>),
+    ) -> Run {
         let claims = board.frames(Level::Memory);
-        Run::made(home, request, path, (Some(sink), board, claims, State::Running))
+        let record = Record { request, series, ended: None };
+        Run::made(home, record, path, (Some(sink), board, claims, State::Running))
     }
 
     /// A run that ended before the service was started.
     pub fn ended(home: Arc<Home>, record: Record, ended: Ended) -> Run {
         let path = home.root.join(&record.request.file);
         let board = Arc::new(Board::with(ended.ranges()));
-        Run::made(home, record.request, path, (None, board, ended.ranges(), State::Ended(ended)))
+        let tallies = Tallies::of(ended.tallied);
+        let made = Run::made(home, record, path, (None, board, ended.ranges(), State::Ended(ended)));
+        Run { tallies, ..made }
     }
 
     fn made(
         home: Arc<Home>,
-        request: StartRequest,
+        Record { request, series, .. }: Record,
         path: PathBuf,
         (sink, board, claims, state): (Option<Sink>, Arc<Board>, Ranges, State),
     ) -> Run {
         Run {
             request,
+            series,
             path,
             started: now(),
             board,
@@ -132,6 +170,7 @@ impl Run {
             claims: Mutex::new(claims),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            closing: Mutex::default(),
             epoch: AtomicU32::new(0),
         }
     }
@@ -145,6 +184,23 @@ impl Run {
             State::Ended(ended) => Some(ended.clone()),
             _ => None,
         }
+    }
+
+    /// Whether this client took part in the run.
+    pub fn had(&self, client: &[u8; 16]) -> bool {
+        self.clients.lock().known().contains(client)
+            || matches!(&*self.state.lock(), State::Ended(ended) if ended.clients.contains(client))
+    }
+
+    /// To who asks for the same run anew.
+    pub fn cannot_begin_again(&self, ended: &Ended) -> Refusal {
+        let how = ["finished", "aborted", "failed"][ended.how as usize];
+        let text = format!(
+            "run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
+            self.request.name,
+            self.path.display()
+        );
+        Refusal::new(ErrorCode::Ended, text)
     }
 
     /// How the run ended, once it has; `None` after `wait`.
@@ -237,13 +293,19 @@ impl Run {
         if let Some(sink) = &*self.sink.read() {
             sink.close();
         }
-        let sink = self.sink.write().take();
-        let ended = self.close(sink.expect("a running run has one"), how, why);
-        let record = Record { request: self.request.clone(), ended: Some(ended.clone()) };
+        let sink = {
+            let mut sink = self.sink.write();
+            *self.closing.lock() = sink.as_ref().map(|sink| sink.observer());
+            sink.take().expect("a running run has one")
+        };
+        let ended = self.close(sink, how, why);
+        let (request, series) = (self.request.clone(), self.series.clone());
+        let record = Record { request, series, ended: Some(ended.clone()) };
         if let Err(error) = self.home.keep(&record) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
         *self.state.lock() = State::Ended(ended.clone());
+        *self.closing.lock() = None;
         self.changed.notify_all();
         self.tell_end(&ended);
         tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
@@ -309,6 +371,7 @@ impl Run {
 
     fn close(&self, sink: Sink, how: How, why: &str) -> Ended {
         let progress = sink.progress();
+        let observer = sink.observer();
         let lost = self.tallies.lost.load(Relaxed);
         let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
         let (how, why) = match sink {
@@ -332,7 +395,9 @@ impl Run {
         };
         let durable = self.board.frames(Level::Durable);
         let frames = durable.iter().map(|range| (range.start, range.end - range.start)).collect();
-        Ended { how, why, finished, frames }
+        let progress = Progress { published: finished.frames, failure: None, ..observer() };
+        let clients = self.clients.lock().known();
+        Ended { how, why, finished, frames, progress, tallied: self.tallies.read(), clients }
     }
 
     /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
@@ -358,6 +423,7 @@ impl Run {
 
     pub fn status(&self) -> Status {
         let sink = self.sink.read().as_ref().map(Sink::state);
+        let sink = sink.or_else(|| self.closing.lock().as_ref().map(|observe| observe()));
         let state = self.state.lock();
         let (name, ended) = match &*state {
             State::Running => ("running", None),
@@ -366,8 +432,11 @@ impl Run {
         };
         drop(state);
         let durable = self.board.reached()[Level::Durable as usize];
-        let count = |counter: &AtomicU64| counter.load(Relaxed);
-        let progress = sink.unwrap_or_default();
+        let tallied = self.tallies.read();
+        let progress = match &ended {
+            Some(ended) => ended.progress.clone(),
+            None => sink.unwrap_or_default(),
+        };
         let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
         Status {
             name: self.request.name.clone(),
@@ -376,12 +445,12 @@ impl Run {
             why: ended.as_ref().filter(|ended| !ended.why.is_empty()).map(|ended| ended.why.clone()),
             started_ns: self.started,
             connections: self.clients.lock().connections(),
-            dropped_frames: dropped.unwrap_or(progress.dropped + count(&self.tallies.lost)),
+            dropped_frames: dropped.unwrap_or(progress.dropped + tallied.lost),
             progress,
-            damaged: count(&self.tallies.damaged),
-            duplicate: count(&self.tallies.duplicate),
-            refused: count(&self.tallies.refused),
-            received_bytes: count(&self.tallies.received_bytes),
+            damaged: tallied.damaged,
+            duplicate: tallied.duplicate,
+            refused: tallied.refused,
+            received_bytes: tallied.received_bytes,
             latest_durable: durable.1.checked_sub(1),
             finished: ended.map(|ended| ended.finished),
         }

@@ -1,7 +1,8 @@
 //! DECTRIS detectors: a PULL socket that connects to the detector, and a run for each series it sends. Back-pressure is the
 //! socket's: while a run has no room, the detector keeps its images, as long as it can.
 
-use super::{How, Run, Shared, StartRequest};
+use super::records::Taken;
+use super::{Asker, How, Run, Shared, StartRequest};
 use crate::description::{Description, Structure};
 use crate::filters::Filter;
 use crate::frame::{ElementType, Frame};
@@ -30,7 +31,22 @@ const TOLD: u64 = 60;
 /// Starts the thread that takes from the detector at `address` (HOST:PORT).
 pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>> {
     let mine = Arc::clone(shared);
-    super::named("stream2", move || Intake { shared: mine, address, series: State::Idle }.run())
+    let series = taken_up(shared, &address);
+    super::named("stream2", move || Intake { shared: mine, address, series }.run())
+}
+
+/// The series that the service before was in the middle of: a detector does not send its start again.
+fn taken_up(shared: &Shared, address: &str) -> State {
+    let is_its =
+        |run: &Arc<Run>| run.is_running() && run.series.as_ref().is_some_and(|taken| taken.detector == address);
+    let found = shared.runs().into_iter().filter(is_its).max_by_key(|run| run.request.file.clone());
+    match found.as_ref().and_then(|run| Some((Arc::clone(run), run.series.clone()?))) {
+        Some((run, taken)) => {
+            tracing::info!(address, series = taken.series.start.series, "the detector's series goes on");
+            State::Running { series: Box::new(taken.series), run }
+        }
+        None => State::Idle,
+    }
 }
 
 enum State {
@@ -135,20 +151,29 @@ impl Intake {
             };
         }
         match &self.series {
-            State::Running { series, run } if series.start.series == image.series => take(series, run, image),
+            State::Running { series, run } if series.has(image) => take(series, run, image),
             State::Refused(series) if *series == image.series => {}
-            _ => {
+            before => {
                 tracing::error!(
                     series = image.series,
-                    "images come of a series whose start was not seen; is there another client?"
+                    "images come of a series whose start was not seen, and are not kept; is there another client?"
                 );
+                if let State::Running { run, .. } = before {
+                    run.end(How::Finished, "the detector began another series, whose start was not seen");
+                }
                 self.series = State::Refused(image.series);
             }
         }
     }
 
     fn begin(&self, start: Start, image: &Image<'_>) -> Result<(Series, Arc<Run>), String> {
-        let name = format!("series-{}", start.series);
+        // Several detectors count their series each for itself.
+        let numbered = |tries: u32| match tries {
+            0 => format!("series-{}", start.series),
+            tries => format!("series-{}-{tries}", start.series),
+        };
+        let under_way = |name: &String| self.shared.run(name).is_some_and(|run| run.ended_as().is_none());
+        let name = (0..u32::MAX).map(numbered).find(|name| !under_way(name)).expect("no service has so many runs");
         let series = Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
         let mut base = Description::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;
@@ -161,7 +186,8 @@ impl Intake {
         let taken = |file: &PathBuf| self.shared.config.root.join(file).symlink_metadata().is_ok();
         let file = (0..u32::MAX).map(free).find(|file| !taken(file)).expect("no directory holds so many files");
         let request = StartRequest { finish: false, ..StartRequest::new(&name, file, description) };
-        match self.shared.begin(request) {
+        let taken = Taken { detector: self.address.clone(), series: series.clone() };
+        match self.shared.begin_for(request, &Asker::Detector(taken)) {
             Ok(run) => Ok((series, run)),
             Err(refusal) => Err(refusal.text),
         }

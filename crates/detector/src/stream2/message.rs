@@ -3,6 +3,7 @@
 use super::cbor::{BadCbor, Item, Reader, Writer};
 use super::date;
 use crate::hdf5::ElementType;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Rows first (RFC 8746, 3.1.1).
@@ -32,7 +33,7 @@ pub enum Message<'m> {
 }
 
 /// What a series is.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     pub series: u64,
     pub unique: String,
@@ -65,6 +66,8 @@ pub struct Start {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Image<'m> {
     pub series: u64,
+    /// Tells series of the same number apart; empty where the detector does not say.
+    pub unique: &'m str,
     pub number: u64,
     /// When the series began, in nanoseconds since 1970.
     pub began: Option<u64>,
@@ -200,11 +203,12 @@ fn optional_unsigned(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage>
 }
 
 fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
-    let mut image = Image { series: 0, number: 0, began: None, start: None, channels: Vec::new() };
+    let mut image = Image { series: 0, unique: "", number: 0, began: None, start: None, channels: Vec::new() };
     let mut number = None;
     reader.map(|key, value| {
         match key {
             "series_id" => image.series = value.unsigned()?,
+            "series_unique_id" => image.unique = value.text()?,
             "image_id" => number = Some(value.unsigned()?),
             "series_date" => image.began = date(value)?,
             "start_time" => image.start = rational(value)?,
@@ -388,10 +392,10 @@ impl Image<'_> {
     }
 
     /// As a detector sends it.
-    pub fn encode(&self, series_unique: &str) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(self.channels.iter().map(|channel| channel.bytes.len() + 256).sum()));
         out.map(5 + u64::from(self.start.is_some()) + u64::from(self.began.is_some())).text("type").text("image");
-        out.text("series_id").unsigned(self.series).text("series_unique_id").text(series_unique);
+        out.text("series_id").unsigned(self.series).text("series_unique_id").text(self.unique);
         out.text("image_id").unsigned(self.number);
         if let Some(began) = self.began {
             out.text("series_date").tag(0).text(&date::format(began));

@@ -9,8 +9,9 @@ use crate::description::nxmx::Nxmx;
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
 use crate::hdf5::ElementType;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     pub start: Start,
     element: ElementType,
@@ -36,6 +37,12 @@ impl Series {
         let series = Series { start, element: channel.element, filter };
         series.in_order(first)?;
         Ok(series)
+    }
+
+    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again counts anew.
+    pub fn has(&self, image: &Image<'_>) -> bool {
+        let unique = &self.start.unique;
+        image.series == self.start.series && (image.unique.is_empty() || unique.is_empty() || image.unique == unique)
     }
 
     /// What the detector said of the run; where the frames go is the caller's to add.

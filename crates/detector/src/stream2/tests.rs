@@ -46,9 +46,15 @@ fn messages_come_back() {
     let plain = pixels(3);
     for compression in [Compression::None, Compression::Lz4, Compression::BitshuffleLz4] {
         let channels = vec![channel("threshold_1", compression, &plain), channel("threshold_2", compression, &[1])];
-        let image =
-            Image { series: 7, number: 2, began: Some(1_661_425_924_333_000_000), start: Some(80_000_000), channels };
-        assert_eq!(Message::decode(&image.encode("01H")), Ok(Message::Image(image)));
+        let image = Image {
+            series: 7,
+            unique: "01H",
+            number: 2,
+            began: Some(1_661_425_924_333_000_000),
+            start: Some(80_000_000),
+            channels,
+        };
+        assert_eq!(Message::decode(&image.encode()), Ok(Message::Image(image)));
     }
 }
 
@@ -72,7 +78,7 @@ fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
         channel("threshold_2", Compression::BitshuffleLz4, &second),
         channel("threshold_1", Compression::BitshuffleLz4, &first),
     ];
-    let image = Image { series: 7, number: 0, began: None, start: None, channels };
+    let image = Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels };
     let series = Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
     let description = series.describe(Description::new(ElementType::U8, vec![1]));
     assert_eq!((description.frame.as_slice(), description.chunk()), (&[2, 6, 8][..], vec![1, 6, 8]));
@@ -88,6 +94,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
     let plain = pixels(3);
     let blob = shuffled(&plain);
     let one = |compression, bytes| Image {
+        unique: "01H",
         series: 7,
         number: 0,
         began: None,
@@ -106,7 +113,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
 fn images_that_do_not_fit_are_refused_with_the_reason() {
     let blob = shuffled(&pixels(3));
     let sound = channel("threshold_1", Compression::BitshuffleLz4, &blob);
-    let image = |channels| Image { series: 7, number: 4, began: None, start: None, channels };
+    let image = |channels| Image { series: 7, unique: "01H", number: 4, began: None, start: None, channels };
     let series = Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
     for (changed, words) in [
         (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
@@ -125,13 +132,14 @@ proptest! {
     fn damaged_messages_never_break(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let plain = pixels(3);
         let image = Image {
+            unique: "01H",
             series: 7,
             number: 1,
             began: Some(5),
             start: Some(1),
             channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
         };
-        for mut message in [image.encode("01H"), start(&["a", "b"]).encode()] {
+        for mut message in [image.encode(), start(&["a", "b"]).encode()] {
             let kept = cut.index(message.len());
             prop_assert!(Message::decode(&message[..kept]).is_err());
             // A changed byte may end a message early and be right: it must only be read without harm.

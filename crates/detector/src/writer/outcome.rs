@@ -39,7 +39,7 @@ pub enum WriteError {
 }
 
 /// A run's progress.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Progress {
     /// Frames, or regions of frames, that were taken.
     pub taken: u64,

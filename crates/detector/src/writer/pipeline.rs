@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub incomplete: Mutex<HashMap<u64, SlabEntry>>,
     pub rows: Mutex<Rows>,
     pub highest: AtomicU64,
-    pub progress: Mutex<Progress>,
+    pub progress: Arc<Mutex<Progress>>,
     pub stop: Mutex<bool>,
     pub stopped: Condvar,
     pub acknowledge: Acknowledge,
@@ -77,7 +77,7 @@ impl Shared {
             incomplete: Mutex::default(),
             rows: Mutex::new(Rows { columns: description.scalars.clone(), ..Rows::default() }),
             highest: AtomicU64::new(0),
-            progress: Mutex::default(),
+            progress: Arc::default(),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
             acknowledge,
@@ -349,6 +349,12 @@ impl Pipeline {
 
     pub fn progress(&self) -> Progress {
         self.shared.progress.lock().clone()
+    }
+
+    /// What tells the progress still when the pipeline has been ended.
+    pub fn observer(&self) -> Box<dyn Fn() -> Progress + Send + Sync> {
+        let progress = Arc::clone(&self.shared.progress);
+        Box::new(move || progress.lock().clone())
     }
 
     pub fn description(&self) -> &Description {

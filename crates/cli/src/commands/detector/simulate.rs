@@ -2,14 +2,18 @@
 
 mod cbf;
 mod file;
+mod stream;
 mod stream2;
 
+use crate::commands::record::{Metadata, advice as advice_of, structure};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use varve_detector::catalog::Counts;
+use varve_detector::description::Description;
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
 use varve_detector::replay::Replay;
@@ -45,6 +49,9 @@ pub struct Arguments {
     /// The same seed gives the same frames
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Chunk, filter, writers and alignment as `varve --json record advise` proposed them
+    #[arg(long, value_name = "FILE", conflicts_with = "filter")]
+    advice: Option<PathBuf>,
     /// raw, gzip[:1-9], lz4, zstd[:1-22], bslz4, bszstd[:1-22]; shuffle+ before gzip, lz4 or zstd
     #[arg(long, default_value = "bslz4")]
     filter: Filter,
@@ -58,6 +65,8 @@ pub struct Arguments {
     /// Threads that compress and write [default: one a processor]
     #[arg(long)]
     threads: Option<usize>,
+    #[command(flatten)]
+    service: stream::Service,
 }
 
 /// Where the frames go.
@@ -67,7 +76,8 @@ struct To {
     /// HDF5 file to make; it must not exist
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// zmq+tcp://HOST:PORT: as a DECTRIS detector sends them (stream2), to the client that connects there
+    /// tcp://HOST:PORT: to the service that listens there (`varve record serve`); zmq+tcp://HOST:PORT: as a DECTRIS
+    /// detector sends them (stream2), to the client that connects there
     #[arg(long, value_name = "URL")]
     to: Option<String>,
     /// Directory for one CBF file a frame; it is made if need be
@@ -92,6 +102,11 @@ struct Series {
 
 /// Somewhere that frames go.
 trait Sink {
+    /// Whether the frame was given away before, by a simulator that was killed.
+    fn has(&self, _number: u64) -> bool {
+        false
+    }
+
     /// Takes a frame out of `frame`, or drops it: `false`.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool>;
 
@@ -105,6 +120,8 @@ struct Simulated {
     out: String,
     /// Frames taken.
     frames: u64,
+    /// Frames that an earlier simulator had given away.
+    already: u64,
     /// Frames that were not taken in time.
     dropped: u64,
     /// Of the run, from its first frame until everything was durable or sent.
@@ -119,9 +136,20 @@ struct Simulated {
 /// What the file tells besides.
 #[derive(Serialize)]
 struct InFile {
-    #[serde(flatten)]
-    counts: varve_detector::catalog::Counts,
+    received: u64,
+    missing: u64,
+    damaged: u64,
+    duplicate: u64,
+    late: u64,
+    partial: u64,
     file_bytes: u64,
+}
+
+impl InFile {
+    fn of(Finished { counts, file_bytes, .. }: Finished) -> InFile {
+        let Counts { received, missing, damaged, duplicate, late, partial, .. } = counts;
+        InFile { received, missing, damaged, duplicate, late, partial, file_bytes }
+    }
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
@@ -136,14 +164,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         To { cbf: Some(directory), .. } => {
             (Box::new(cbf::Cbf::begin(directory, &series)?), directory.display().to_string())
         }
-        To { to: Some(url), .. } => (Box::new(stream2::Stream2::begin(url, &series)?), url.clone()),
+        To { to: Some(url), .. } => match url.strip_prefix(stream::SCHEME) {
+            Some(address) => (Box::new(stream::Stream::begin(url, address, arguments, &series)?), url.clone()),
+            None => (Box::new(stream2::Stream2::begin(url, &series)?), url.clone()),
+        },
         To { out: Some(file), .. } => {
             (Box::new(file::File::begin(file, arguments, &series)?), file.display().to_string())
         }
         To { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
     };
     let start = Instant::now();
-    let (frames, mut dropped) = play(arguments, &source, &series, &mut *sink, start)?;
+    let Played { frames, already, mut dropped } = play(arguments, &source, &series, &mut *sink, start)?;
     let finished = sink.finish()?;
     let seconds = start.elapsed().as_secs_f64();
     dropped = dropped.max(finished.map_or(0, |finished| finished.dropped));
@@ -151,11 +182,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let simulated = Simulated {
         out,
         frames,
+        already,
         dropped,
         seconds,
         frames_per_s: frames as f64 / seconds,
         bytes_per_s: frames as f64 * frame_bytes / seconds,
-        file: finished.map(|finished| InFile { counts: finished.counts, file_bytes: finished.file_bytes }),
+        file: finished.map(InFile::of),
     };
     output.result("detector simulate", &simulated, lines)?;
     Ok(if dropped > 0 { Exit::Degraded } else { Exit::Done })
@@ -179,6 +211,28 @@ fn open(arguments: &Arguments) -> Result<(Source, Series)> {
     Ok((Source::Simulated(Box::new(simulator)), series))
 }
 
+#[derive(Default)]
+struct Played {
+    frames: u64,
+    already: u64,
+    dropped: u64,
+}
+
+/// What is said of the run before its first frame.
+fn description(arguments: &Arguments, series: &Series) -> Result<Description> {
+    let mut description = Description::new(series.element, series.frame.clone());
+    description.scan = vec![Some(series.frames)];
+    description.filter = arguments.filter;
+    description.structure = structure(&arguments.layout)?;
+    if let Some(metadata) = &arguments.metadata {
+        Metadata::read(metadata)?.add_to(&mut description);
+    }
+    if let Some(advice) = &arguments.advice {
+        advice_of(advice)?.apply(&mut description).map_err(|why| Problem::usage("--advice").because(why))?;
+    }
+    Ok(description)
+}
+
 /// Frames taken and dropped. A detector with a rate does not wait: it keeps what it took for a second, and no longer.
 fn play(
     arguments: &Arguments,
@@ -186,19 +240,24 @@ fn play(
     series: &Series,
     sink: &mut dyn Sink,
     start: Instant,
-) -> Result<(u64, u64)> {
+) -> Result<Played> {
     const MEMORY: Duration = Duration::from_secs(1);
-    let (mut taken, mut dropped) = (0, 0);
+    let mut played = Played::default();
     let mut frame = Vec::new();
     for number in 0..series.frames {
         if varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
             continue;
         }
+        if sink.has(number) {
+            played.already += 1;
+            continue;
+        }
         if let Some(rate) = series.rate {
-            let due = Duration::from_secs_f64(number as f64 / rate);
+            // Those that are there already took no time.
+            let due = Duration::from_secs_f64((number - played.already) as f64 / rate);
             std::thread::sleep(due.saturating_sub(start.elapsed()));
             if start.elapsed() > due + MEMORY {
-                dropped += 1;
+                played.dropped += 1;
                 continue;
             }
         }
@@ -208,15 +267,18 @@ fn play(
                 .frame_into(number, &mut frame)
                 .map_err(|error| Problem::new(format!("frame {number} cannot be replayed")).caused_by(&error))?,
         }
-        if sink.take(number, &mut frame)? { taken += 1 } else { dropped += 1 }
+        if sink.take(number, &mut frame)? { played.frames += 1 } else { played.dropped += 1 }
     }
-    Ok((taken, dropped))
+    Ok(played)
 }
 
 fn lines(simulated: &Simulated) -> String {
     let mut rows = vec![("to", simulated.out.clone()), ("frames", simulated.frames.to_string())];
+    if simulated.already > 0 {
+        rows.push(("there already", simulated.already.to_string()));
+    }
     if let Some(file) = &simulated.file {
-        rows.push(("missing", file.counts.missing.to_string()));
+        rows.push(("missing", file.missing.to_string()));
     }
     rows.extend([
         ("dropped", simulated.dropped.to_string()),

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
+use varve_detector::advise::Advice;
 use varve_detector::control::{Control, ControlError};
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
@@ -44,12 +45,15 @@ pub struct Start {
     /// The run's description in JSON or TOML, instead of the flags that follow
     #[arg(long, value_name = "FILE", conflicts_with_all = ["frame", "element", "scan", "chunk", "filter"])]
     description: Option<PathBuf>,
+    /// Chunk, filter, writers and alignment as `varve --json record advise` proposed them; its frame too, unless given
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["chunk", "filter"])]
+    advice: Option<PathBuf>,
     /// Sides of a frame, the slowest first: HEIGHTxWIDTH
-    #[arg(long, value_name = "HxW", required_unless_present = "description")]
+    #[arg(long, value_name = "HxW", required_unless_present_any = ["description", "advice"])]
     frame: Option<String>,
-    /// u8 to u64, i8 to i64, f16 to f64
-    #[arg(long, default_value = "u16")]
-    element: String,
+    /// u8 to u64, i8 to i64, f16 to f64 [default: u16, or the advice's]
+    #[arg(long)]
+    element: Option<String>,
     /// Sides of the scan, the slowest first; `-` as the first: without end
     #[arg(long, value_name = "NxM", default_value = "-")]
     scan: String,
@@ -124,10 +128,14 @@ fn closed(flag: &str, text: &str) -> Result<Vec<u64>> {
 
 impl Start {
     fn request(&self) -> Result<StartRequest> {
-        let mut description = match (&self.description, &self.frame) {
-            (Some(path), _) => described(path)?,
-            (None, frame) => self.flags(frame.as_deref().unwrap_or(""))?,
+        let advice = self.advice.as_deref().map(super::advice).transpose()?;
+        let mut description = match &self.description {
+            Some(path) => described(path)?,
+            None => self.flags(advice.as_ref())?,
         };
+        if let Some(advice) = &advice {
+            advice.apply(&mut description).map_err(|why| Problem::usage("--advice").because(why))?;
+        }
         if let Some(layout) = &self.layout {
             description.structure = super::structure(layout)?;
         }
@@ -141,13 +149,20 @@ impl Start {
         Ok(request)
     }
 
-    fn flags(&self, frame: &str) -> Result<Description> {
-        let element = ElementType::ALL.into_iter().find(|element| element.name() == self.element);
-        let element = element.ok_or_else(|| {
-            Problem::usage(format!("--element {} is no type", self.element))
-                .next("Use u8 to u64, i8 to i64, f16 to f64.")
-        })?;
-        let mut description = Description::new(element, closed("--frame", frame)?);
+    fn flags(&self, advice: Option<&Advice>) -> Result<Description> {
+        let element = match (&self.element, advice) {
+            (Some(name), _) => ElementType::named(name).ok_or_else(|| {
+                Problem::usage(format!("--element {name} is no type")).next("Use u8 to u64, i8 to i64, f16 to f64.")
+            })?,
+            (None, Some(advice)) => advice.element,
+            (None, None) => ElementType::U16,
+        };
+        let frame = match (&self.frame, advice) {
+            (Some(frame), _) => closed("--frame", frame)?,
+            (None, Some(advice)) => advice.frame.clone(),
+            (None, None) => return Err(Problem::usage("--frame is missing")),
+        };
+        let mut description = Description::new(element, frame);
         description.scan = sides("--scan", &self.scan)?;
         description.chunk = self.chunk.as_deref().map(|chunk| closed("--chunk", chunk)).transpose()?;
         description.filter = self.filter;

@@ -1,12 +1,10 @@
 //! Frames into one HDF5 file, compressed and written as a real detector's.
 
-use super::{Arguments, Series, Sink};
-use crate::commands::record::{Metadata, structure};
+use super::{Arguments, Series, Sink, description};
 use crate::problem::{Problem, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::Description;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::writer::{Finished, Settings, WriteError, Writer, now};
 
@@ -21,14 +19,11 @@ pub struct File {
 
 impl File {
     pub fn begin(path: &Path, arguments: &Arguments, series: &Series) -> Result<File> {
-        let mut description = Description::new(series.element, series.frame.clone());
-        description.scan = vec![Some(series.frames)];
-        description.filter = arguments.filter;
-        description.structure = structure(&arguments.layout)?;
-        if let Some(metadata) = &arguments.metadata {
-            Metadata::read(metadata)?.add_to(&mut description);
-        }
+        let description = description(arguments, series)?;
         let mut settings = Settings::default();
+        if let Some(advice) = &description.advice {
+            settings = advice.settings(settings);
+        }
         settings.threads = arguments.threads.unwrap_or(settings.threads);
         let writer =
             Writer::create(path, description, settings, Arc::new(|_, _| {})).map_err(|error| failed(path, &error))?;

@@ -29,7 +29,8 @@ pub struct Stream2 {
 impl Stream2 {
     pub fn begin(url: &str, series: &Series) -> Result<Stream2> {
         let address = url.strip_prefix(SCHEME).ok_or_else(|| {
-            Problem::usage(format!("--to {url} is no place for frames")).next("Use zmq+tcp://HOST:PORT.")
+            Problem::usage(format!("--to {url} is no place for frames"))
+                .next("Use tcp://HOST:PORT, or zmq+tcp://HOST:PORT for stream2.")
         })?;
         let [height, width] = series.frame[..] else {
             return Err(Problem::usage("--to: stream2 has frames of two dimensions"));
@@ -93,8 +94,9 @@ impl Sink for Stream2 {
         };
         let start = Some(self.begun.elapsed().as_nanos() as u64);
         let began = Some(self.began);
-        let image = Image { series: self.start.series, number, began, start, channels: vec![channel] };
-        let message = image.encode(&self.start.unique);
+        let Start { series, unique, .. } = &self.start;
+        let image = Image { series: *series, unique, number, began, start, channels: vec![channel] };
+        let message = image.encode();
         self.send(&message)?;
         Ok(true)
     }

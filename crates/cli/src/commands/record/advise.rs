@@ -1,0 +1,112 @@
+//! `varve record advise`: what to ask of a run, measured where it will be written.
+
+use crate::output::{Output, columns};
+use crate::problem::{Exit, Problem, Result};
+use crate::quantity::Span;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use varve_detector::advise::{Advice, Wish, advise};
+use varve_detector::simulator::Model;
+
+/// Probe a directory, and propose chunk, alignment, writers and filter for a detector's frames
+///
+/// The answer as JSON (`varve --json record advise … > advice.json`) is what `record start --advice` and
+/// `detector simulate --advice` take; it is kept in the file of the run.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where the runs will be written; nothing stays there
+    directory: PathBuf,
+    /// pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE (1024x512xu16)
+    #[arg(long)]
+    model: String,
+    /// Frames a second
+    #[arg(long, value_name = "HZ")]
+    rate: f64,
+    /// How far bitshuffle+LZ4 compresses the detector's frames
+    #[arg(long, value_name = "R", default_value_t = 6.0)]
+    compress_ratio: f64,
+    /// For all probes together
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    time: Span,
+    /// Threads that may compress and write [default: one a processor]
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    if !(arguments.rate > 0.0 && arguments.rate.is_finite()) {
+        return Err(Problem::usage("--rate must be above 0"));
+    }
+    let model: Model = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    let wish = Wish {
+        directory: arguments.directory.clone(),
+        name: arguments.model.clone(),
+        model,
+        rate: arguments.rate,
+        ratio: arguments.compress_ratio,
+        time: arguments.time.0,
+        threads_max: arguments.threads.unwrap_or(processors).max(1),
+    };
+    let advice = advise(&wish).map_err(|error| {
+        Problem::new(format!("{} cannot be probed", arguments.directory.display())).caused_by(&error)
+    })?;
+    output.result("record advise", &advice, lines)?;
+    if !advice.reaches() {
+        return Err(Problem::new(format!(
+            "no setting takes {} frames/s: the best, {} with {} writers, takes {:.1}, {:.2} times that",
+            advice.rate_hz, advice.filter, advice.writers, advice.frames_per_s, advice.margin
+        ))
+        .because(format!("the narrowest place is {}", advice.narrowest()))
+        .next("Lower the rate, write to another directory, or share the run among hosts (`varve record join`)."));
+    }
+    Ok(Exit::Done)
+}
+
+/// Reads what this command printed as JSON.
+pub fn read(path: &Path) -> Result<Advice> {
+    let cannot = |what: &str| Problem::usage(format!("cannot {what} the advice {}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
+    serde_json::from_str(&text).map_err(|error| {
+        cannot("understand").caused_by(&error).next("Make it with: varve --json record advise … > advice.json")
+    })
+}
+
+fn sides(sides: &[u64]) -> String {
+    sides.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn lines(advice: &Advice) -> String {
+    let store = &advice.store;
+    let stripe = match (store.stripe_bytes, store.stripe_count) {
+        (Some(bytes), Some(count)) => format!("{bytes} bytes over {count}"),
+        _ => "not told".to_owned(),
+    };
+    let mut rows = vec![
+        ("directory", advice.directory.display().to_string()),
+        ("file system", store.file_system.clone()),
+        ("block", format!("{} bytes", store.block_bytes)),
+        ("stripe", stripe),
+    ];
+    for probe in &advice.writes {
+        let text =
+            format!("{:.0} MB/s by {} writers of {} bytes", probe.bytes_per_s / 1e6, probe.writers, probe.block_bytes);
+        rows.push(("writes", text));
+    }
+    for probe in &advice.filters {
+        rows.push(("filter", format!("{}: {:.2}:1, {:.1} frames/s", probe.filter, probe.ratio, probe.frames_per_s)));
+    }
+    for trial in &advice.trials {
+        let text =
+            format!("{} with {} writers: {:.1} frames/s, all durable", trial.filter, trial.writers, trial.frames_per_s);
+        rows.push(("run", text));
+    }
+    rows.extend([
+        ("proposed filter", advice.filter.to_string()),
+        ("proposed chunk", sides(advice.chunk.as_deref().unwrap_or(&advice.frame))),
+        ("proposed alignment", format!("{} bytes", advice.alignment_bytes)),
+        ("proposed writers", advice.writers.to_string()),
+        ("margin", format!("{:.2} times the {} frames/s needed", advice.margin, advice.rate_hz)),
+    ]);
+    columns(&rows)
+}

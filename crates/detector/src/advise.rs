@@ -1,0 +1,265 @@
+//! What to ask of a run so that a detector's frames go to a directory in time: looked up of the file system, and measured.
+//! Filters on simulated frames, writers on the store alone, and then whole runs of those that promise most.
+//! Entry: [`advise`].
+
+mod probe;
+mod store;
+
+pub use probe::{FilterProbe, Trial, WriteProbe};
+pub use store::Store;
+
+use crate::description::Description;
+use crate::filters::Filter;
+use crate::hdf5::ElementType;
+use crate::simulator::{Model, OutOfReach, Simulator};
+use crate::writer::{Settings, WriteError};
+use probe::Probe;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A margin from which on a smaller file is worth more than a greater margin.
+const MARGIN_WANTED: f64 = 1.5;
+/// Where the file system tells no stripe: a write that every store takes well.
+const ALIGNMENT_BYTES: u64 = 4 << 20;
+/// Shorter stripes are written several at a time.
+const ALIGNMENT_BYTES_MIN: u64 = 1 << 20;
+/// Chunks below it cost more in the index than they are worth; frames are put together.
+const CHUNK_BYTES_MIN: u64 = 1 << 20;
+/// Chunks above it keep one thread busy for too long while others wait; frames are divided.
+const CHUNK_BYTES_MAX: u64 = 64 << 20;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub directory: PathBuf,
+    pub name: String,
+    pub model: Model,
+    /// Frames a second.
+    pub rate: f64,
+    /// How far bitshuffle+LZ4 compresses the frames.
+    pub ratio: f64,
+    /// For the probes altogether.
+    pub time: Duration,
+    /// Threads that may be used.
+    pub threads_max: usize,
+}
+
+/// What is proposed, and what was measured. It is stored in the file of a run that uses it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    pub model: String,
+    pub element: ElementType,
+    /// Sides of a frame, the slowest first.
+    pub frame: Vec<u64>,
+    pub rate_hz: f64,
+    pub directory: PathBuf,
+    pub store: Store,
+    /// As in a run's description; `None`: the frame.
+    pub chunk: Option<Vec<u64>>,
+    /// Writes end at multiples of this.
+    pub alignment_bytes: u64,
+    /// Threads that compress and write.
+    pub writers: usize,
+    pub filter: Filter,
+    /// Of the best trial: durable frames a second.
+    pub frames_per_s: f64,
+    /// How many times the rate that is needed.
+    pub margin: f64,
+    pub filters: Vec<FilterProbe>,
+    pub writes: Vec<WriteProbe>,
+    pub trials: Vec<Trial>,
+    /// Nanoseconds since 1970.
+    pub advised_ns: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AdviseError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} has room for {free} bytes, too little for a probe: free {needed}")]
+    Room { path: PathBuf, free: u64, needed: u64 },
+    #[error("a trial run failed: {0}")]
+    Trial(#[from] WriteError),
+    #[error(transparent)]
+    Model(#[from] OutOfReach),
+}
+
+/// Probes the directory for about [`Wish::time`]; nothing stays there.
+///
+/// # Errors
+/// If the directory cannot be written, or has no room.
+pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
+    let io = |source| AdviseError::Io { path: wish.directory.clone(), source };
+    let simulator = Simulator::new(wish.model.clone(), wish.ratio, 1)?;
+    let frames: Vec<Vec<u8>> = (0..4).map(|number| simulator.frame(number)).collect();
+    let frame = vec![wish.model.height, wish.model.width];
+    let probe = Probe::new(wish, frames).map_err(io)?;
+    let room = store::room(&wish.directory).map_err(io)?;
+    probe.check_room(room)?;
+    let store = probe.store().map_err(io)?;
+    let alignment_bytes = alignment(&store);
+    let chunk = chunk(&frame, wish.model.element, wish.rate);
+    let filters = probe.filters(wish.time.mul_f64(0.25)).map_err(io)?;
+    let writes = probe.writes(alignment_bytes, wish.time.mul_f64(0.35)).map_err(io)?;
+    let best = writes.iter().max_by(|one, other| one.bytes_per_s.total_cmp(&other.bytes_per_s));
+    let (writers, bytes_per_s) = best.map_or((1, 0.0), |best| (best.writers, best.bytes_per_s));
+    // Compression and writes follow each other on the same threads: what the slower of both allows is the most there is.
+    let promise = |probe: &FilterProbe| probe.frames_per_s.min(bytes_per_s * probe.ratio / frame_bytes(wish) as f64);
+    let mut promising: Vec<&FilterProbe> = filters.iter().collect();
+    promising.sort_by(|one, other| promise(other).total_cmp(&promise(one)));
+    let kept = promising.iter().take(probe::TRIALS);
+    let mut trials = Vec::new();
+    for candidate in kept {
+        let threads = if candidate.filter.is_raw() { writers } else { writers.max(wish.threads_max) };
+        let mut description = Description::new(wish.model.element, frame.clone());
+        (description.chunk, description.filter) = (chunk.clone(), candidate.filter);
+        let time = wish.time.mul_f64(0.4) / probe::TRIALS as u32;
+        trials.push(probe.trial(description, (threads, alignment_bytes), time)?);
+    }
+    let chosen = choose(&trials, wish.rate).clone();
+    Ok(Advice {
+        model: wish.name.clone(),
+        element: wish.model.element,
+        frame,
+        rate_hz: wish.rate,
+        directory: wish.directory.clone(),
+        store,
+        chunk,
+        alignment_bytes,
+        writers: chosen.writers,
+        filter: chosen.filter,
+        frames_per_s: chosen.frames_per_s,
+        margin: rounded(chosen.frames_per_s / wish.rate),
+        filters,
+        writes,
+        trials,
+        advised_ns: crate::writer::now(),
+    })
+}
+
+/// The smallest file among those with margin enough; if none has, the fastest.
+fn choose(trials: &[Trial], rate: f64) -> &Trial {
+    let enough = trials.iter().filter(|trial| trial.frames_per_s >= MARGIN_WANTED * rate);
+    let smallest = enough.max_by(|one, other| one.ratio.total_cmp(&other.ratio));
+    let fastest = || trials.iter().max_by(|one, other| one.frames_per_s.total_cmp(&other.frames_per_s));
+    smallest.or_else(fastest).expect("some filters were tried")
+}
+
+fn frame_bytes(wish: &Wish) -> u64 {
+    wish.model.height * wish.model.width * wish.model.element.size() as u64
+}
+
+fn alignment(store: &Store) -> u64 {
+    match store.stripe_bytes {
+        Some(stripe) => stripe * ALIGNMENT_BYTES_MIN.div_ceil(stripe),
+        None => ALIGNMENT_BYTES.next_multiple_of(store.block_bytes.max(1)),
+    }
+}
+
+/// A frame, unless it is very small or very large. Frames that are put together come within a second.
+fn chunk(frame: &[u64], element: ElementType, rate: f64) -> Option<Vec<u64>> {
+    let (height, width) = (frame[0], frame[1]);
+    let bytes = height * width * element.size() as u64;
+    if bytes > CHUNK_BYTES_MAX {
+        return Some(vec![height.div_ceil(bytes.div_ceil(CHUNK_BYTES_MAX)), width]);
+    }
+    let together = CHUNK_BYTES_MIN.div_ceil(bytes).min((rate as u64).max(1));
+    (together > 1).then(|| vec![together, height, width])
+}
+
+/// Three decimals: as JSON, the number comes back as it was.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+impl Advice {
+    /// Whether the best that was found is fast enough.
+    pub fn reaches(&self) -> bool {
+        self.margin >= 1.0
+    }
+
+    /// What the trials say is the narrowest place.
+    pub fn narrowest(&self) -> &'static str {
+        let stored = |trial: &&Trial| trial.filter == self.filter;
+        let bytes = self.frame.iter().product::<u64>() as f64 * self.element.size() as f64;
+        let ratio = self.trials.iter().find(stored).map_or(1.0, |trial| trial.ratio);
+        let store = self.writes.iter().map(|probe| probe.bytes_per_s).fold(0.0, f64::max) * ratio / bytes;
+        let filters = self.filters.iter().filter(|probe| probe.filter == self.filter);
+        let compression = filters.map(|probe| probe.frames_per_s).fold(f64::INFINITY, f64::min);
+        if store < compression { "the store" } else { "compression" }
+    }
+
+    /// Puts the proposal into a run's description.
+    ///
+    /// # Errors
+    /// If the run's frames are others.
+    pub fn apply(&self, description: &mut Description) -> Result<(), String> {
+        if self.frame != description.frame || self.element != description.element {
+            return Err(format!(
+                "the advice is for frames of {:?} {}, the run's are of {:?} {}",
+                self.frame,
+                self.element.name(),
+                description.frame,
+                description.element.name()
+            ));
+        }
+        if let Some(chunk) = &self.chunk {
+            let within = chunk[chunk.len() - self.frame.len()..].to_vec();
+            let scan = description.scan.len();
+            let mut whole = vec![1; scan];
+            if chunk.len() > self.frame.len() {
+                whole[scan - 1] = chunk[0].min(description.scan[scan - 1].unwrap_or(u64::MAX)).max(1);
+            }
+            whole.extend(within);
+            description.chunk = Some(whole);
+        } else {
+            description.chunk = None;
+        }
+        description.filter = self.filter;
+        description.advice = Some(Box::new(self.clone()));
+        Ok(())
+    }
+
+    /// How a run is written that uses it.
+    pub fn settings(&self, settings: Settings) -> Settings {
+        Settings {
+            threads: self.writers.max(1),
+            stripe_bytes: self.alignment_bytes,
+            extent_bytes: settings.extent_bytes.next_multiple_of(self.alignment_bytes),
+            ..settings
+        }
+    }
+}
+
+/// Removes what a probe leaves behind, whatever becomes of it.
+struct Removed(PathBuf);
+
+impl Removed {
+    fn files(&self) -> [PathBuf; 2] {
+        [self.0.clone(), crate::journal::path_beside(&self.0)]
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        for file in self.files() {
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!("a probe's file {} stays: {error}", file.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A name that nobody else takes.
+fn scratch(directory: &Path, what: &str) -> Removed {
+    let random: [u8; 8] = varve_world::random::bytes();
+    Removed(directory.join(format!(".varve-advise-{:016x}-{what}", u64::from_le_bytes(random))))
+}
+
+#[cfg(test)]
+mod tests;

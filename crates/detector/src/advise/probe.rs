@@ -1,0 +1,201 @@
+//! The measurements: filters on simulated frames, the store under parallel writes, and whole runs.
+
+use super::store::{self, Store};
+use super::{AdviseError, Wish, rounded, scratch};
+use crate::description::Description;
+use crate::filters::{Compression, Encoder, Filter};
+use crate::frame::{Frame, Payload};
+use crate::writer::{Settings, Writer, now};
+use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Filters that are tried as whole runs.
+pub const TRIALS: usize = 2;
+/// Numbers of writers that the store is probed with.
+const WRITERS: [usize; 4] = [1, 2, 4, 8];
+/// One probe of the store writes no more, and takes no more than an eighth of its room.
+const PROBE_BYTES_MAX: u64 = 2 << 30;
+/// A store that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One filter on all threads, without a store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FilterProbe {
+    pub filter: Filter,
+    /// Bytes of a frame to stored ones.
+    pub ratio: f64,
+    pub frames_per_s: f64,
+}
+
+/// The store alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteProbe {
+    pub writers: usize,
+    /// In one write.
+    pub block_bytes: u64,
+    /// With the time of the sync at the end.
+    pub bytes_per_s: f64,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    pub filter: Filter,
+    pub writers: usize,
+    pub ratio: f64,
+    /// From the first frame until all were durable.
+    pub frames_per_s: f64,
+}
+
+pub struct Probe<'w> {
+    wish: &'w Wish,
+    frames: Vec<Vec<u8>>,
+    bytes_max: u64,
+}
+
+fn candidates() -> [Filter; 5] {
+    let filter = |compression| Filter { shuffle: false, compression };
+    [
+        Filter::RAW,
+        filter(Compression::Lz4),
+        Filter::BSLZ4,
+        filter(Compression::BitshuffleZstd { level: 1 }),
+        Filter { shuffle: true, compression: Compression::Gzip { level: 1 } },
+    ]
+}
+
+impl<'w> Probe<'w> {
+    pub fn new(wish: &'w Wish, frames: Vec<Vec<u8>>) -> io::Result<Probe<'w>> {
+        let bytes_max = (store::room(&wish.directory)? / 8).min(PROBE_BYTES_MAX);
+        Ok(Probe { wish, frames, bytes_max })
+    }
+
+    /// # Errors
+    /// If the store is too full to be probed.
+    pub fn check_room(&self, free: u64) -> Result<(), AdviseError> {
+        let needed = 8 * (64 << 20).max(8 * self.frame_bytes());
+        match free < needed {
+            true => Err(AdviseError::Room { path: self.wish.directory.clone(), free, needed }),
+            false => Ok(()),
+        }
+    }
+
+    fn frame_bytes(&self) -> u64 {
+        self.frames[0].len() as u64
+    }
+
+    /// What the file system says of a file there.
+    pub fn store(&self) -> io::Result<Store> {
+        let place = scratch(&self.wish.directory, "look");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&place.0)?;
+        store::look(&file)
+    }
+
+    pub fn filters(&self, time: Duration) -> io::Result<Vec<FilterProbe>> {
+        let each = time / candidates().len() as u32;
+        candidates().into_iter().map(|filter| self.filter(filter, each)).collect()
+    }
+
+    /// All threads compress, each its own frames, until the time is over.
+    fn filter(&self, filter: Filter, time: Duration) -> io::Result<FilterProbe> {
+        let (frames, stored) = (AtomicU64::new(0), AtomicU64::new(0));
+        let begun = Instant::now();
+        let work = |thread: usize| -> io::Result<()> {
+            let mut encoder = Encoder::new(filter, self.wish.model.element.size()).map_err(io::Error::other)?;
+            let mut out = Vec::new();
+            for number in thread.. {
+                out.clear();
+                encoder.encode(&self.frames[number % self.frames.len()], &mut out).map_err(io::Error::other)?;
+                frames.fetch_add(1, Relaxed);
+                stored.fetch_add(out.len() as u64, Relaxed);
+                if begun.elapsed() >= time {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        in_parallel(self.wish.threads_max, work)?;
+        let (frames, stored) = (frames.into_inner(), stored.into_inner());
+        let ratio = (frames * self.frame_bytes()) as f64 / stored as f64;
+        let frames_per_s = rounded(frames as f64 / begun.elapsed().as_secs_f64());
+        Ok(FilterProbe { filter, ratio: rounded(ratio), frames_per_s })
+    }
+
+    pub fn writes(&self, alignment: u64, time: Duration) -> io::Result<Vec<WriteProbe>> {
+        let each = time / WRITERS.len() as u32;
+        WRITERS.into_iter().map(|writers| self.write(writers, alignment, each)).collect()
+    }
+
+    /// Each writer fills a part of the file of its own, in blocks that begin and end at multiples of `alignment`.
+    fn write(&self, writers: usize, alignment: u64, time: Duration) -> io::Result<WriteProbe> {
+        const BLOCK_BYTES_MAX: u64 = 64 << 20;
+        let block = self.frame_bytes().next_multiple_of(alignment).clamp(alignment, BLOCK_BYTES_MAX.max(alignment));
+        let blocks = (self.bytes_max / writers as u64 / block).max(1);
+        let place = scratch(&self.wish.directory, "write");
+        let file = OpenOptions::new().write(true).create_new(true).open(&place.0)?;
+        // Stores that compress by themselves must not gain from what a detector does not send.
+        let bytes = varve_world::random::Seeded::new(block).bytes(block as usize);
+        let written = AtomicU64::new(0);
+        let begun = Instant::now();
+        in_parallel(writers, |writer| {
+            for number in 0..blocks {
+                file.write_all_at(&bytes, (writer as u64 * blocks + number) * block)?;
+                written.fetch_add(block, Relaxed);
+                if begun.elapsed() >= time {
+                    break;
+                }
+            }
+            file.sync_data()
+        })?;
+        let bytes_per_s = written.into_inner() as f64 / begun.elapsed().as_secs_f64();
+        Ok(WriteProbe { writers, block_bytes: block, bytes_per_s: bytes_per_s.round() })
+    }
+
+    /// A run as it will be: frames are given as fast as they are taken.
+    ///
+    /// # Errors
+    /// If the run fails.
+    pub fn trial(
+        &self,
+        description: Description,
+        (writers, alignment): (usize, u64),
+        time: Duration,
+    ) -> Result<Trial, AdviseError> {
+        let place = scratch(&self.wish.directory, "run.h5");
+        let filter = description.filter;
+        let settings = Settings {
+            threads: writers,
+            stripe_bytes: alignment,
+            queue_bytes: (64 << 20).max(4 * self.frames[0].len()),
+            ..Settings::default()
+        };
+        let writer = Writer::create(&place.0, description, settings, Arc::new(|_, _| {}))?;
+        let begun = Instant::now();
+        let mut number = 0;
+        while number == 0 || (begun.elapsed() < time && writer.progress().stored_bytes < self.bytes_max) {
+            let plain = self.frames[number as usize % self.frames.len()].clone();
+            writer.submit(Frame { number, taken: now(), payload: Payload::Plain(plain) }, PATIENCE)?;
+            number += 1;
+        }
+        let progress = writer.observer();
+        writer.finish()?;
+        let frames_per_s = rounded(number as f64 / begun.elapsed().as_secs_f64());
+        let ratio = rounded((number * self.frame_bytes()) as f64 / progress().stored_bytes.max(1) as f64);
+        Ok(Trial { filter, writers, ratio, frames_per_s })
+    }
+}
+
+/// Runs `work` on so many threads at once, and answers the first error.
+fn in_parallel(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = (0..threads.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended.map(|ended| ended.unwrap_or_else(|_| Err(io::Error::other("a probing thread has panicked")))).collect()
+    })
+}

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use varve_types::{FileKind, InodeId, Name};
 use varve_wire::Locator;
+use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Enough that the threads of a mount seldom meet at one lock.
@@ -31,10 +32,10 @@ struct Known {
 
 #[derive(Default)]
 pub(crate) struct Inodes {
-    stripes: [Mutex<HashMap<InodeId, Known>>; STRIPES],
+    stripes: [Mutex<HashMap<InodeId, Known, KeyHashing>>; STRIPES],
     /// The inode last seen under a name, by a hash of both the directory and the name. A collision makes a hint
     /// wrong, no more.
-    names: [Mutex<HashMap<u64, InodeId>>; STRIPES],
+    names: [Mutex<HashMap<u64, InodeId, KeyHashing>>; STRIPES],
 }
 
 /// Where a door saw an inode.
@@ -205,11 +206,11 @@ impl Inodes {
         }
     }
 
-    fn stripe(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Known>> {
+    fn stripe(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Known, KeyHashing>> {
         &self.stripes[(inode.0 ^ (inode.0 >> 48)) as usize % STRIPES]
     }
 
-    fn name_stripe(&self, key: u64) -> &Mutex<HashMap<u64, InodeId>> {
+    fn name_stripe(&self, key: u64) -> &Mutex<HashMap<u64, InodeId, KeyHashing>> {
         &self.names[key as usize % STRIPES]
     }
 }

@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use varve_types::{InodeId, NameHash, Timestamp};
 use varve_world::clock::Moment;
+use varve_world::key_hash::KeyHashing;
 
 /// Enough that the threads of a mount seldom meet at one lock.
 const STRIPES: usize = 16;
@@ -34,7 +35,7 @@ struct Directory {
     /// And until when they may be believed.
     attributes: Option<(Node, Moment)>,
     /// Of every name that it ever had.
-    names: Option<HashSet<NameHash>>,
+    names: Option<HashSet<NameHash, KeyHashing>>,
     /// Changes that have begun and not ended.
     changing: usize,
     /// Counts changes that have begun.
@@ -56,7 +57,7 @@ pub(crate) struct Delta {
 
 #[derive(Default)]
 pub(crate) struct Known {
-    stripes: [Mutex<HashMap<InodeId, Directory>>; STRIPES],
+    stripes: [Mutex<HashMap<InodeId, Directory, KeyHashing>>; STRIPES],
     names: AtomicUsize,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Change<'a> {
 impl Known {
     /// This client has just made `directory`: it has no names.
     pub fn made(&self, directory: InodeId) {
-        self.with(directory, |known| known.names = Some(HashSet::new()));
+        self.with(directory, |known| known.names = Some(HashSet::default()));
     }
 
     /// Whether no name of `hash` can be in `directory`.
@@ -137,7 +138,7 @@ impl Known {
         self.names.fetch_sub(names, Relaxed);
     }
 
-    fn stripe(&self, directory: InodeId) -> &Mutex<HashMap<InodeId, Directory>> {
+    fn stripe(&self, directory: InodeId) -> &Mutex<HashMap<InodeId, Directory, KeyHashing>> {
         &self.stripes[(directory.0 ^ (directory.0 >> 48)) as usize % STRIPES]
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameError};
 use varve_wire::EntryReply;
 use varve_world::clock::Moment;
+use varve_world::key_hash::KeyHashing;
 use varve_world::volume_dir::VolumeDir;
 
 /// Directories' names kept; when there are more, all are forgotten. With names of usual length some 2 MB.
@@ -26,7 +27,7 @@ pub struct Library {
     file_system: Arc<FileSystem>,
     caller: Credentials,
     /// What directories' names mean, and until when that may be believed.
-    names: Mutex<HashMap<(InodeId, Name), (InodeId, Moment)>>,
+    names: Mutex<HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>>,
 }
 
 impl Library {

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use varve_types::{InodeId, NameHash, PartitionMap, ShardCount, ShardId};
 use varve_wire::WireMap;
+use varve_world::key_hash::KeyHashing;
 
 /// Maps of one generation: with 512 bytes a map at most, both together stay below 32 MiB. A map that was dropped is
 /// learned again from the first answer `Moved`.
@@ -13,9 +14,9 @@ const MAPS_MAX: usize = 32 * 1024;
 /// Directories that were never split are not in here: their map is known without being told.
 #[derive(Default)]
 struct Maps {
-    recent: HashMap<InodeId, PartitionMap>,
+    recent: HashMap<InodeId, PartitionMap, KeyHashing>,
     /// What was recent before `recent` became full. What is used moves up; the rest goes when `recent` is full again.
-    older: HashMap<InodeId, PartitionMap>,
+    older: HashMap<InodeId, PartitionMap, KeyHashing>,
 }
 
 pub(crate) struct Routing {

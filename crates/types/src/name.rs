@@ -1,11 +1,17 @@
 //! Names of directory entries and their hashes.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..` (POSIX.1-2024 3.141; bytes above 127
-/// are as good as any).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Box<[u8]>);
+/// are as good as any). A request asks for its name's hash many times and keeps it in many places, so the hash is
+/// worked out once and clones share the bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name {
+    hash: NameHash,
+    bytes: Arc<[u8]>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -28,28 +34,48 @@ impl Name {
             b"." | b".." => Err(NameError::Dots),
             _ if bytes.len() > Self::BYTES_MAX => Err(NameError::TooLong),
             _ if bytes.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(NameError::ForbiddenByte),
-            _ => Ok(Name(bytes.into())),
+            _ => Ok(Name { hash: NameHash::of(bytes), bytes: bytes.into() }),
         }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
     pub fn hash(&self) -> NameHash {
-        NameHash::of(&self.0)
+        self.hash
+    }
+}
+
+/// Of the bytes: [`NameHash`] is without a seed, and whoever chooses names could have all of them meet in one place of a
+/// map.
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes.hash(state);
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Name) -> std::cmp::Ordering {
+        self.bytes.cmp(&other.bytes)
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Name) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+        write!(f, "{:?}", String::from_utf8_lossy(&self.bytes))
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", String::from_utf8_lossy(&self.0))
+        write!(f, "{}", String::from_utf8_lossy(&self.bytes))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The rules of POSIX, as pure functions: one file a verb.
 //!
-//! No async, no clock, no randomness, no I/O. A verb names the keys it must see ([`Verb::keys`], asked again as rows
-//! arrive, until nothing is missing) and then decides ([`Verb::decide`]). The driver in `shards` fetches and commits; it
-//! never interprets a rule. The rows may lie in several shards: a verb does not know.
+//! No async, no clock, no randomness, no I/O. A verb is asked to decide ([`Verb::decide`]) and either does or says which
+//! keys it must see first ([`Missing`]); it is asked again as rows arrive, until nothing is missing. The driver in `shards`
+//! fetches and commits; it never interprets a rule. The rows may lie in several shards: a verb does not know.
 
 mod access;
 mod create;
@@ -56,7 +56,7 @@ use varve_types::{
 ///
 /// The driver vouches for routing: a partition row it shows is live, its range holds the hashes for which
 /// [`View::partition_of`] names it, and an entry comes from the partition that holds its name. Where it learns that it
-/// was wrong (another shard answered that its partition was cut), it fetches again and asks [`Verb::keys`] again.
+/// was wrong (another shard answered that its partition was cut), it fetches again and asks [`Verb::decide`] again.
 pub trait View {
     fn row(&self, key: &Key) -> Seen<'_>;
 
@@ -201,22 +201,19 @@ pub enum Entry {
     Elsewhere { inode: InodeId, kind: FileKind },
 }
 
+/// Keys that must be fetched before a verb can decide: at least one, each once, none that was shown.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Missing(pub Vec<Key>);
+
 /// One file system operation.
 pub trait Verb {
     type Outcome;
 
-    /// Keys that must be fetched before this verb can decide and that `seen` does not know yet; empty when it can.
-    fn keys(&self, seen: &dyn View) -> Vec<Key>;
-
-    /// Decides on what is seen. Called only when [`Verb::keys`] is empty.
-    ///
-    /// # Panics
-    /// If `seen` lacks a row that [`Verb::keys`] asks for.
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Self::Outcome>;
+    /// Decides on what is seen, or says what it must see besides.
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Missing>;
 }
 
-/// How verbs are written in this room: what a verb looks at is said once, and serves both [`Verb::keys`] and
-/// [`Verb::decide`].
+/// How verbs are written in this room: what a verb looks at, and then what it makes of it.
 trait Rule {
     type Outcome;
     type Rows<'a>;
@@ -233,11 +230,7 @@ macro_rules! verbs {
         $(impl Verb for $verb {
             type Outcome = $outcome;
 
-            fn keys(&self, seen: &dyn View) -> Vec<Key> {
-                missing(self, seen)
-            }
-
-            fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<$outcome> {
+            fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<$outcome>, Missing> {
                 decide(self, seen, context)
             }
         })*
@@ -271,18 +264,12 @@ verbs! {
     RemoveXattr => ();
 }
 
-fn missing<R: Rule>(verb: &R, seen: &dyn View) -> Vec<Key> {
+fn decide<R: Rule>(verb: &R, seen: &dyn View, context: &Context<'_>) -> Result<Decision<R::Outcome>, Missing> {
     let reader = Reader::new(seen);
     match verb.look(&reader) {
-        Some(_) => Vec::new(),
-        None => reader.into_missing(),
+        Some(rows) => Ok(verb.rule(rows, context).unwrap_or_else(Decision::Refuse)),
+        None => Err(reader.into_missing()),
     }
-}
-
-fn decide<R: Rule>(verb: &R, seen: &dyn View, context: &Context<'_>) -> Decision<R::Outcome> {
-    let reader = Reader::new(seen);
-    let rows = verb.look(&reader).expect("a verb decides only when its keys have been fetched");
-    verb.rule(rows, context).unwrap_or_else(Decision::Refuse)
 }
 
 /// A commit without effects.

@@ -1,6 +1,6 @@
 //! Typed looks at a [`View`], which remember what was not there to see.
 
-use super::{Seen, View};
+use super::{Missing, Seen, View};
 use crate::tables::{DirectoryRow, EntryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -18,8 +18,8 @@ impl<'a> Reader<'a> {
         Reader { seen, missing: RefCell::new(Vec::new()) }
     }
 
-    pub(super) fn into_missing(self) -> Vec<Key> {
-        self.missing.into_inner()
+    pub(super) fn into_missing(self) -> Missing {
+        Missing(self.missing.into_inner())
     }
 
     fn row(&self, key: Key) -> Option<Option<&'a Row>> {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{InodeId, NameHash, SessionId};
 use varve_world::clock::{Clock, Moment};
+use varve_world::key_hash::KeyHashing;
 
 /// How long a lease lasts, counted by the client from when it sent the request. Long enough that walking a hot path
 /// costs one lookup a second, short enough that the renaming of a directory elsewhere is a hiccup and not a hang.
@@ -66,7 +67,7 @@ struct Lease {
 #[derive(Default)]
 struct Stripe {
     version: u64,
-    leases: HashMap<LeaseKey, Lease>,
+    leases: HashMap<LeaseKey, Lease, KeyHashing>,
 }
 
 pub struct Leases {

@@ -27,6 +27,7 @@ use std::time::Duration;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, watch};
 use varve_types::{InodeId, SessionId, ShardId};
+use varve_world::key_hash::KeyHashing;
 
 /// How often the first worker looks for sessions whose grace is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -66,7 +67,7 @@ pub struct Worker {
     pub(super) peers: Rc<dyn Peers>,
     pub(super) tables: TableLimits,
     pub(super) opening: Opening,
-    pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>, KeyHashing>>,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
     /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.

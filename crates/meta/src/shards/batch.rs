@@ -3,11 +3,15 @@
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use crate::tables::{Key, ReplyRecord, Row, codec};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 
 /// One who must not answer before a batch is appended.
 pub(super) type Waiter = oneshot::Sender<Result<(), Refusal>>;
+
+/// Encoded rows lie side by side in blocks of this size, which live until the last of them is in a table: some hundred
+/// rows share the cost of one allocation, and an idle shard holds no more than one block.
+const BLOCK_BYTES: usize = 16 * 1024;
 
 pub(super) struct Batch {
     pub number: BatchNumber,
@@ -15,18 +19,57 @@ pub(super) struct Batch {
     pub writes: Vec<(Bytes, Option<Bytes>)>,
     pub records: Vec<ReplyRecord>,
     pub waiters: Vec<Waiter>,
+    encoder: Encoder,
 }
 
 impl Batch {
-    pub fn new(number: BatchNumber) -> Batch {
-        Batch { number, writes: Vec::new(), records: Vec::new(), waiters: Vec::new() }
+    pub fn first() -> Batch {
+        Batch::new(BatchNumber(1), Encoder::default())
+    }
+
+    fn new(number: BatchNumber, encoder: Encoder) -> Batch {
+        Batch { number, writes: Vec::new(), records: Vec::new(), waiters: Vec::new(), encoder }
+    }
+
+    /// Closes this batch and begins the next one in its place.
+    pub fn close(&mut self) -> Batch {
+        let next = Batch::new(BatchNumber(self.number.0 + 1), Encoder::default());
+        std::mem::replace(self, next)
+    }
+
+    /// What of a closed batch serves the one that is open, once all is written to it.
+    pub fn hand_encoder(&mut self, open: &mut Batch) {
+        open.encoder = std::mem::take(&mut self.encoder);
     }
 
     pub fn write(&mut self, key: &Key, row: Option<&Row>) {
-        self.writes.push((codec::encode_key(key).into(), row.map(|row| codec::encode_row(row).into())));
+        let key = self.encoder.encode(|out| codec::append_key(key, out));
+        let row = row.map(|row| self.encoder.encode(|out| codec::append_row(row, out)));
+        self.writes.push((key, row));
     }
 
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.records.is_empty() && self.waiters.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Encoder {
+    scratch: Vec<u8>,
+    block: BytesMut,
+}
+
+impl Encoder {
+    fn encode(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+        self.scratch.clear();
+        append(&mut self.scratch);
+        if self.scratch.len() > BLOCK_BYTES / 4 {
+            return std::mem::take(&mut self.scratch).into();
+        }
+        if self.block.capacity() < self.scratch.len() {
+            self.block = BytesMut::with_capacity(BLOCK_BYTES);
+        }
+        self.block.extend_from_slice(&self.scratch);
+        self.block.split().freeze()
     }
 }

@@ -5,7 +5,7 @@ use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
 use super::table::{TableBatch, TableError};
-use crate::tables::{Key, Row, codec};
+use crate::tables::{Key, Row};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -102,8 +102,7 @@ impl Shard {
         if state.open.is_empty() && !state.partitions.has_dirty() {
             return None;
         }
-        let next = Batch::new(BatchNumber(state.open.number.0 + 1));
-        let mut batch = std::mem::replace(&mut state.open, next);
+        let mut batch = state.open.close();
         self.write_partition_rows(state, &mut batch);
         let now = self.clock.monotonic();
         for record in std::mem::take(&mut batch.records) {
@@ -114,6 +113,7 @@ impl Shard {
             let Some(obsolete) = state.replies.obsolete(now) else { break };
             batch.write(&obsolete, None);
         }
+        batch.hand_encoder(&mut state.open);
         state.in_flight = std::mem::take(&mut batch.waiters);
         let mut table_batch = TableBatch::default();
         for (key, row) in batch.writes {
@@ -129,8 +129,7 @@ impl Shard {
         for (directory, index) in state.partitions.take_dirty(batch.number) {
             let key = Key::Partition(directory, index);
             if let Some(row) = state.resident.row_mut(&key, batch.number) {
-                let row = codec::encode_row(row).into();
-                batch.writes.push((codec::encode_key(&key).into(), Some(row)));
+                batch.write(&key, Some(row));
             }
         }
     }

@@ -33,8 +33,15 @@ impl Shard {
     /// Loads the partition that should hold `hash` here. `Moved` if it is another shard's, `ENOENT` if there is no such
     /// directory.
     async fn check_name_is_here(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
+        if self.state.borrow().partitions.get(directory).is_some_and(|partition| partition.serves(hash)) {
+            return Ok(());
+        }
+        Box::pin(self.find_name(directory, hash)).await
+    }
+
+    async fn find_name(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
         if !self.is_loaded(directory) {
-            Box::pin(self.load_partition(directory)).await?;
+            self.load_partition(directory).await?;
         }
         let newer_map = {
             let state = self.state.borrow();
@@ -52,7 +59,7 @@ impl Shard {
             Some(map) => Err(Refusal::Moved { directory, map }),
             None if self.id == directory.shard() => Err(Errno::ENOENT.into()),
             None => {
-                let map = Box::pin(self.map_from_home(directory)).await?;
+                let map = self.map_from_home(directory).await?;
                 match map.shard_of(directory.shard(), hash) {
                     shard if shard == self.id => Err(Refusal::Busy),
                     _ => Err(Refusal::Moved { directory, map }),
@@ -211,7 +218,7 @@ impl Shard {
             state.split_wanted.push(directory);
             self.work.notify_one();
         }
-        state.partitions.insert(directory, Partition::new(row.index, names));
+        state.partitions.insert(directory, Partition::new(&row, names));
         self.learn_map(&mut state, directory, &row.map);
         // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.
         let changed_in = state.resident.seen(key).1.max(settled_in);

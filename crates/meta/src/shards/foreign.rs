@@ -5,10 +5,11 @@ use crate::namespace::Seen;
 use crate::tables::Key;
 use std::collections::HashMap;
 use varve_types::InodeId;
+use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
 pub(super) struct Foreign {
-    rows: HashMap<Key, ForeignRow>,
+    rows: HashMap<Key, ForeignRow, KeyHashing>,
 }
 
 impl Foreign {

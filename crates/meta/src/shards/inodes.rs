@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use varve_types::{InodeId, ShardId};
+use varve_world::key_hash::KeyHashing;
 
 /// Ids recorded as used at a time. One fsync for so many creates; as many are lost at most when a server dies, of 2^48.
 const BLOCK: u64 = 65_536;
@@ -24,7 +25,7 @@ pub(super) struct InodeBlock {
     end: u64,
     taking: bool,
     /// Ids of other shards.
-    borrowed: HashMap<ShardId, Range<u64>>,
+    borrowed: HashMap<ShardId, Range<u64>, KeyHashing>,
 }
 
 impl InodeBlock {

@@ -10,7 +10,6 @@ mod effects;
 mod fetch;
 mod foreign;
 mod inodes;
-mod key_hash;
 mod listing;
 pub mod log;
 mod names;
@@ -29,7 +28,6 @@ pub mod table;
 mod transaction;
 
 pub use effects::SESSIONS_RETURN;
-pub(crate) use key_hash::KeyHashing;
 pub use listing::Page;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::OpenFiles;

@@ -5,11 +5,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use varve_types::{InodeId, SessionId};
+use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
 struct Registered {
-    files: HashMap<InodeId, HashMap<SessionId, Opened>>,
-    sessions: HashMap<SessionId, HashSet<InodeId>>,
+    files: HashMap<InodeId, HashMap<SessionId, Opened, KeyHashing>, KeyHashing>,
+    sessions: HashMap<SessionId, HashSet<InodeId, KeyHashing>, KeyHashing>,
     sizes: Sizes,
 }
 

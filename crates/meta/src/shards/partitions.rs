@@ -1,14 +1,16 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
-use super::key_hash::KeyHashing;
 use super::names::NameSet;
 use super::resident::BatchNumber;
-use crate::tables::Key;
+use crate::tables::{Key, PartitionRow, PartitionState};
 use std::collections::{BTreeSet, HashMap};
-use varve_types::{HashRange, InodeId, Name, PartitionIndex};
+use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
+use varve_world::key_hash::KeyHashing;
 
 pub(super) struct Partition {
     pub index: PartitionIndex,
+    /// The hashes that it serves, as its row says: every request asks for them. `None`: it is not live.
+    range: Option<HashRange>,
     /// `None`: too many names to keep; every name is asked of the table.
     pub names: Option<NameSet>,
     pub changed_in: BatchNumber,
@@ -31,9 +33,10 @@ pub(super) struct Split {
 }
 
 impl Partition {
-    pub fn new(index: PartitionIndex, names: Option<NameSet>) -> Partition {
+    pub fn new(row: &PartitionRow, names: Option<NameSet>) -> Partition {
         Partition {
-            index,
+            index: row.index,
+            range: range_of(row),
             names,
             changed_in: BatchNumber(0),
             row_dirty: false,
@@ -43,9 +46,23 @@ impl Partition {
         }
     }
 
+    /// Its row is this from now on.
+    pub fn follow(&mut self, row: &PartitionRow) {
+        self.range = range_of(row);
+    }
+
+    /// Whether names of this hash are decided on here.
+    pub fn serves(&self, hash: NameHash) -> bool {
+        self.range.is_some_and(|range| range.contains(hash))
+    }
+
     pub fn holds_name(&self, name: &Name) -> bool {
         self.split.as_ref().is_some_and(|split| split.held && split.range.contains(name.hash()))
     }
+}
+
+fn range_of(row: &PartitionRow) -> Option<HashRange> {
+    (row.state != PartitionState::Arriving).then(|| row.index.range(row.depth))
 }
 
 #[derive(Default)]

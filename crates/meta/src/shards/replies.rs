@@ -3,13 +3,13 @@
 //! A slot of a session has one call under way at a time, so its latest answer is enough: one row a slot, written in the
 //! batch of its change and found again at the next open. The rows of sessions that have ended go with later batches.
 
-use super::key_hash::KeyHashing;
 use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use varve_types::{HashRange, InodeId, SessionId};
 use varve_world::clock::Moment;
+use varve_world::key_hash::KeyHashing;
 
 /// How long answers that an earlier epoch gave are kept if their slot is not used again: twice the longest deadline after
 /// which a client gives up a call.

@@ -8,11 +8,11 @@ mod budget;
 
 pub use budget::CacheBudget;
 
-use super::key_hash::KeyHashing;
 use crate::namespace::Seen;
 use crate::tables::{Content, EntryBody, Key, NodeRow, Row};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use varve_world::key_hash::KeyHashing;
 
 /// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +31,7 @@ pub(super) struct Resident {
     slots: HashMap<Key, Slot, KeyHashing>,
     /// Keys in the order in which the hand visits them. Each key of `slots` stands here once.
     hand: VecDeque<Key>,
-    fetching: HashSet<Key>,
+    fetching: HashSet<Key, KeyHashing>,
     bytes: usize,
     /// The bytes that the budget was last told of.
     told: usize,
@@ -49,7 +49,7 @@ impl Resident {
         Resident {
             slots: HashMap::default(),
             hand: VecDeque::new(),
-            fetching: HashSet::new(),
+            fetching: HashSet::default(),
             bytes: 0,
             told: 0,
             budget,

@@ -20,7 +20,7 @@ use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::table::{Table, TableConfig};
 use super::transaction::{AnswerWhen, Transactions};
-use crate::namespace::{self, Context, Decision, Effect, Seen, Verb, View};
+use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -33,6 +33,7 @@ use varve_types::{
     Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
 };
 use varve_world::clock::Clock;
+use varve_world::key_hash::KeyHashing;
 use varve_world::stages::{self, Stage};
 use varve_world::volume_dir::VolumeDir;
 
@@ -71,10 +72,10 @@ pub(super) struct State {
     /// Rows fetched since the cache was last held to its budget.
     pub fetched: usize,
     pub partitions: Partitions,
-    pub loading: HashSet<InodeId>,
-    pub locks: HashMap<Key, TransactionId>,
+    pub loading: HashSet<InodeId, KeyHashing>,
+    pub locks: HashMap<Key, TransactionId, KeyHashing>,
     /// Maps of directories that were split, as far as they were heard of. Hints.
-    pub maps: HashMap<InodeId, PartitionMap>,
+    pub maps: HashMap<InodeId, PartitionMap, KeyHashing>,
     pub open: Batch,
     pub in_flight: Vec<Waiter>,
     pub appended: BatchNumber,
@@ -230,12 +231,21 @@ impl Shard {
         way: &mut Way,
     ) -> Result<Option<V::Outcome>, Refusal> {
         let mut foreign = Foreign::default();
-        {
-            let _passage = stages::enter(Stage::Fetch);
-            self.fetch_for(verb, run.address, &mut foreign).await?;
-        }
-        let (decided, newest) = self.decide(verb, run, way, &foreign)?;
+        let mut rounds = 0;
+        let (decided, newest) = loop {
+            self.check_address(run.address).await?;
+            match self.decide(verb, run, way, &foreign)? {
+                (Decided::Missing(keys), _) if rounds < ROUNDS_MAX => {
+                    let _passage = stages::enter(Stage::Fetch);
+                    Box::pin(self.fetch(keys, &mut foreign)).await?;
+                    rounds += 1;
+                }
+                (Decided::Missing(_), _) => return Err(Refusal::Busy),
+                decided => break decided,
+            }
+        };
         let (outcome, effects) = match decided {
+            Decided::Missing(_) => return Err(Refusal::Busy),
             Decided::Refused(refusal) => {
                 self.appended(newest).await?;
                 return Err(refusal.into());
@@ -277,28 +287,6 @@ impl Shard {
         Ok(Some(outcome))
     }
 
-    /// Fetches until the verb has seen all that it must.
-    async fn fetch_for<V: Verb>(
-        self: &Rc<Self>,
-        verb: &V,
-        address: Address,
-        foreign: &mut Foreign,
-    ) -> Result<(), Refusal> {
-        for _ in 0..ROUNDS_MAX {
-            self.check_address(address).await?;
-            let missing = {
-                let state = self.state.borrow();
-                let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
-                verb.keys(&sight)
-            };
-            if missing.is_empty() {
-                return Ok(());
-            }
-            Box::pin(self.fetch(missing, foreign)).await?;
-        }
-        Err(Refusal::Busy)
-    }
-
     /// Decides, and applies what changes this shard alone.
     fn decide<V: Verb>(
         &self,
@@ -323,6 +311,10 @@ impl Shard {
         let (decision, newest) = {
             let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };
             (verb.decide(&sight, &context), sight.newest.get())
+        };
+        let decision = match decision {
+            Ok(decision) => decision,
+            Err(Missing(keys)) => return Ok((Decided::Missing(keys), newest)),
         };
         let (changes, effects, outcome) = match decision {
             Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
@@ -373,10 +365,10 @@ impl Shard {
     // Routing.
 
     pub(super) fn partition_of(&self, state: &State, directory: InodeId, hash: NameHash) -> PartitionIndex {
-        if let Some(row) = self.partition_here(state, directory)
-            && row.index.range(row.depth).contains(hash)
+        if let Some(partition) = state.partitions.get(directory)
+            && partition.serves(hash)
         {
-            return row.index;
+            return partition.index;
         }
         state.maps.get(&directory).map_or(PartitionIndex::FIRST, |map| map.partition_of(hash))
     }
@@ -515,12 +507,15 @@ impl Shard {
                     }
                 }
             }
-            (Key::Partition(directory, index), Some(_)) if state.partitions.get(*directory).is_none() => {
-                let names = Some(super::names::NameSet::default());
-                let mut partition = super::partitions::Partition::new(*index, names);
-                partition.changed_in = number;
-                state.partitions.insert(*directory, partition);
-            }
+            (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
+                Some(partition) => partition.follow(row),
+                None => {
+                    let names = Some(super::names::NameSet::default());
+                    let mut partition = super::partitions::Partition::new(row, names);
+                    partition.changed_in = number;
+                    state.partitions.insert(*directory, partition);
+                }
+            },
             (Key::Partition(directory, _), None) => {
                 state.partitions.remove(*directory);
                 state.maps.remove(directory);
@@ -587,6 +582,8 @@ struct Way {
 
 /// What became of a decision in its own shard.
 enum Decided<O> {
+    /// Nothing is: these are to be fetched first.
+    Missing(Vec<Key>),
     Refused(namespace::Refusal),
     Answered(O),
     Done {

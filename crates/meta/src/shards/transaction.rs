@@ -29,6 +29,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Epoch, InodeId, ShardId, Timestamp};
 use varve_world::clock::Moment;
+use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A prepared participant that has heard nothing for so long asks the coordinator.
@@ -42,11 +43,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct Transactions {
     counter: u64,
     /// Coordinated here and not decided.
-    undecided: HashSet<TransactionId>,
+    undecided: HashSet<TransactionId, KeyHashing>,
     /// Coordinated here, committed, and not applied everywhere.
-    decided: HashMap<TransactionId, Vec<ShardId>>,
+    decided: HashMap<TransactionId, Vec<ShardId>, KeyHashing>,
     /// Intents of this shard.
-    prepared: HashMap<TransactionId, Prepared>,
+    prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// Who may rename directories across parents, in the volume (kept by the root's home).
     pub rename_lock: Option<u64>,
 }

@@ -64,6 +64,12 @@ impl Kind {
 /// The bytes of `key`.
 pub fn encode_key(key: &Key) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
+    append_key(key, &mut out);
+    out
+}
+
+/// Appends the bytes of `key` to `out`.
+pub fn append_key(key: &Key, out: &mut Vec<u8>) {
     out.push(key.kind().tag());
     match key {
         Key::Partition(directory, index) => {
@@ -94,7 +100,6 @@ pub fn encode_key(key: &Key) -> Vec<u8> {
         Key::Replies(number) => out.extend_from_slice(&number.to_be_bytes()),
         Key::Counter => {}
     }
-    out
 }
 
 /// The key that `bytes` are.
@@ -188,22 +193,25 @@ fn prefix(kind: Kind, inode: InodeId) -> Vec<u8> {
 
 /// The bytes of `row`.
 pub fn encode_row(row: &Row) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    append_row(row, &mut out);
+    out
+}
+
+/// Appends the bytes of `row` to `out`.
+pub fn append_row(row: &Row, out: &mut Vec<u8>) {
+    out.push(ROW_VERSION);
     match row {
-        Row::Partition(row) => stored_bytes(&StoredPartition::from(row)),
-        Row::Entry(row) => stored_bytes(&StoredEntry::from(row)),
-        Row::Directory(row) => stored_bytes(&StoredDirectory::from(row)),
-        Row::Inode(row) => stored_bytes(&StoredNode::from(row)),
-        Row::Xattr(value) => {
-            let mut out = Vec::with_capacity(1 + value.len());
-            out.push(ROW_VERSION);
-            out.extend_from_slice(value);
-            out
-        }
-        Row::Orphan(row) => stored_bytes(&StoredOrphan::from(row)),
-        Row::Intent(row) => stored_bytes(&StoredIntent::from(row)),
-        Row::Decision(row) => stored_bytes(&StoredDecision::from(row)),
-        Row::Replies(records) => stored_bytes(&StoredReplies::from(records.as_slice())),
-        Row::Counter(row) => stored_bytes(&StoredCounter::from(row)),
+        Row::Partition(row) => append(&StoredPartition::from(row), out),
+        Row::Entry(row) => append(&StoredEntry::from(row), out),
+        Row::Directory(row) => append(&StoredDirectory::from(row), out),
+        Row::Inode(row) => append(&StoredNode::from(row), out),
+        Row::Xattr(value) => out.extend_from_slice(value),
+        Row::Orphan(row) => append(&StoredOrphan::from(row), out),
+        Row::Intent(row) => append(&StoredIntent::from(row), out),
+        Row::Decision(row) => append(&StoredDecision::from(row), out),
+        Row::Replies(records) => append(&StoredReplies::from(records.as_slice()), out),
+        Row::Counter(row) => append(&StoredCounter::from(row), out),
     }
 }
 
@@ -237,10 +245,9 @@ pub fn decode(key: &[u8], row: &[u8]) -> Result<(Key, Row), DecodeError> {
     Ok((key, row))
 }
 
-fn stored_bytes<S: Serialize>(stored: &S) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128);
-    out.push(ROW_VERSION);
-    postcard::to_extend(stored, out).expect("stored types have known lengths, and a vector takes any number of bytes")
+fn append<S: Serialize>(stored: &S, out: &mut Vec<u8>) {
+    let appended = postcard::to_extend(stored, std::mem::take(out));
+    *out = appended.expect("stored types have known lengths, and a vector takes any number of bytes");
 }
 
 fn read<'a, S: Deserialize<'a>>(body: &'a [u8]) -> Result<S, String> {

@@ -1,7 +1,7 @@
 //! All rows of a small volume in memory, and a driver as plain as can be: fetch what the verb asks for and nothing else,
 //! decide, apply.
 
-use crate::namespace::{At, Change, Context, Decision, Effect, FinishTruncate, Refusal, Seen, Verb, View};
+use crate::namespace::{At, Change, Context, Decision, Effect, FinishTruncate, Missing, Refusal, Seen, Verb, View};
 use crate::tables::{
     BackingSize, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row, codec,
 };
@@ -125,19 +125,20 @@ impl Table {
     pub fn decide<V: Verb>(&self, verb: &V, caller: &Credentials) -> Decision<V::Outcome> {
         let mut fetched = Fetched { table: self, keys: HashSet::new() };
         for _ in 0..ROUNDS_MAX {
-            let keys = verb.keys(&fetched);
-            if keys.is_empty() {
-                let is_open = |inode| self.open.contains(&inode);
-                let context = Context {
-                    caller,
-                    now: self.now,
-                    fresh: self.fresh(),
-                    shards: shards(),
-                    inline_limit: INLINE_LIMIT,
-                    is_open: &is_open,
-                };
-                return verb.decide(&fetched, &context);
-            }
+            let is_open = |inode| self.open.contains(&inode);
+            let context = Context {
+                caller,
+                now: self.now,
+                fresh: self.fresh(),
+                shards: shards(),
+                inline_limit: INLINE_LIMIT,
+                is_open: &is_open,
+            };
+            let Missing(keys) = match verb.decide(&fetched, &context) {
+                Ok(decision) => return decision,
+                Err(missing) => missing,
+            };
+            assert!(!keys.is_empty(), "a verb says that something is missing, but not what");
             for key in keys {
                 assert!(fetched.keys.insert(key.clone()), "asked twice for {key:?}");
             }

@@ -3,9 +3,8 @@
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::namespace::{At, Context, Decision, Node, NodeContent, Verb, View};
+use crate::namespace::{At, Context, Decision, Missing, Node, NodeContent, Verb, View};
 use crate::shards::{Address, Makes, OpenFiles, Record, Run, Shard};
-use crate::tables::Key;
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -182,18 +181,14 @@ pub struct Opening<'a, V> {
 impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
     type Outcome = Node;
 
-    fn keys(&self, seen: &dyn View) -> Vec<Key> {
-        self.verb.keys(seen)
-    }
-
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
-        let decision = self.verb.decide(seen, context);
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
+        let decision = self.verb.decide(seen, context)?;
         if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
             && node.attributes.kind != FileKind::Directory
         {
             self.open_files.open(self.session, node.inode, self.writes);
         }
-        decision
+        Ok(decision)
     }
 }
 
@@ -206,18 +201,14 @@ pub struct Resizing<'a, V> {
 impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
     type Outcome = Node;
 
-    fn keys(&self, seen: &dyn View) -> Vec<Key> {
-        self.verb.keys(seen)
-    }
-
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
-        let decision = self.verb.decide(seen, context);
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
+        let decision = self.verb.decide(seen, context)?;
         if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
             && matches!(node.content, NodeContent::Backing { .. })
         {
             self.open_files.changes_size(self.session, node.inode);
         }
-        decision
+        Ok(decision)
     }
 }
 
@@ -232,19 +223,15 @@ pub struct Settling<'a, V> {
 impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
     type Outcome = Node;
 
-    fn keys(&self, seen: &dyn View) -> Vec<Key> {
-        self.verb.keys(seen)
-    }
-
     /// Answers the file as it is, its size unsettled, where what was measured may not be its size.
-    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Decision<Node> {
-        match self.verb.decide(seen, context) {
+    fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
+        Ok(match self.verb.decide(seen, context)? {
             Decision::Commit { outcome, .. }
                 if !(self.all_known && self.open_files.settles(self.session, outcome.inode)) =>
             {
                 Decision::Answer(Node { content: NodeContent::Backing { settled: false }, ..outcome })
             }
             decision => decision,
-        }
+        })
     }
 }

@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
-use crate::namespace::{Context, Decision, Entry, GetDirectory, List, Refusal, Seen, Verb, View};
+use crate::namespace::{Context, Decision, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View};
 use crate::shards::Address;
 use crate::tables::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
@@ -86,17 +86,11 @@ impl PartitionStatus {
 impl Verb for PartitionStatus {
     type Outcome = PartitionRow;
 
-    fn keys(&self, seen: &dyn View) -> Vec<Key> {
+    fn decide(&self, seen: &dyn View, _: &Context<'_>) -> Result<Decision<PartitionRow>, Missing> {
         match seen.row(&self.key()) {
-            Seen::Unknown => vec![self.key()],
-            Seen::Absent | Seen::Present(_) => Vec::new(),
-        }
-    }
-
-    fn decide(&self, seen: &dyn View, _: &Context<'_>) -> Decision<PartitionRow> {
-        match seen.row(&self.key()) {
-            Seen::Present(Row::Partition(row)) => Decision::Answer(row.clone()),
-            _ => Decision::Refuse(Refusal::Errno(Errno::ENOENT)),
+            Seen::Unknown => Err(Missing(vec![self.key()])),
+            Seen::Present(Row::Partition(row)) => Ok(Decision::Answer(row.clone())),
+            Seen::Present(_) | Seen::Absent => Ok(Decision::Refuse(Refusal::Errno(Errno::ENOENT))),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Changes under way, so that a retry that overtakes its own first try waits for it.
 
-use crate::shards::KeyHashing;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use varve_wire::CallId;
+use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
 pub struct InFlight(RefCell<HashSet<CallId, KeyHashing>>);

@@ -8,7 +8,6 @@
 //! replayed after a crash is ordered with what is in tables. What is handed over are whole groups of the log.
 
 use super::TableError;
-use crate::shards::key_hash::KeyHashing;
 use crate::shards::log::Log;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,9 +20,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use varve_types::ShardId;
+use varve_world::key_hash::KeyHashing;
 
 /// How long rows come together. A shard under load passes thousands on at a time, and an idle one sleeps.
-const COLLECTED_FOR: Duration = Duration::from_millis(5);
+const COLLECTED_FOR: Duration = Duration::from_millis(50);
 /// Bytes at which that time is over, and those at which writes wait for SlateDB, which waits for its store.
 const BYTES_EARLY: usize = 1024 * 1024;
 const BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -5,14 +5,14 @@ use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy)]
-pub(crate) struct KeyHashing {
+pub struct KeyHashing {
     seed: u64,
 }
 
 impl Default for KeyHashing {
     fn default() -> KeyHashing {
         static SEED: OnceLock<u64> = OnceLock::new();
-        KeyHashing { seed: *SEED.get_or_init(varve_world::random::number) }
+        KeyHashing { seed: *SEED.get_or_init(crate::random::number) }
     }
 }
 
@@ -24,7 +24,7 @@ impl BuildHasher for KeyHashing {
     }
 }
 
-pub(crate) struct KeyHasher(u64);
+pub struct KeyHasher(u64);
 
 impl KeyHasher {
     /// Both halves of the product with an odd constant of evenly spread bits, folded: every bit of either side reaches

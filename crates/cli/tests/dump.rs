@@ -36,7 +36,9 @@ fn work(root: &Path, worker: usize, stop: &AtomicBool) {
 
 /// Loads `dump` beside it and expects the volume to have nothing to say against itself.
 fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
-    must(varve().arg("load").arg(dump).arg(store).arg("--data").arg(data));
+    let loaded = run(varve().args(["--json", "load"]).arg(dump).arg(store).arg("--data").arg(data), LONG);
+    let left_out = loaded.json()["files_left_out"].as_u64().expect("a number");
+    assert_eq!(loaded.code(), Some(if left_out == 0 { 0 } else { 3 }), "{}", loaded.stdout);
     let checked = must(varve().arg("fsck").arg("--json").arg(store)).json();
     assert_eq!(checked["findings"].as_array().map(Vec::len), Some(0), "{checked:#}");
     checked
@@ -101,6 +103,43 @@ fn a_dump_at_rest_is_the_volume_again() {
     let refused = run(varve().arg("load").arg(&dump).arg(&store), LONG);
     assert_eq!(refused.code(), Some(1));
     assert!(refused.stderr.contains("holds a Varve volume already"), "{}", refused.stderr);
+}
+
+/// A load says by its exit code that it is not all there, and one that fails leaves its directory as it was.
+#[test]
+fn a_load_that_is_not_whole_says_so() {
+    let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
+    let mount = volume.mount(&[]);
+    fs::write(volume.mount_point().join("large"), vec![7; 10_000]).expect("a file");
+    mount.unmount();
+    let dump = volume.beside("dump");
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
+    let nothing = volume.beside("nothing");
+    fs::create_dir(&nothing).expect("a directory");
+    let store = volume.beside("loaded");
+    let loaded = run(varve().arg("load").arg(&dump).arg(&store).arg("--data").arg(&nothing), LONG);
+    assert_eq!(loaded.code(), Some(3), "{}", loaded.stdout);
+    assert!(loaded.stdout.contains("1 files were left out"), "{}", loaded.stdout);
+    let cut = volume.beside("cut");
+    let bytes = fs::read(&dump).expect("the dump");
+    fs::write(&cut, &bytes[..bytes.len() - 20]).expect("a file");
+    let (absent, empty, other) = (volume.beside("absent"), volume.beside("empty"), volume.beside("other"));
+    fs::create_dir(&empty).expect("a directory");
+    fs::create_dir_all(other.join("data")).expect("a directory");
+    fs::write(other.join("data/kept"), "kept").expect("a file");
+    for store in [&absent, &empty, &other] {
+        let refused = run(varve().args(["load", "--force"]).arg(&cut).arg(store), LONG);
+        assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    }
+    let names = |directory: &Path| {
+        let entries = fs::read_dir(directory).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name()).collect::<Vec<_>>()
+    };
+    assert!(!absent.exists());
+    assert_eq!(names(&empty), [""; 0]);
+    assert_eq!(names(&other), ["data"]);
+    assert_eq!(fs::read_to_string(other.join("data/kept")).expect("it is there"), "kept");
+    load(&dump, &empty, &volume.store().join("data"));
 }
 
 #[test]

@@ -31,6 +31,12 @@ pub(crate) struct Attached {
     pub helper: Option<UnixStream>,
 }
 
+/// # Errors
+/// If nothing can be mounted at `target`: it is no directory, or a mount whose process has died.
+pub fn check_target(target: &Path) -> Result<()> {
+    resolve(target).map(drop)
+}
+
 /// The directory to mount at, as the kernel will name it.
 pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
     let wrap = |source: io::Error| match source.raw_os_error() {

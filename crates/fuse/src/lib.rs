@@ -14,6 +14,7 @@ mod session;
 pub mod unmount;
 mod virtual_xattrs;
 
+pub use attach::check_target;
 pub use error::{Error, Result};
 pub use options::{Access, MountOptions, OptionError, THREADS_MAX};
 pub use session::{Mounted, Unmounter, mount};

@@ -62,36 +62,51 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end.
+/// What becomes of a mount that cannot write everything to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// It stays mounted.
+    Keep,
+    /// It is unmounted all the same.
+    GiveUp,
+}
+
+/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end. Answers why not everything could be
+/// written, where that was given up.
 ///
 /// # Errors
 /// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
 /// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
 /// to have ended.
-pub fn unmount(target: &Path, wait: Duration) -> Result<()> {
+pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten) -> Result<Option<io::Error>> {
     let mount = find(target)?;
     let target = mount.target;
     // A volume whose process died has nothing left to write.
     let alive = !matches!(rustix::fs::statfs(&target), Err(Errno::NOTCONN | Errno::CONNABORTED));
     let process = if alive { server_of(&target) } else { Ok(None) };
-    if alive {
-        match &process {
-            // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
-            // after as long a wait.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
-                let source = io::Error::new(error.kind(), format!("its server does not answer: {error}"));
-                return Err(Error::NotDurable { target, source });
-            }
-            _ => sync(&target)?,
+    let written = match &process {
+        _ if !alive => Ok(()),
+        // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
+        // after as long a wait.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
+            Err(io::Error::new(error.kind(), format!("its server does not answer: {error}")))
         }
-    }
+        _ => sync(&target),
+    };
+    let given_up = match (written, unwritten) {
+        (Ok(()), _) => None,
+        (Err(source), Unwritten::Keep) => return Err(Error::NotDurable { target, source }),
+        (Err(source), Unwritten::GiveUp) => Some(source),
+    };
     detach(&target)?;
     match process {
-        Ok(None) => Ok(()),
+        Ok(None) => Ok(given_up),
         Ok(Some((pid, process))) if ended(&process, wait).map_err(unwatched(&target))? => {
             tracing::debug!(pid, "the mount's process has ended");
-            Ok(())
+            Ok(given_up)
         }
+        // It told nothing of itself, and has nothing left to do.
+        Err(_) if given_up.is_some() => Ok(given_up),
         Ok(Some((pid, _))) => Err(Error::StillRunning { target, pid, waited: wait }),
         Err(source) => Err(unwatched(&target)(source)),
     }
@@ -155,12 +170,12 @@ fn resolve(target: &Path) -> io::Result<PathBuf> {
 /// Everything goes to disk while failure can still be told: after the unmount only the process's log would know. First
 /// what the kernel has not handed over yet (pages written through shared mappings), then what the volume has
 /// acknowledged. A user who may not read the root directory relies on the process, which does the same when it ends.
-fn sync(target: &Path) -> Result<()> {
+fn sync(target: &Path) -> io::Result<()> {
     let synced =
         File::open(target).and_then(|root| Ok(rustix::fs::syncfs(root)?)).and_then(|()| virtual_xattrs::sync(target));
     match synced {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        synced => synced.map_err(|source| Error::NotDurable { target: target.to_owned(), source }),
+        synced => synced,
     }
 }
 
@@ -274,7 +289,7 @@ mod tests {
     #[test]
     fn a_plain_directory_is_not_unmounted() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(matches!(unmount(directory.path(), Duration::ZERO), Err(Error::NotMounted(_))));
-        assert!(matches!(unmount(Path::new("/proc"), Duration::ZERO), Err(Error::NotVarve { .. })));
+        assert!(matches!(unmount(directory.path(), Duration::ZERO, Unwritten::Keep), Err(Error::NotMounted(_))));
+        assert!(matches!(unmount(Path::new("/proc"), Duration::ZERO, Unwritten::Keep), Err(Error::NotVarve { .. })));
     }
 }

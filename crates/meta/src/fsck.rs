@@ -121,6 +121,11 @@ kinds! {
         "the file has content and no name; please report this, it is a fault of Varve";
     Orphan = Leftover, "orphan",
         "the file was unlinked while open; the server removes it half a minute after its start";
+    RemovedContent = Leftover, "removed-content",
+        "the backing file of a file that was removed; a server removes it within seconds of its start";
+    RemovedContentInUse = Damage, "removed-content-in-use",
+        "the backing file is to be removed by the next server, and there is a file with this id; do not serve the volume before \
+         this is repaired";
     OrphanWithName = Damage, "orphan-with-name",
         "the file is to be removed by the next server and has a name; do not serve the volume before this is repaired";
     DuplicateInode = Damage, "duplicate-inode",
@@ -138,11 +143,12 @@ kinds! {
     WrongSize = Damage, "wrong-size",
         "the backing file was changed beside Varve, or the store lost writes: compare it with a copy";
     UnsettledSize = Leftover, "unsettled-size",
-        "a writer was cut short; the backing file's size holds until it is next written";
+        "a writer was cut short, and the backing file says how large the file is; it is settled when next written";
     PendingTruncate = Leftover, "pending-truncate",
         "a truncate was cut short; a server finishes it when the file is next opened";
     StrayBackingFile = Leftover, "stray-backing-file",
-        "content without a file: of a removed file, or of one that a crash kept from being made; look into it, then remove it";
+        "content of which no row knows: of a file whose rows were lost, or of one that a crash kept from growing large; no server \
+         touches it, and --repair gives it a name in lost+found";
     StrangeFile = Leftover, "strange-file",
         "Varve did not put this file here";
 }
@@ -175,6 +181,8 @@ pub struct Counts {
     pub inodes: u64,
     pub xattrs: u64,
     pub orphans: u64,
+    /// Backing files that a server has still to remove.
+    pub removed: u64,
     pub intents: u64,
     pub files_inline: u64,
     pub bytes_inline: u64,
@@ -274,6 +282,7 @@ fn check_locked(
         report.damaged_shards = repair::salvage::inspect(volume, settings, &unreadable, &mut report)?;
         return Ok((report, census));
     }
+    report.damaged_shards = repair::salvage::inspect_ends(volume, settings, &mut report)?;
     directories::compare(&mut census, &mut report);
     files::compare(&mut census, &mut report);
     data::compare(volume, &mut census, &mut report, progress)?;

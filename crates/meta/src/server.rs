@@ -408,6 +408,9 @@ fn spawn_workers(
     Ok(threads)
 }
 
+/// Of the volume's id, in the names of sockets.
+const VOLUME_DIGITS: usize = 16;
+
 /// The names of the workers' sockets: `<volume>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
 /// server that is just going away is in the way.
 struct Sockets {
@@ -423,8 +426,8 @@ impl Sockets {
         let uid = rustix::process::geteuid().as_raw();
         let cannot = doing(format!("cannot use {} for sockets", directory.display()));
         listener::prepare_socket_directory(directory, uid, directory_mode).map_err(cannot)?;
-        let volume = &settings.id.to_string()[..16];
-        remove_dead_sockets(directory, volume);
+        remove_dead_sockets(directory);
+        let volume = &settings.id.to_string()[..VOLUME_DIGITS];
         let prefix = format!("{volume}.{}", std::process::id());
         let sockets = Sockets { directory: directory.to_owned(), prefix, mode };
         let longest = sockets.path(WORKERS_MAX - 1);
@@ -443,14 +446,17 @@ impl Sockets {
     }
 }
 
-/// Removes the sockets of this volume's servers that died. What cannot be removed is only litter.
-fn remove_dead_sockets(directory: &Path, volume: &str) {
+/// Removes the sockets of servers that died, of this volume or another. What cannot be removed is only litter.
+fn remove_dead_sockets(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(parts) = name.to_str().map(|name| name.split('.').collect::<Vec<_>>()) else { continue };
-        let [of, pid, _, "sock"] = parts[..] else { continue };
-        if of == volume && pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        let [volume, pid, _, "sock"] = parts[..] else { continue };
+        let ours = volume.len() == VOLUME_DIGITS && volume.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let dead = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+        // A server in another namespace of processes is not seen, but answers.
+        if ours && dead && listener::nobody_listens(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }

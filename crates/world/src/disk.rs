@@ -185,6 +185,11 @@ pub(crate) fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
     copied
 }
 
+/// Removes a directory that holds nothing. Not durable by itself.
+pub(crate) fn remove_empty_directory(directory: &Path) -> io::Result<()> {
+    journal::changing(directory, || std::fs::remove_dir(directory), |record| record.remove(directory))
+}
+
 /// Removes a directory and all it holds. Not durable by itself.
 pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
@@ -194,7 +199,7 @@ pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
             false => remove_file(&entry.path())?,
         }
     }
-    journal::changing(directory, || std::fs::remove_dir(directory), |record| record.remove(directory))
+    remove_empty_directory(directory)
 }
 
 /// Makes `directory` and those above it that are missing, durably.

@@ -22,7 +22,8 @@ pub const USAGE: u8 = 16;
 /// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
 ///
 /// Exit codes: 0 sound, 1 repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong usage. What a
-/// crash leaves and a server clears away by itself is listed as left over and is not damage. Without --repair nothing is
+/// crash leaves and a server clears away by itself is left over and no damage: it is counted, and listed with --verbose. The
+/// content of removed files is such; a backing file of which no row knows is never removed. Without --repair nothing is
 /// written.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -31,6 +32,9 @@ pub struct Arguments {
     /// Repair what can be; what no path leads to any more goes to lost+found in the root directory, under its inode id
     #[arg(long)]
     repair: bool,
+    /// List what is left over too, not only its number (--json always does)
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 #[derive(Serialize)]
@@ -59,6 +63,7 @@ struct Counts {
     inodes: u64,
     xattrs: u64,
     orphans: u64,
+    removed: u64,
     intents: u64,
     files_inline: u64,
     bytes_inline: u64,
@@ -109,7 +114,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
     })?;
     let code = outcome.exit_code();
-    output.result("fsck", &checked(store, outcome), text)?;
+    output.result("fsck", &checked(store, outcome), |checked| text(checked, arguments.verbose))?;
     Ok(Exit::Fsck(code))
 }
 
@@ -176,6 +181,7 @@ fn checked(store: PathBuf, outcome: Outcome) -> Checked {
             inodes: counts.inodes,
             xattrs: counts.xattrs,
             orphans: counts.orphans,
+            removed: counts.removed,
             intents: counts.intents,
             files_inline: counts.files_inline,
             bytes_inline: counts.bytes_inline,
@@ -208,7 +214,7 @@ fn findings(findings: Vec<fsck::Finding>) -> Vec<Finding> {
         .collect()
 }
 
-fn text(checked: &Checked) -> String {
+fn text(checked: &Checked, verbose: bool) -> String {
     let counts = &checked.counts;
     let mut text = columns(&[
         ("store", checked.store.display().to_string()),
@@ -222,18 +228,20 @@ fn text(checked: &Checked) -> String {
         let grade = if finding.damage { "damage" } else { "left over" };
         format!("{grade}: {} {}: {}\n", finding.kind, finding.place, finding.what)
     };
-    checked.findings.iter().for_each(|finding| text += &line(finding));
+    let listed = |finding: &&Finding| verbose || finding.damage;
+    checked.findings.iter().filter(listed).for_each(|finding| text += &line(finding));
     for total in &checked.totals {
-        text += &format!("{} × {}: {}\n", total.found, total.kind, total.advice);
+        let grade = if total.damage { "" } else { "left over: " };
+        text += &format!("{grade}{} × {}: {}\n", total.found, total.kind, total.advice);
     }
     checked.repairs.iter().for_each(|repair| text += &format!("repaired: {repair}\n"));
     let unsaid = checked.repairs_total - checked.repairs.len() as u64;
     if unsaid > 0 {
         text += &format!("repaired: {unsaid} more\n");
     }
-    if !checked.left.is_empty() {
-        text += "Left:\n";
-        checked.left.iter().for_each(|finding| text += &line(finding));
+    let left: String = checked.left.iter().filter(listed).map(line).collect();
+    if !left.is_empty() {
+        text += &format!("Left:\n{left}");
     }
     text += match (checked.sound, checked.repairs_total) {
         (true, 0) => "The volume is sound.\n",

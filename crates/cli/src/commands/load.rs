@@ -15,7 +15,9 @@ use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Make a volume from a dump
 ///
-/// The volume exists when all of it is loaded and was checked; a load that is cut short leaves none. It has the dump's
+/// The volume exists when all of it is loaded and was checked; a load that fails leaves none and takes away
+/// what it made, one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
+/// left out or without content, or the check found what it could not put right. It has the dump's
 /// settings, shards and inode ids, so that the dumped volume's `data` directory is its own: bring it with --data, put it
 /// into STORE before the load (with --force), or later.
 #[derive(Debug, Args)]
@@ -72,11 +74,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             LoadError::Format(FormatError::VolumeExists { .. }) => {
                 problem.next("Load into another directory, or remove that volume first.")
             }
-            _ => problem.next("There is no volume; begin again with an empty directory, or add --force."),
+            _ => problem.next("There is no volume, and what was made is gone; put the cause right and load again."),
         }
     })?;
     let report = report(store, loaded);
-    let exit = if report.sound { Exit::Done } else { Exit::Degraded };
+    let complete = report.sound && report.files_left_out == 0 && report.files_without_content == 0;
+    let exit = if complete { Exit::Done } else { Exit::Degraded };
     output.result("load", &report, text)?;
     Ok(exit)
 }

@@ -106,6 +106,12 @@ struct Mount {
 fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<Mount> {
     let signals = signals::listen()?;
     let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
+    let of_mount = |error: varve_fuse::Error| match &error {
+        varve_fuse::Error::Target { source, .. } => Problem::new(failed()).caused_by(source),
+        error => Problem::new(failed()).caused_by(error),
+    };
+    // Before a server begins, which changes the volume.
+    varve_fuse::check_target(&options.directory).map_err(of_mount)?;
     let server = embed(options, arguments, &volume)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
     config.deadline = options.deadline.0;
@@ -118,8 +124,7 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     let file_system = connected.map_err(|error| {
         Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
     })?;
-    let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse)
-        .map_err(|error| Problem::new(failed()).caused_by(&error))?;
+    let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse).map_err(of_mount)?;
     // The first answer comes when the kernel and the mount have agreed on how to talk.
     std::fs::metadata(mounted.target())
         .map_err(|error| Problem::new(failed()).because(format!("it does not answer: {error}")))?;

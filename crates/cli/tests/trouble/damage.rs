@@ -166,3 +166,26 @@ fn a_damaged_table_is_refused_and_read_again_when_it_is_restored() {
     }
     works_again(&volume, &kept);
 }
+
+/// Content that was removed from the store is an I/O error of the file that had it, and the rest of the volume works.
+#[test]
+fn content_that_is_gone_is_an_error_of_its_file() {
+    let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
+    let mount = volume.mount(&[]);
+    let large = mount.directory.join("large");
+    std::fs::write(&large, vec![7; 10_000]).expect("a large file");
+    mount.unmount();
+    for file in files_below(&volume.store().join("data"), &|_| true) {
+        std::fs::remove_file(file).expect("it can be removed");
+    }
+    let mount = volume.mount(&[]);
+    let errors = [
+        std::fs::read(&large).map(drop).expect_err("its content is gone"),
+        std::fs::write(&large, "new").expect_err("its content is gone"),
+    ];
+    assert_eq!(errors.map(|error| error.raw_os_error()), [Some(libc::EIO); 2]);
+    std::fs::write(mount.directory.join("other"), "other").expect("another file");
+    std::fs::remove_file(&large).expect("it can be removed");
+    mount.unmount();
+    volume.expect_sound();
+}

@@ -5,7 +5,7 @@ use crate::{Failure, Result};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use varve_types::{Attributes, Credentials, InodeId, Timestamp};
+use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 use varve_world::disk::{self, File};
 
 /// Until it has its owner, a backing file is the volume owner's alone.
@@ -41,7 +41,15 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
         if read_only { File::open(&path) } else { Err(error) }
     });
-    opened.map_err(|error| Failure::store(&format!("cannot open the backing file {}", path.display()), &error))
+    let shown = path.display();
+    opened.map_err(|error| match error.kind() {
+        // The row says that it is there. ENOENT would say that the file itself is not.
+        io::ErrorKind::NotFound => {
+            let advice = "restore it from a copy, or have `varve fsck --repair` set the file apart";
+            Failure::new(Errno::EIO, format!("the content of inode {inode} is gone: there is no {shown}; {advice}"))
+        }
+        _ => Failure::store(&format!("cannot open the backing file {shown}"), &error),
+    })
 }
 
 /// Makes the backing file of `inode` with `content`, durably: file and name are on disk. What a crash left there goes.

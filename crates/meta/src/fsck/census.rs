@@ -14,6 +14,10 @@ pub struct Census {
     /// Files with an inode row.
     pub inodes: BTreeMap<InodeId, Inode>,
     pub orphans: BTreeSet<InodeId>,
+    /// Whose backing files are to be removed, and the shard that says so.
+    pub garbage: BTreeMap<InodeId, ShardId>,
+    /// Partitions that their directories lack.
+    pub missing: Vec<Missing>,
     /// Names of extended attributes that rows list and that have not been met yet.
     pub xattrs_listed: BTreeMap<InodeId, BTreeSet<Bytes>>,
     /// Entries outside of the partition of their shard.
@@ -51,6 +55,13 @@ pub struct Partition {
     pub subdirectories: u64,
 }
 
+pub struct Missing {
+    pub directory: InodeId,
+    pub index: PartitionIndex,
+    /// As deep as it was, as far as can be told.
+    pub depth: u8,
+}
+
 pub struct Inode {
     /// `None`: a reference names it, and it has no row.
     pub row: Option<InodeSummary>,
@@ -84,6 +95,8 @@ impl Census {
             partitions: BTreeMap::new(),
             inodes: BTreeMap::new(),
             orphans: BTreeSet::new(),
+            garbage: BTreeMap::new(),
+            missing: Vec::new(),
             xattrs_listed: BTreeMap::new(),
             stray: Vec::new(),
             inodes_end: vec![FIRST_COUNTER; usize::from(settings.shards.get())],

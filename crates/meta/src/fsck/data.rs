@@ -3,11 +3,12 @@
 use super::census::{Backing, Census};
 use super::fix::Fix;
 use super::{FindingKind, FsckError, Progress, Report};
-use std::collections::HashSet;
+use crate::tables::Key;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::Path;
-use varve_types::InodeId;
+use varve_types::{InodeId, ShardId};
 use varve_world::volume_dir::VolumeDir;
 
 const DIRECTORIES: u16 = 256;
@@ -18,6 +19,7 @@ pub fn compare(
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), FsckError> {
+    compare_garbage(volume, census, report)?;
     // By directory, so that each is listed once and its files are looked at together.
     census.backing.sort_unstable_by_key(|backing| (backing.inode.0 & 0xff, backing.inode));
     let mut rest = census.backing.as_slice();
@@ -28,9 +30,36 @@ pub fn compare(
         rest = after;
         let directory = volume.backing_directory(InodeId(u64::from(number)));
         let failed = |source| FsckError::Io { doing: format!("cannot read {}", directory.display()), source };
-        compare_directory(volume, &directory, expected, report).map_err(failed)?;
+        compare_directory(volume, &directory, expected, &census.garbage, report).map_err(failed)?;
     }
     progress(Progress::Data { directories: DIRECTORIES });
+    Ok(())
+}
+
+/// Backing files that a server is to remove. A row too many must not take content with it.
+fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut Report) -> Result<(), FsckError> {
+    for (inode, shard) in &census.garbage {
+        let place = format_args!("inode {inode}");
+        if census.ids.binary_search(inode).is_ok() {
+            let what = format_args!("shard {shard} says that the file was removed, and it is there");
+            report.add(FindingKind::RemovedContentInUse, place, what);
+            report.fix(Fix::DropRow { shard: *shard, key: Key::Garbage(*inode) });
+            continue;
+        }
+        let path = volume.backing_file(*inode);
+        match path.symlink_metadata() {
+            Ok(found) => {
+                report.add(FindingKind::RemovedContent, place, format_args!("{} bytes are to be removed", found.len()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                report.add(FindingKind::RemovedContent, place, "the backing file is gone; a row is to follow");
+            }
+            Err(source) => {
+                return Err(FsckError::Io { doing: format!("cannot look at {}", path.display()), source });
+            }
+        }
+        report.fix(Fix::DropGarbage { shard: *shard, inode: *inode });
+    }
     Ok(())
 }
 
@@ -38,6 +67,7 @@ fn compare_directory(
     volume: &VolumeDir,
     directory: &Path,
     expected: &[Backing],
+    garbage: &BTreeMap<InodeId, ShardId>,
     report: &mut Report,
 ) -> io::Result<()> {
     for backing in expected {
@@ -51,7 +81,7 @@ fn compare_directory(
     for entry in entries {
         let path = entry?.path();
         match inode_of(volume, &path) {
-            Some(inode) if inodes.contains(&inode) => {}
+            Some(inode) if inodes.contains(&inode) || garbage.contains_key(&inode) => {}
             Some(inode) if path.symlink_metadata().is_ok_and(|found| found.is_file()) => {
                 let bytes = path.symlink_metadata().map_or(0, |found| found.len());
                 let what = format_args!("{bytes} bytes, and no row says that inode {inode} has content here");

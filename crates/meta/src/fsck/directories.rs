@@ -1,6 +1,6 @@
 //! Directories: which partitions make them up, and whether each has one name, in its parent, on a path from the root.
 
-use super::census::Census;
+use super::census::{Census, Missing};
 use super::fix::Fix;
 use super::{FindingKind, Report};
 use crate::tables::PartitionState;
@@ -25,11 +25,8 @@ pub fn find_partitions(census: &mut Census, report: &mut Report) {
                     partition.row.depth
                 }
                 None => {
-                    let place = format_args!("directory {directory} partition {}", index.0);
-                    let shard = census.shard_of(directory, index);
-                    report.add(FindingKind::MissingPartition, place, format_args!("shard {shard} does not have it"));
                     let depth = depth_of_missing(census, directory, index, born_at);
-                    report.fix(Fix::MakePartition { directory, index, depth });
+                    census.missing.push(Missing { directory, index, depth });
                     depth
                 }
             };
@@ -38,6 +35,22 @@ pub fn find_partitions(census: &mut Census, report: &mut Report) {
     }
     find_without_row(census);
     note_others(census, report);
+}
+
+/// Of a directory that an rmdir has not wholly removed some partitions are gone already, and nothing is lost with them.
+fn note_missing(census: &Census, report: &mut Report) {
+    let stray: HashSet<InodeId> = census.stray.iter().map(|stray| stray.directory).collect();
+    for Missing { directory, index, depth } in &census.missing {
+        let named =
+            *directory == InodeId::ROOT || census.directories.get(directory).is_some_and(|found| found.names > 0);
+        if !named && census.entries_of(*directory) == 0 && !stray.contains(directory) {
+            continue;
+        }
+        let place = format_args!("directory {directory} partition {}", index.0);
+        let shard = census.shard_of(*directory, *index);
+        report.add(FindingKind::MissingPartition, place, format_args!("shard {shard} does not have it"));
+        report.fix(Fix::MakePartition { directory: *directory, index: *index, depth: *depth });
+    }
 }
 
 /// As deep as the partitions say that were cut from it.
@@ -99,6 +112,7 @@ fn note_others(census: &Census, report: &mut Report) {
 
 /// Compares the rows of directories with each other and with their names.
 pub fn compare(census: &mut Census, report: &mut Report) {
+    note_missing(census, report);
     compare_partitions(census, report);
     for (inode, directory) in &census.directories {
         let (inode, place) = (*inode, format_args!("directory {inode}"));

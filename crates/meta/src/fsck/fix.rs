@@ -117,6 +117,11 @@ pub enum Fix {
     DropOrphan {
         inode: InodeId,
     },
+    /// Removes the backing file of a removed file, and the row that asks for it.
+    DropGarbage {
+        shard: ShardId,
+        inode: InodeId,
+    },
     /// Makes a file's row agree with itself.
     CorrectNode {
         inode: InodeId,
@@ -188,7 +193,7 @@ impl Fix {
             | Fix::CorrectReference { .. }
             | Fix::Unlist { .. }
             | Fix::StrayXattr { .. } => Stage::Files,
-            Fix::Settle { .. } | Fix::Bereaved { .. } | Fix::AttachData { .. } => Stage::Data,
+            Fix::DropGarbage { .. } | Fix::Settle { .. } | Fix::Bereaved { .. } | Fix::AttachData { .. } => Stage::Data,
             Fix::SetCounts { .. } | Fix::CopyMode { .. } => Stage::Counts,
         }
     }

@@ -167,6 +167,7 @@ impl Bench<'_> {
             Fix::SetLinks { inode, links } => self.set_links(inode, links).await,
             Fix::AttachFile { inode } => self.attach_file(inode).await,
             Fix::DropOrphan { inode } => self.drop_orphan(inode).await,
+            Fix::DropGarbage { shard, inode } => self.drop_garbage(shard, inode),
             Fix::CorrectNode { inode, at } => self.correct_node(inode, at).await,
             Fix::CorrectReference { directory, name } => self.correct_reference(directory, name).await,
             Fix::Unlist { inode, name } => self.unlist(inode, &name).await,

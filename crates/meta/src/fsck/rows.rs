@@ -12,12 +12,13 @@ use varve_world::volume_dir::VolumeDir;
 /// Rows between two signs of progress.
 const PROGRESS_ROWS: u64 = 10_000;
 
-const STRUCTURE: [Kind; 8] = [
+const STRUCTURE: [Kind; 9] = [
     Kind::Counter,
     Kind::Partition,
     Kind::Directory,
     Kind::Inode,
     Kind::Orphan,
+    Kind::Garbage,
     Kind::Intent,
     Kind::Decision,
     Kind::Replies,
@@ -186,6 +187,10 @@ fn note(shard: ShardId, key: Key, row: Row, census: &mut Census, report: &mut Re
         (Key::Orphan(inode), Row::Orphan(_)) => {
             report.counts.orphans += 1;
             census.orphans.insert(inode);
+        }
+        (Key::Garbage(inode), Row::Garbage) => {
+            report.counts.removed += 1;
+            census.garbage.insert(inode, shard);
         }
         _ => {}
     }

@@ -205,6 +205,7 @@ fn a_sound_volume_is_sound() {
         inodes: 1,
         xattrs: 1,
         orphans: 0,
+        removed: 0,
         intents: 0,
         files_inline: 2,
         bytes_inline: 10,
@@ -272,6 +273,9 @@ fn leftovers_are_no_damage() {
     // A file that was open when the server died.
     site.put(SHARD_0, Key::Orphan(InodeId(10)), Row::Orphan(OrphanRow { since: Timestamp::default() }));
     site.put(SHARD_0, Key::Inode(InodeId(10)), Row::Inode(NodeRow { ..inline(b"gone") }));
+    // A large file whose last name went in the other shard, before its backing file did.
+    site.put(SHARD_1, Key::Garbage(InodeId(13)), Row::Garbage);
+    std::fs::write(site.volume.backing_file(InodeId(13)), b"removed").unwrap();
     site.put(SHARD_0, xattr_key(InodeId(11), "user.gone"), Row::Xattr(Bytes::new()));
     site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(0, BackingSize::Unsettled))));
     std::fs::write(site.volume.backing_file(InodeId(12)), b"stray").unwrap();
@@ -286,6 +290,7 @@ fn leftovers_are_no_damage() {
             (FindingKind::DirectoryWithoutName, 1),
             (FindingKind::DirectoryWithoutRow, 1),
             (FindingKind::Orphan, 1),
+            (FindingKind::RemovedContent, 1),
             (FindingKind::StrayXattr, 1),
             (FindingKind::UnsettledSize, 1),
             (FindingKind::StrayBackingFile, 1),
@@ -314,6 +319,37 @@ fn a_committed_split_is_whole() {
     let report = site.check();
     assert!(report.is_sound(), "{:#?}", report.findings);
     assert_eq!(report.counts.entries, 5);
+}
+
+/// An rmdir that was cut short when some of the directory's rows were gone, and others not.
+#[test]
+fn a_directory_that_is_half_removed_is_left_over() {
+    let site = Site::new();
+    let upper = PartitionIndex(1);
+    let gone = InodeId(DIRECTORY.0 + 1);
+    let mut map = map();
+    map.add(upper);
+    let lower = PartitionRow { depth: 1, map: map.clone(), ..partition(0, 0) };
+    let half_removed = || {
+        let row = DirectoryRow { map: map.clone(), ..directory(DIRECTORY) };
+        site.put(SHARD_1, Key::Directory(gone), Row::Directory(row));
+        site.put(SHARD_1, Key::Partition(gone, PartitionIndex::FIRST), Row::Partition(lower.clone()));
+    };
+    half_removed();
+    assert_eq!(site.found(), [(FindingKind::DirectoryWithoutName, 1)]);
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+    // What a name leads to must be whole.
+    half_removed();
+    site.put(
+        SHARD_1,
+        entry_key(DIRECTORY, "named"),
+        entry(gone, EntryBody::Directory(attributes(FileKind::Directory, 0))),
+    );
+    site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 1)));
+    assert_eq!(site.found(), [(FindingKind::MissingPartition, 1)]);
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
 }
 
 /// Rows of directories that contradict each other.

@@ -39,7 +39,7 @@ pub use remove_directory::RemoveDirectory;
 pub use rename::{Rename, RenameFlags};
 pub use revive_directory::ReviveDirectory;
 pub use set_attributes::ChangeAttributes;
-pub use size::{AbandonTruncate, FinishTruncate, Promote, SettleSize, UnsettleSize};
+pub use size::{AbandonTruncate, FinishTruncate, Promote, SettleSize, UnsettleSize, nobody_writes};
 pub use unlink::{Removed, Unlink};
 pub use write_inline::WriteInline;
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};

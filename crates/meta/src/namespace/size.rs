@@ -11,8 +11,8 @@
 
 use super::locate::{Found, Located};
 use super::reader::Reader;
-use super::{At, Context, Decision, Effect, Node, Refusal, Rule, commit};
-use crate::tables::{BackingSize, Content, NodeRow};
+use super::{At, Context, Decision, Effect, Node, Refusal, Rule, Seen, View, commit};
+use crate::tables::{BackingSize, Content, EntryBody, Key, NodeRow, Row};
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
 /// The backing file, of `size` bytes and fsynced, holds the content from here on. Stale unless the content is in the row
@@ -185,6 +185,23 @@ impl Rule for AbandonTruncate {
         row.content = Content::Backing(BackingSize::Unsettled);
         Ok(commit(vec![file.put(row)], ()))
     }
+}
+
+/// Whether the row says that nobody may be writing the file's backing file: there is none, or its size is settled.
+pub fn nobody_writes(seen: &dyn View, at: &At) -> bool {
+    let key = match at {
+        At::Entry { parent, name, .. } => Key::Entry(*parent, name.clone()),
+        At::Inode(inode) => Key::Inode(*inode),
+    };
+    let row = match seen.row(&key) {
+        Seen::Present(Row::Inode(row)) => row,
+        Seen::Present(Row::Entry(entry)) => match &entry.body {
+            EntryBody::Node(row) => row,
+            EntryBody::Directory(_) | EntryBody::Reference(_) => return false,
+        },
+        _ => return false,
+    };
+    matches!(row.content, Content::Inline(_) | Content::Backing(BackingSize::Settled))
 }
 
 fn is_backing(row: &NodeRow) -> bool {

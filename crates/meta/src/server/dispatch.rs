@@ -116,7 +116,7 @@ async fn respond_at(
         return Err(Failure::Server { errno: Errno::EIO.number(), message });
     }
     if let Some(body) = shard.find_reply(caller.session, id.slot, id.number) {
-        return case.replayed(&call, body);
+        return Box::pin(case.replayed(&call, body)).await;
     }
     case.perform(call).await
 }

@@ -5,6 +5,7 @@ use super::handshake::HandshakeError;
 use super::local_stream::LocalStream;
 use super::sessions::Peer;
 use super::worker::Worker;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -77,6 +78,14 @@ pub fn prepare_socket_directory(directory: &Path, uid: u32, mode: u32) -> io::Re
         ));
     }
     Ok(())
+}
+
+/// Whether the Unix socket at `path` is certain to have been left by a process that is gone. Does not wait.
+pub fn nobody_listens(path: &Path) -> bool {
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
+    let Ok(address) = SocketAddrUnix::new(path) else { return false };
+    let Ok(socket) = rustix::net::socket_with(family, SocketType::STREAM, flags, None) else { return false };
+    matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
 }
 
 /// Listens where the worker is told to: on a Unix socket of this path and mode, and on a TCP address.

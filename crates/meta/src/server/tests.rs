@@ -5,6 +5,7 @@ mod failing;
 mod memory;
 mod opening;
 mod serving;
+mod undone;
 
 use super::*;
 use client::{Client, connect, hello};

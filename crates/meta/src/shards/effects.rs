@@ -1,8 +1,7 @@
 //! What a decision asks for beside the tables: changes of backing files, and the end of files without a name.
 //!
-//! A backing file is removed only after the log that says so is fsynced: else a machine that fails could come back with
-//! a name whose data are gone. What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a
-//! backing file without rows by fsck.
+//! What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a backing file that is to go
+//! (`garbage.rs`) by its row.
 
 use super::refusal::Refusal;
 use super::shard::{Address, Makes, Run, Shard};
@@ -15,21 +14,19 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
-use varve_world::disk::{self, File};
+use varve_world::disk::File;
 
 /// How long after a start sessions that were there before are waited for: clients find a restarted server within seconds
 /// and register their files again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
-/// How often backing files without names are removed.
-const REAP_EVERY: Duration = Duration::from_secs(1);
-
 impl Shard {
-    /// Does what a committed decision asks for, before its answer leaves.
-    pub(super) async fn perform(self: &Rc<Self>, effects: Vec<Effect>) -> Result<(), Refusal> {
+    /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
+    /// left a server that died before.
+    pub async fn perform(self: &Rc<Self>, effects: Vec<Effect>) -> Result<(), Refusal> {
         for effect in effects {
             match effect {
-                Effect::Reap(inode) => self.state.borrow_mut().reaping.push(inode),
+                Effect::Reap(inode) => self.state.borrow_mut().garbage.add(inode),
                 Effect::Own { inode, uid, gid, mode } => {
                     if self.settings.owner_uid == Credentials::ROOT_UID {
                         self.on_backing_file(inode, move |path| {
@@ -180,9 +177,12 @@ impl Shard {
                 changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(inode, name.clone()))));
                 changes.push(Change::Delete(node));
             }
+            if has_backing_file {
+                changes.push(super::garbage::row_for(inode));
+            }
             changes.into_iter().for_each(|change| self.apply(&mut state, change));
             if has_backing_file {
-                state.reaping.push(inode);
+                state.garbage.add(inode);
             }
             state.open.number
         };
@@ -197,50 +197,6 @@ impl Shard {
         }
         tokio::time::sleep(SESSIONS_RETURN).await;
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
-    }
-
-    /// Removes backing files that lost their last name, once that is fsynced. Runs until the shard closes.
-    pub(super) async fn reap_backing_files(self: Rc<Self>) {
-        loop {
-            tokio::time::sleep(REAP_EVERY).await;
-            let inodes = {
-                let mut state = self.state.borrow_mut();
-                // An idle shard gives back what others need.
-                self.shrink(&mut state);
-                std::mem::take(&mut state.reaping)
-            };
-            if self.failed().is_some() || self.state.borrow().closing {
-                return;
-            }
-            if inodes.is_empty() {
-                continue;
-            }
-            let batch = self.state.borrow().open.number;
-            self.work.notify_one();
-            let recorded = match self.appended(batch).await {
-                Ok(()) => self.sync().await,
-                Err(refusal) => Err(refusal),
-            };
-            if let Err(refusal) = recorded {
-                tracing::warn!("shard {}: {} backing files without names stay: {refusal}", self.id, inodes.len());
-                continue;
-            }
-            let paths: Vec<_> = inodes.into_iter().map(|inode| self.volume.backing_file(inode)).collect();
-            let removed =
-                tokio::task::spawn_blocking(move || paths.iter().try_for_each(|path| remove_if_there(path))).await;
-            if let Ok(Err(error)) = removed {
-                tracing::warn!("shard {}: a backing file without a name stays: {error}", self.id);
-            }
-        }
-    }
-}
-
-fn remove_if_there(path: &std::path::Path) -> io::Result<()> {
-    match disk::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-        }
-        _ => Ok(()),
     }
 }
 

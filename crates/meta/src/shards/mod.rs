@@ -2,13 +2,14 @@
 //!
 //! [`shard`] is where to begin: it runs a verb. [`fetch`] makes rows resident, [`commit`] appends batches,
 //! [`transaction`] carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing
-//! files, [`open`] begins and ends. Only this room knows SlateDB, and of it only [`table`] and [`log`].
+//! files, [`garbage`] removes them, [`open`] begins and ends. Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod batch;
 mod commit;
 mod effects;
 mod fetch;
 mod foreign;
+mod garbage;
 mod inodes;
 mod listing;
 pub mod log;
@@ -29,8 +30,9 @@ mod transaction;
 
 pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
+pub use log::DamagedPlace;
 pub use open::{ShardError, ShardFigures};
-pub use open_files::OpenFiles;
+pub use open_files::{OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::Refusal;
 pub use removal::HOLD_VALID;

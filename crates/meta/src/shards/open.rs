@@ -1,6 +1,7 @@
 //! Opening and closing a shard: from a table to something that decides, and back.
 
 use super::batch::Batch;
+use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
 use super::refusal::Refusal;
@@ -50,7 +51,7 @@ impl Shard {
             inodes: InodeBlock::after(FIRST_INODE_COUNTER),
             transactions: Transactions::default(),
             removals: Removals::default(),
-            reaping: Vec::new(),
+            garbage: Garbage::default(),
             truncating: HashMap::new(),
             unsettled: HashSet::new(),
             split_wanted: Vec::new(),
@@ -74,7 +75,7 @@ impl Shard {
         });
         tokio::task::spawn_local(shard.clone().commit_batches());
         shard.restore().await?;
-        tokio::task::spawn_local(shard.clone().reap_backing_files());
+        tokio::task::spawn_local(shard.clone().collect_garbage());
         Ok(shard)
     }
 
@@ -93,6 +94,11 @@ impl Shard {
         for kind in [Kind::Intent, Kind::Decision] {
             for (key, row) in self.rows_of(kind).await? {
                 self.restore_transaction(key, row);
+            }
+        }
+        for (key, _) in self.rows_of(Kind::Garbage).await? {
+            if let Key::Garbage(inode) = key {
+                self.state.borrow_mut().garbage.add(inode);
             }
         }
         let orphans = self.rows_of(Kind::Orphan).await?.into_iter().filter_map(|(key, _)| match key {
@@ -116,6 +122,7 @@ impl Shard {
 
     /// Writes what is decided, fsyncs, and closes the table. Requests that come later fail.
     pub async fn close(self: Rc<Self>) -> Result<(), ShardError> {
+        self.collect_last_garbage().await;
         let batch = self.state.borrow().open.number;
         let written = match self.appended(batch).await {
             Ok(()) => self.sync().await,
@@ -158,7 +165,7 @@ impl Shard {
             cache_bytes: state.resident.bytes() as u64,
             log_bytes_unsynced: self.table.unsynced_bytes(),
             transactions_open: state.transactions.open() as u64,
-            backing_files_to_remove: state.reaping.len() as u64,
+            backing_files_to_remove: state.garbage.len() as u64,
         }
     }
 }

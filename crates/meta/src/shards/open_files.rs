@@ -25,8 +25,23 @@ struct Opened {
 /// else changed the file since. So a size is taken from the last such session alone, measured after all others were done.
 #[derive(Default)]
 struct Sizes {
-    writers: HashMap<InodeId, HashMap<SessionId, Measured>>,
+    writers: HashMap<InodeId, Writers>,
     sessions: HashMap<SessionId, HashSet<InodeId>>,
+}
+
+#[derive(Default)]
+struct Writers {
+    measured: HashMap<SessionId, Measured>,
+    /// These are all there are.
+    known: bool,
+}
+
+/// Whether a session that begins to change a backing file may find others at it of which this server has not heard:
+/// they were granted it by its predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherWriters {
+    Perhaps,
+    Known,
 }
 
 /// What a writer's next measure is worth.
@@ -83,8 +98,13 @@ impl OpenFiles {
     }
 
     /// The session may change the size of the backing file of `inode` from now on.
-    pub fn changes_size(&self, session: SessionId, inode: InodeId) {
-        self.lock().sizes.changes(session, inode);
+    pub fn changes_size(&self, session: SessionId, inode: InodeId, others: OtherWriters) {
+        self.lock().sizes.changes(session, inode, others);
+    }
+
+    /// Whether all sessions are known that may be changing the backing file of `inode`.
+    pub fn knows_writers(&self, inode: InodeId) -> bool {
+        self.lock().sizes.writers.get(&inode).is_some_and(|writers| writers.known)
     }
 
     /// The size of a backing file was changed by the server: what sessions measured before is not right any more.
@@ -120,19 +140,24 @@ impl OpenFiles {
 }
 
 impl Sizes {
-    fn changes(&mut self, session: SessionId, inode: InodeId) {
+    fn changes(&mut self, session: SessionId, inode: InodeId, others: OtherWriters) {
         self.measure_again(inode, Some(session));
-        self.writers.entry(inode).or_default().insert(session, Measured::Right);
+        let writers = self.writers.entry(inode).or_default();
+        writers.measured.insert(session, Measured::Right);
+        writers.known |= others == OtherWriters::Known;
         self.sessions.entry(session).or_default().insert(inode);
     }
 
     fn measure_again(&mut self, inode: InodeId, but_for: Option<SessionId>) {
-        let writers = self.writers.get_mut(&inode).into_iter().flatten();
-        writers.filter(|(session, _)| Some(**session) != but_for).for_each(|(_, measured)| *measured = Measured::Again);
+        let writers = self.writers.get_mut(&inode);
+        let measured = writers.into_iter().flat_map(|writers| &mut writers.measured);
+        measured
+            .filter(|(session, _)| Some(**session) != but_for)
+            .for_each(|(_, measured)| *measured = Measured::Again);
     }
 
     fn settles(&mut self, session: SessionId, inode: InodeId, written: bool) -> bool {
-        if let Some(measured) = self.writers.get_mut(&inode).and_then(|writers| writers.get_mut(&session))
+        if let Some(measured) = self.writers.get_mut(&inode).and_then(|writers| writers.measured.get_mut(&session))
             && *measured == Measured::Again
         {
             *measured = Measured::Right;
@@ -155,8 +180,8 @@ impl Sizes {
             }
         }
         if let Some(writers) = self.writers.get_mut(&inode) {
-            writers.remove(&session);
-            if writers.is_empty() {
+            writers.measured.remove(&session);
+            if writers.measured.is_empty() {
                 self.writers.remove(&inode);
             }
         }

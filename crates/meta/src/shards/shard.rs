@@ -10,6 +10,7 @@
 
 use super::batch::{Batch, Waiter};
 use super::foreign::Foreign;
+use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
@@ -83,8 +84,8 @@ pub(super) struct State {
     pub inodes: InodeBlock,
     pub transactions: Transactions,
     pub removals: Removals,
-    /// Backing files without a name, removed once the log that says so is fsynced.
-    pub reaping: Vec<InodeId>,
+    /// Backing files that lost their files.
+    pub garbage: Garbage,
     /// Turns of truncates, a file each.
     pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
     /// Inodes whose rows say *unsettled*, and not yet for certain on disk.
@@ -316,11 +317,12 @@ impl Shard {
             Ok(decision) => decision,
             Err(Missing(keys)) => return Ok((Decided::Missing(keys), newest)),
         };
-        let (changes, effects, outcome) = match decision {
+        let (mut changes, effects, outcome) = match decision {
             Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
             Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
             Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
         };
+        changes.extend(super::garbage::rows_for(&effects));
         state.unsettled.extend(effects.iter().filter_map(|effect| match effect {
             Effect::Unsettled(inode) => Some(*inode),
             _ => None,
@@ -382,7 +384,9 @@ impl Shard {
                 self.partition_of(state, *directory, name.hash()).shard(directory.shard(), shards)
             }
             Key::Directory(inode) | Key::Inode(inode) | Key::Xattr(inode, _) | Key::Orphan(inode) => inode.shard(),
-            Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Reply(..) | Key::Counter => self.id,
+            Key::Garbage(_) | Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Reply(..) | Key::Counter => {
+                self.id
+            }
         }
     }
 

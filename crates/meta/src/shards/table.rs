@@ -7,6 +7,7 @@
 mod collection;
 mod compaction;
 mod cursor;
+mod ends;
 mod error;
 mod moment;
 mod pending;
@@ -16,6 +17,7 @@ mod settings;
 mod upkeep;
 
 pub use cursor::Cursor;
+pub use ends::damaged_ends;
 pub use error::TableError;
 pub use moment::Moments;
 pub use reader::TableReader;

@@ -31,13 +31,14 @@ pub enum DecodeError {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Partition,
         Kind::Entry,
         Kind::Directory,
         Kind::Inode,
         Kind::Xattr,
         Kind::Orphan,
+        Kind::Garbage,
         Kind::Intent,
         Kind::Decision,
         Kind::Replies,
@@ -53,6 +54,7 @@ impl Kind {
             Kind::Inode => b'I',
             Kind::Xattr => b'X',
             Kind::Orphan => b'O',
+            Kind::Garbage => b'G',
             Kind::Intent => b'T',
             Kind::Decision => b'V',
             Kind::Replies => b'R',
@@ -81,7 +83,7 @@ pub fn append_key(key: &Key, out: &mut Vec<u8>) {
             out.extend_from_slice(&name.hash().0.to_be_bytes());
             out.extend_from_slice(name.as_bytes());
         }
-        Key::Directory(inode) | Key::Inode(inode) | Key::Orphan(inode) => {
+        Key::Directory(inode) | Key::Inode(inode) | Key::Orphan(inode) | Key::Garbage(inode) => {
             out.extend_from_slice(&inode.0.to_be_bytes());
         }
         Key::Xattr(inode, name) => {
@@ -126,6 +128,7 @@ fn parse_key(bytes: &[u8]) -> Option<Key> {
         Kind::Directory => take_u64(rest).and_then(|(id, rest)| whole((Key::Directory(InodeId(id)), rest))),
         Kind::Inode => take_u64(rest).and_then(|(id, rest)| whole((Key::Inode(InodeId(id)), rest))),
         Kind::Orphan => take_u64(rest).and_then(|(id, rest)| whole((Key::Orphan(InodeId(id)), rest))),
+        Kind::Garbage => take_u64(rest).and_then(|(id, rest)| whole((Key::Garbage(InodeId(id)), rest))),
         Kind::Xattr => {
             let (inode, name) = take_u64(rest)?;
             let sound = (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0);
@@ -208,6 +211,7 @@ pub fn append_row(row: &Row, out: &mut Vec<u8>) {
         Row::Inode(row) => append(&StoredNode::from(row), out),
         Row::Xattr(value) => out.extend_from_slice(value),
         Row::Orphan(row) => append(&StoredOrphan::from(row), out),
+        Row::Garbage => {}
         Row::Intent(row) => append(&StoredIntent::from(row), out),
         Row::Decision(row) => append(&StoredDecision::from(row), out),
         Row::Replies(records) => append(&StoredReplies::from(records.as_slice()), out),
@@ -230,6 +234,10 @@ pub fn decode_row(kind: Kind, bytes: &[u8]) -> Result<Row, DecodeError> {
         Kind::Inode => read::<StoredNode<'_>>(body).and_then(|row| row.to_row().map(Row::Inode)),
         Kind::Xattr => Ok(Row::Xattr(Bytes::copy_from_slice(body))),
         Kind::Orphan => read::<StoredOrphan>(body).and_then(|row| row.to_row().map(Row::Orphan)),
+        Kind::Garbage => match body {
+            [] => Ok(Row::Garbage),
+            rest => Err(format!("{} bytes too many", rest.len())),
+        },
         Kind::Intent => read::<StoredIntent<'_>>(body).and_then(|row| row.to_row().map(Row::Intent)),
         Kind::Decision => read::<StoredDecision>(body).map(|row| Row::Decision(row.to_row())),
         Kind::Replies => read::<StoredReplies<'_>>(body).map(|row| Row::Replies(row.to_records())),

@@ -14,7 +14,7 @@ use varve_types::{
 /// The address of a row, unique in the volume. Its bytes sort so that the entries of a directory are one contiguous
 /// range, ordered by hash.
 ///
-/// Every key but `Entry` says where its row lies: `Partition(directory, index)` at `index.shard(directory.shard(), …)`,
+/// Every key of a directory or file but `Entry` and `Garbage` says where its row lies: `Partition(directory, index)` at `index.shard(directory.shard(), …)`,
 /// those of an inode at `inode.shard()`. An entry lies where the partition that holds its name's hash does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
@@ -25,6 +25,8 @@ pub enum Key {
     /// Names of xattrs are 1 to 255 bytes and may hold any byte but NUL.
     Xattr(InodeId, Bytes),
     Orphan(InodeId),
+    /// A backing file that lost its file. Kept by the shard that took the last name away, whichever that is.
+    Garbage(InodeId),
     Intent(TransactionId),
     /// The coordinator's decision.
     Decision(TransactionId),
@@ -44,6 +46,7 @@ pub enum Kind {
     Inode,
     Xattr,
     Orphan,
+    Garbage,
     Intent,
     Decision,
     Replies,
@@ -59,6 +62,7 @@ impl Key {
             Key::Inode(_) => Kind::Inode,
             Key::Xattr(..) => Kind::Xattr,
             Key::Orphan(_) => Kind::Orphan,
+            Key::Garbage(_) => Kind::Garbage,
             Key::Intent(_) => Kind::Intent,
             Key::Decision(_) => Kind::Decision,
             Key::Reply(..) | Key::Replies(_) => Kind::Replies,
@@ -84,6 +88,9 @@ pub enum Row {
     /// A value of at most 64 KiB.
     Xattr(Bytes),
     Orphan(OrphanRow),
+    /// The backing file is to be removed. Written with the change that took the file's rows away, deleted when the
+    /// backing file is gone for good.
+    Garbage,
     Intent(IntentRow),
     Decision(DecisionRow),
     Replies(Vec<ReplyRecord>),
@@ -99,6 +106,7 @@ impl Row {
             Row::Inode(_) => Kind::Inode,
             Row::Xattr(_) => Kind::Xattr,
             Row::Orphan(_) => Kind::Orphan,
+            Row::Garbage => Kind::Garbage,
             Row::Intent(_) => Kind::Intent,
             Row::Decision(_) => Kind::Decision,
             Row::Replies(_) => Kind::Replies,

@@ -1,6 +1,6 @@
 //! Making a volume.
 
-use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, volume_file};
+use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
 use crate::disk::{self, Exclusive};
 use crate::random;
 use std::io;
@@ -34,23 +34,63 @@ impl VolumeDir {
     ) -> Result<(), FormatError> {
         settings.check()?;
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
+        let had_root = self.root().is_dir();
         disk::create_directories(self.root()).map_err(failed)?;
-        self.make_room(over)?;
-        self.lay_out(settings.shards, &volume_file::render(settings), fill).map_err(failed)
+        let lock = self.make_room(over)?;
+        let had_data = self.data().symlink_metadata().is_ok();
+        let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
+        if laid_out.is_err()
+            && self.volume_file().symlink_metadata().is_err()
+            && let Err(error) = self.clear_away(had_root, had_data)
+        {
+            tracing::warn!("{}: what a failed format made stays: {error}", self.root().display());
+        }
+        drop(lock);
+        laid_out.map_err(failed)
     }
 
-    fn make_room(&self, over: FormatOver) -> Result<(), FormatError> {
+    fn make_room(&self, over: FormatOver) -> Result<VolumeLock, FormatError> {
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
         if self.volume_file().symlink_metadata().is_ok() {
             if over != FormatOver::Volume {
                 return Err(FormatError::VolumeExists { directory: self.root().to_owned() });
             }
-            let _lock = self.lock()?;
-            return self.destroy().map_err(failed);
+            let lock = self.lock()?;
+            self.destroy().map_err(failed)?;
+            return Ok(lock);
         }
         let mut entries = std::fs::read_dir(self.root()).map_err(failed)?;
         if over == FormatOver::Nothing && entries.next().is_some() {
             return Err(FormatError::NotEmpty { directory: self.root().to_owned() });
+        }
+        let lock = self.lock()?;
+        if self.is_unfinished() {
+            // Rows in its tables would be taken for the new volume's.
+            for directory in [self.shards(), self.servers()] {
+                absent_is_fine(disk::remove_tree(&directory)).map_err(failed)?;
+            }
+        }
+        Ok(lock)
+    }
+
+    /// A format or load was killed here. Its key is the first that it made.
+    fn is_unfinished(&self) -> bool {
+        let key = self.key_file().symlink_metadata();
+        key.is_ok_and(|key| key.is_file() && key.len() == KEY_BYTES as u64) && self.shards().is_dir()
+    }
+
+    /// Takes away what a format has made that came to no volume. A `data` directory that was there before stays.
+    fn clear_away(&self, had_root: bool, had_data: bool) -> io::Result<()> {
+        for directory in [self.shards(), self.servers()] {
+            absent_is_fine(disk::remove_tree(&directory))?;
+        }
+        if !had_data {
+            absent_is_fine(disk::remove_tree(&self.data()))?;
+        }
+        absent_is_fine(disk::remove_file(&self.key_file()))?;
+        absent_is_fine(disk::remove_file(&self.lock_file()))?;
+        if !had_root {
+            disk::remove_empty_directory(self.root())?;
         }
         Ok(())
     }

@@ -2,10 +2,13 @@
 
 use super::super::FsckError;
 use super::bench::{Bench, Step, empty_node};
+use crate::tables::codec;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
 use std::fs::{File, Metadata, OpenOptions};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, Timestamp};
+use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, ShardId, Timestamp};
+use varve_world::disk;
 
 impl Bench<'_> {
     pub async fn settle(&mut self, inode: InodeId) -> Result<(), FsckError> {
@@ -63,6 +66,22 @@ impl Bench<'_> {
             let (name, directory) = (&named.name, named.directory);
             self.note(format!("{name} of directory {directory}, whose content is gone, is now {path}, and empty"));
         }
+        Ok(())
+    }
+
+    /// The file first: the row is what remembers it.
+    pub fn drop_garbage(&mut self, shard: ShardId, inode: InodeId) -> Result<(), FsckError> {
+        let path = self.volume.backing_file(inode);
+        match disk::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(self.io("remove", &path, source)),
+            Ok(()) => {
+                let directory = disk::parent(&path);
+                disk::sync_directory(directory).map_err(|source| self.io("sync", directory, source))?;
+            }
+        }
+        self.remove(shard, codec::encode_key(&Key::Garbage(inode)));
+        self.note(format!("removed the content of inode {inode}, a file that was removed"));
         Ok(())
     }
 

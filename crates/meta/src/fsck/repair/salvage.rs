@@ -2,8 +2,9 @@
 
 use super::super::{FindingKind, FsckError, Report};
 use super::Repaired;
+use crate::shards::DamagedPlace;
 use crate::shards::TableConfig;
-use crate::shards::table::Salvage;
+use crate::shards::table::{Salvage, damaged_ends};
 use crate::snapshot::{Unreadable, at_rest};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::io;
@@ -30,19 +31,44 @@ pub fn inspect(
     for Unreadable { shard, .. } in shards {
         let config = TableConfig { shard: *shard, ..config.clone() };
         let Ok(salvage) = runtime.block_on(Salvage::read(&config)) else { continue };
-        for place in &salvage.damaged {
-            let kind = match place.path.extension().is_some_and(|extension| extension == "sst") {
-                true => FindingKind::DamagedTable,
-                false => FindingKind::DamagedLog,
-            };
-            let at = format_args!("shard {shard} {}", place.path.display());
-            report.add(kind, at, format_args!("at byte {}: {}", place.offset, place.reason));
+        for place in salvage.damaged.iter().chain(&salvage.ends) {
+            note(*shard, place, report);
         }
-        if !salvage.damaged.is_empty() {
+        if !(salvage.damaged.is_empty() && salvage.ends.is_empty()) {
             damaged.push(*shard);
         }
     }
     Ok(damaged)
+}
+
+/// Looks at what of the tables' files reading their rows has not touched. Returns the shards of which something is damaged.
+pub fn inspect_ends(
+    volume: &VolumeDir,
+    settings: &VolumeSettings,
+    report: &mut Report,
+) -> Result<Vec<ShardId>, FsckError> {
+    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", volume.root())(source))?;
+    let store = at_rest::store_for_reading(volume);
+    let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
+    let mut damaged = Vec::new();
+    for shard in settings.shards.all() {
+        let config = TableConfig { shard, ..config.clone() };
+        let places = runtime.block_on(damaged_ends(&config)).map_err(|error| Unreadable::new(shard, error))?;
+        places.iter().for_each(|place| note(shard, place, report));
+        if !places.is_empty() {
+            damaged.push(shard);
+        }
+    }
+    Ok(damaged)
+}
+
+fn note(shard: ShardId, place: &DamagedPlace, report: &mut Report) {
+    let kind = match place.path.extension().is_some_and(|extension| extension == "sst") {
+        true => FindingKind::DamagedTable,
+        false => FindingKind::DamagedLog,
+    };
+    let at = format_args!("shard {shard} {}", place.path.display());
+    report.add(kind, at, format_args!("at byte {}: {}", place.offset, place.reason));
 }
 
 /// Replaces the tables of `shards`. A crash leaves the old one or the new one in its place.
@@ -84,16 +110,22 @@ fn replace(
     let new = TableConfig { shard, ..at_rest::table_config(scratch, settings, store, runtime.handle().clone()) };
     let (places, rows) = runtime.block_on(async {
         let salvage = Salvage::read(&old).await.map_err(unreadable)?;
-        let places = salvage.damaged.len();
+        let places = (salvage.damaged.len(), salvage.ends.len());
         Ok::<_, FsckError>((places, salvage.write(new).await.map_err(unreadable)?))
     })?;
     drop(runtime);
     let kept = exchange(volume, &scratch.shard(shard), shard)?;
-    repaired.note(format!(
-        "shard {shard}: saved {rows} rows of a table with {places} damaged places, in which acknowledged changes may be \
-         lost; the old table is in {}",
-        kept.display()
-    ));
+    let kept = kept.display();
+    repaired.note(match places {
+        (0, ends) => format!(
+            "shard {shard}: wrote a table with {ends} damaged places, in which there are no rows, anew with all its {rows} \
+             rows; the old table is in {kept}"
+        ),
+        (places, _) => format!(
+            "shard {shard}: saved {rows} rows of a table with {places} damaged places, in which acknowledged changes may be \
+             lost; the old table is in {kept}"
+        ),
+    });
     Ok(())
 }
 

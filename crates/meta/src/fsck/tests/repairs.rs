@@ -470,6 +470,23 @@ fn orphans_go_and_named_ones_stay() {
     assert!(!site.volume.backing_file(inode).exists());
 }
 
+/// What was removed stays removed; what is there stays there.
+#[test]
+fn content_of_removed_files_goes_and_that_of_others_stays() {
+    let inode = InodeId(9);
+    let removed = |site: &Site| {
+        site.put(SHARD_1, Key::Garbage(inode), Row::Garbage);
+        std::fs::write(site.volume.backing_file(inode), b"gone").unwrap();
+    };
+    let site = repaired(removed, FindingKind::RemovedContent, &NOTHING);
+    assert!(!site.volume.backing_file(inode).exists());
+    let gone_already = |site: &Site| site.put(SHARD_0, Key::Garbage(inode), Row::Garbage);
+    repaired(gone_already, FindingKind::RemovedContent, &NOTHING);
+    let in_use = |site: &Site| site.put(SHARD_0, Key::Garbage(LARGE), Row::Garbage);
+    let site = repaired(in_use, FindingKind::RemovedContentInUse, &NOTHING);
+    assert_eq!(site.rows(Kind::Garbage), []);
+}
+
 #[test]
 fn counters_are_raised() {
     let counter = Row::Counter(CounterRow { inodes_end: 4 });

@@ -81,3 +81,87 @@ fn what_is_intact_in_a_damaged_table_is_saved() {
 fn what_is_intact_in_a_damaged_log_is_saved() {
     spoiled(false, FindingKind::DamagedLog);
 }
+
+impl Site {
+    /// The file of the table of shard 0 that has most of its rows.
+    fn table_file(&self) -> std::path::PathBuf {
+        let directory = self.volume.shard(SHARD_0).join("compacted");
+        let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let tables = files.filter(|path| path.to_str().unwrap().ends_with(".sst"));
+        tables.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+    }
+
+    /// All rows are in tables.
+    fn flushed() -> Site {
+        let site = Site::new();
+        let runtime = at_rest::runtime().unwrap();
+        let store = PosixStore::open(site.volume.shards()).unwrap();
+        let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
+        runtime.block_on(async {
+            let table = Table::open(TableConfig { shard: SHARD_0, ..config }).await.unwrap();
+            table.flush().await.unwrap();
+            table.close().await.unwrap();
+        });
+        site
+    }
+}
+
+/// Whatever byte of a table is changed: it is found, by reading the rows or by looking at the rest.
+#[test]
+fn every_byte_of_a_table_counts() {
+    let site = Site::flushed();
+    let path = site.table_file();
+    let whole = std::fs::read(&path).unwrap();
+    assert_eq!(site.found(), []);
+    for place in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1 << (place % 8);
+        std::fs::write(&path, bytes).unwrap();
+        let report = site.check();
+        assert!(!report.is_sound(), "byte {place} of {}", whole.len());
+        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "byte {place}: {:?}", report.findings);
+    }
+}
+
+/// Damage where no rows are costs none.
+#[test]
+fn a_table_with_a_damaged_end_is_written_anew() {
+    let site = Site::flushed();
+    let path = site.table_file();
+    let before = site.tree();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+    assert!(repaired.repairs[0].contains("there are no rows"), "{:#?}", repaired.repairs);
+    assert_eq!(site.tree(), before);
+}
+
+/// A table that is cut short or gone: what else there is is kept, and it is said what may be lost.
+#[test]
+fn a_table_that_is_cut_short_or_gone_is_made_again() {
+    for kept in [Some(1.0), Some(0.5), Some(0.0), None] {
+        let site = Site::flushed();
+        // Written after the table, so that the log alone has it.
+        site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
+        let path = site.table_file();
+        let bytes = std::fs::read(&path).unwrap();
+        match kept {
+            Some(part) => {
+                let end = ((bytes.len() - 1) as f64 * part) as usize;
+                std::fs::write(&path, &bytes[..end]).unwrap();
+            }
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let report = site.check();
+        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "{kept:?}: {:?}", report.findings);
+        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.findings, [], "{kept:?}: {:#?}", repaired.repairs);
+        assert!(repaired.repairs.iter().any(|what| what.contains("damaged places")), "{:#?}", repaired.repairs);
+        let tree = site.tree();
+        assert!(tree.values().any(|what| what.ends_with("later")), "{kept:?}: {tree:#?}");
+        assert!(tree.values().any(|what| what.ends_with("abc")), "its content is no row: {kept:?}: {tree:#?}");
+    }
+}

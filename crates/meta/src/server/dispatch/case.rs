@@ -3,13 +3,15 @@
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
-use crate::namespace::{At, Context, Decision, Missing, Node, NodeContent, Verb, View};
-use crate::shards::{Address, Makes, OpenFiles, Record, Run, Shard};
+use crate::namespace::{
+    self, At, Context, Decision, Effect, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
+};
+use crate::shards::{Address, Makes, OpenFiles, OtherWriters, Record, Run, Shard};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
-use varve_types::{Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
-use varve_wire::{Call, CallId, Failure, Locator, OpenMode, Reply, Response};
+use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
+use varve_wire::{Call, CallId, Failure, FileContent, Locator, NodeReply, OpenMode, Reply, Response};
 
 /// What most answers to changes fit into: a file's attributes.
 const RESPONSE_BYTES: usize = 128;
@@ -70,24 +72,65 @@ impl Case<'_> {
     }
 
     /// The first answer once more. A file that it says is open in this session is open again, should the server have
-    /// forgotten it since.
-    pub fn replayed(&self, call: &Call, body: Bytes) -> Result<Answered, Failure> {
+    /// forgotten it since; and what was to be done beside the rows is done, should a server have died before it was.
+    pub async fn replayed(&self, call: &Call, body: Bytes) -> Result<Answered, Failure> {
         let opens = match call {
             Call::Open { mode, .. } => Some(*mode != OpenMode::Read),
             Call::Create { open: true, .. } => Some(true),
             _ => None,
         };
+        let beside =
+            matches!(call, Call::Open { truncate: true, .. } | Call::SetAttributes { .. } | Call::UnsettleSize { .. });
+        if opens.is_none() && !beside {
+            return Ok(Answered::Encoded(body));
+        }
+        let response: Result<Response, _> = postcard::from_bytes(&body);
+        let Ok(Response { result: Ok(Reply::Node(node)), .. }) = response else {
+            return Err(Failure::Server {
+                errno: libc::EIO,
+                message: format!("the recorded answer to call {:?} is damaged", self.id),
+            });
+        };
         if let Some(writes) = opens {
-            let response: Result<Response, _> = postcard::from_bytes(&body);
-            let Ok(Response { result: Ok(Reply::Node(node)), .. }) = response else {
-                return Err(Failure::Server {
-                    errno: libc::EIO,
-                    message: format!("the recorded answer to call {:?} is damaged", self.id),
-                });
-            };
             self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode), writes);
         }
+        if beside && matches!(node.content, FileContent::Backing { .. }) {
+            self.beside_again(call, &node).await?;
+        }
         Ok(Answered::Encoded(body))
+    }
+
+    /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file gets
+    /// the time and owner that were set. The call has not been answered yet, so none of it comes too late.
+    async fn beside_again(&self, call: &Call, node: &NodeReply) -> Result<(), Failure> {
+        let inode = InodeId(node.inode);
+        let (locator, cuts) = match call {
+            Call::Open { at, .. } | Call::UnsettleSize { at, .. } => (at, true),
+            Call::SetAttributes { at, set } => (at, set.size.is_some()),
+            _ => return Ok(()),
+        };
+        if cuts {
+            let (at, address) = self.at(locator.clone())?;
+            // Whoever opens a file that is to be cut finishes it.
+            let verb = Open { at, mode: OpenFor::Read, truncate: false };
+            let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+            self.shard.run(&verb, run).await.map_err(translate::failure)?;
+        }
+        let mut effects = Vec::new();
+        if let Call::SetAttributes { set, .. } = call {
+            let attributes = Attributes::from(node.attributes);
+            let Attributes { uid, gid, mode, mtime, .. } = attributes;
+            if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+                effects.push(Effect::Own { inode, uid, gid, mode });
+            }
+            if set.mtime.is_some() {
+                effects.push(Effect::Touch { inode, mtime });
+            }
+        }
+        if let Call::UnsettleSize { .. } = call {
+            effects.push(Effect::Unsettled(inode));
+        }
+        self.shard.perform(effects).await.map_err(translate::failure)
     }
 
     /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have
@@ -150,9 +193,9 @@ impl Case<'_> {
         Opening { verb, writes, session: self.caller.session, open_files: &self.worker.shared.open_files }
     }
 
-    /// A verb after which the session may change the size of the file's backing file.
-    pub fn resizing<V>(&self, verb: V) -> Resizing<'_, V> {
-        Resizing { verb, session: self.caller.session, open_files: &self.worker.shared.open_files }
+    /// A verb after which the session may change the size of the backing file of the file at `at`.
+    pub fn resizing<V>(&self, at: At, verb: V) -> Resizing<'_, V> {
+        Resizing { verb, at, session: self.caller.session, open_files: &self.worker.shared.open_files }
     }
 
     /// A verb that settles the size which the session has measured.
@@ -194,6 +237,7 @@ impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
 
 pub struct Resizing<'a, V> {
     verb: V,
+    at: At,
     session: SessionId,
     open_files: &'a OpenFiles,
 }
@@ -206,7 +250,11 @@ impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
         if let Decision::Answer(node) | Decision::Commit { outcome: node, .. } = &decision
             && matches!(node.content, NodeContent::Backing { .. })
         {
-            self.open_files.changes_size(self.session, node.inode);
+            let others = match namespace::nobody_writes(seen, &self.at) {
+                true => OtherWriters::Known,
+                false => OtherWriters::Perhaps,
+            };
+            self.open_files.changes_size(self.session, node.inode, others);
         }
         Ok(decision)
     }
@@ -216,7 +264,8 @@ pub struct Settling<'a, V> {
     verb: V,
     session: SessionId,
     open_files: &'a OpenFiles,
-    /// All sessions that write something have told so, should this server be another one's successor.
+    /// All sessions that write something have told so, should this server be another one's successor. Before that, only
+    /// the writers of files of which the rows said at some time that nobody writes them are all known.
     all_known: bool,
 }
 
@@ -227,7 +276,8 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
         Ok(match self.verb.decide(seen, context)? {
             Decision::Commit { outcome, .. }
-                if !(self.all_known && self.open_files.settles(self.session, outcome.inode)) =>
+                if !((self.all_known || self.open_files.knows_writers(outcome.inode))
+                    && self.open_files.settles(self.session, outcome.inode)) =>
             {
                 Decision::Answer(Node { content: NodeContent::Backing { settled: false }, ..outcome })
             }

@@ -31,10 +31,10 @@ impl Case<'_> {
 
     pub async fn open(&self, at: Locator, mode: OpenMode, truncate: bool) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        let verb = Open { at, mode: translate::open_mode(mode), truncate };
+        let verb = Open { at: at.clone(), mode: translate::open_mode(mode), truncate };
         let writes = mode != OpenMode::Read;
         if truncate {
-            return self.change_node(&self.resizing(self.opening(verb, writes)), address).await;
+            return self.change_node(&self.resizing(at, self.opening(verb, writes)), address).await;
         }
         let node = self.ask(&self.opening(verb, writes), address).await?;
         self.node_reply(&node).await
@@ -57,16 +57,16 @@ impl Case<'_> {
     pub async fn promote(&self, at: Locator, generation: u32, size: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_is_open(&at)?;
-        let verb = Promote { at, generation: LayoutGeneration(generation), size };
-        self.change_node(&self.resizing(verb), address).await
+        let verb = Promote { at: at.clone(), generation: LayoutGeneration(generation), size };
+        self.change_node(&self.resizing(at, verb), address).await
     }
 
     pub async fn unsettle_size(&self, at: Locator, generation: u32) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_is_open(&at)?;
         let inode = at.inode();
-        let verb = UnsettleSize { at, generation: LayoutGeneration(generation) };
-        let answered = self.change_node(&self.resizing(verb), address).await?;
+        let verb = UnsettleSize { at: at.clone(), generation: LayoutGeneration(generation) };
+        let answered = self.change_node(&self.resizing(at, verb), address).await?;
         self.shard.unsettled_on_disk(inode).await.map_err(translate::failure)?;
         Ok(answered)
     }

@@ -8,7 +8,7 @@ const OTHER: SessionId = SessionId(2);
 fn the_one_who_wrote_settles_at_once() {
     let open_files = OpenFiles::default();
     open_files.open(ONE, FILE, true);
-    open_files.changes_size(ONE, FILE);
+    open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.open(OTHER, FILE, false);
     assert!(open_files.has_changed_size(ONE, FILE) && !open_files.has_changed_size(OTHER, FILE));
     assert!(open_files.settles(ONE, FILE), "readers do not matter");
@@ -21,7 +21,7 @@ fn the_last_one_who_wrote_settles() {
     let open_files = OpenFiles::default();
     for session in [ONE, OTHER] {
         open_files.open(session, FILE, true);
-        open_files.changes_size(session, FILE);
+        open_files.changes_size(session, FILE, OtherWriters::Perhaps);
     }
     open_files.release(ONE, FILE);
     assert!(!open_files.settles(ONE, FILE), "the other one's change came after, and may be missing in the measure");
@@ -34,14 +34,29 @@ fn the_last_one_who_wrote_settles() {
 #[test]
 fn a_cut_and_the_end_of_a_session_ask_for_a_new_measure() {
     let open_files = OpenFiles::default();
-    open_files.changes_size(ONE, FILE);
+    open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.size_changed(FILE);
     assert!(!open_files.settles(ONE, FILE));
     assert!(open_files.settles(ONE, FILE));
-    open_files.changes_size(OTHER, FILE);
-    open_files.changes_size(ONE, FILE);
+    open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
+    open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.end_session(OTHER);
     assert!(!open_files.settles(ONE, FILE));
     assert!(open_files.settles(ONE, FILE));
     assert!(open_files.lock().sizes.writers.is_empty() && open_files.lock().sizes.sessions.is_empty());
+}
+
+/// A successor does not know who writes a file that was unsettled when it began; a file that nobody wrote then, it does.
+#[test]
+fn writers_are_known_from_the_first_on() {
+    let open_files = OpenFiles::default();
+    open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
+    assert!(!open_files.knows_writers(FILE));
+    assert!(open_files.settles(ONE, FILE));
+    open_files.changes_size(ONE, FILE, OtherWriters::Known);
+    open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
+    assert!(open_files.knows_writers(FILE), "the first one found the file settled");
+    open_files.end_session(ONE);
+    open_files.end_session(OTHER);
+    assert!(!open_files.knows_writers(FILE), "nothing is remembered of a file that nobody writes");
 }

@@ -17,7 +17,10 @@ const BATCH_BYTES: usize = 1024 * 1024;
 pub struct Salvage {
     /// The newest intact version of each row, with its sequence number; `None`: deleted.
     rows: BTreeMap<Bytes, (u64, Option<Bytes>)>,
+    /// Where rows may be lost.
     pub damaged: Vec<DamagedPlace>,
+    /// Where none is.
+    pub ends: Vec<DamagedPlace>,
 }
 
 impl Salvage {
@@ -59,6 +62,7 @@ impl Salvage {
                 }
             }
         }
+        salvage.ends = super::damaged_ends(config).await?;
         let directory = config.volume.shard_log(config.shard);
         let damaged = read_intact(&directory, &mut |row| salvage.note(row));
         let damaged = damaged.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;

@@ -1,0 +1,122 @@
+//! Backing files of removed and replaced files go, whoever is killed when.
+
+mod common;
+
+use common::{SHORT, Volume, run, until, varve};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Some for every shard.
+const FILES: usize = 64;
+/// Beyond the inline limit of the volume.
+const LARGE: &[u8] = &[7; 10_000];
+/// A server removes backing files within seconds; a slow machine takes longer.
+const REMOVED: Duration = Duration::from_secs(60);
+
+fn volume() -> Volume {
+    Volume::format(&["--shards", "4", "--split-threshold", "16", "--inline-limit", "4KiB"])
+}
+
+fn make_files(directory: &Path) {
+    fs::create_dir(directory).expect("a directory");
+    for number in 0..FILES {
+        fs::write(directory.join(format!("removed-{number}")), LARGE).expect("a large file");
+        fs::write(directory.join(format!("replaced-{number}")), LARGE).expect("a large file");
+        fs::write(directory.join(format!("new-{number}")), LARGE).expect("a large file");
+    }
+}
+
+/// A third of the files is left, under new names.
+fn remove_and_replace(directory: &Path) {
+    for number in 0..FILES {
+        fs::remove_file(directory.join(format!("removed-{number}"))).expect("it can be removed");
+        let (new, replaced) = (format!("new-{number}"), format!("replaced-{number}"));
+        fs::rename(directory.join(new), directory.join(replaced)).expect("it can be replaced");
+    }
+}
+
+fn backing_files(volume: &Volume) -> usize {
+    let directories = fs::read_dir(volume.store().join("data")).expect("the volume has data");
+    let files = |directory: fs::DirEntry| fs::read_dir(directory.path()).expect("a directory").count();
+    directories.map(|directory| files(directory.expect("an entry"))).sum()
+}
+
+/// How often the check finds `kind`.
+fn found(volume: &Volume, kind: &str) -> u64 {
+    let report = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).json();
+    assert_eq!(report["sound"], true, "{report}");
+    let totals = report["totals"].as_array().expect("totals");
+    totals.iter().find(|total| total["kind"] == kind).map_or(0, |total| total["found"].as_u64().expect("a number"))
+}
+
+fn expect_only_what_is_left(volume: &Volume) {
+    until("the backing files of removed files are gone", REMOVED, || backing_files(volume) == FILES);
+}
+
+fn expect_content(directory: &Path) {
+    for number in 0..FILES {
+        assert_eq!(fs::read(directory.join(format!("replaced-{number}"))).expect("it is there"), LARGE);
+    }
+    assert_eq!(fs::read_dir(directory).expect("a directory").count(), FILES);
+}
+
+#[test]
+fn a_server_that_is_killed_removes_them_when_it_is_back() {
+    let volume = volume();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    let directory = volume.mount_point().join("directory");
+    make_files(&directory);
+    remove_and_replace(&directory);
+    server.kill();
+    assert_eq!(found(&volume, "stray-backing-file"), 0, "the check knows what was removed");
+    let server = volume.serve(&[]);
+    expect_only_what_is_left(&volume);
+    expect_content(&directory);
+    mount.unmount();
+    server.stop();
+    assert_eq!(found(&volume, "removed-content"), 0);
+}
+
+#[test]
+fn a_repair_removes_them_too() {
+    let volume = volume();
+    let mut mount = volume.mount(&[]);
+    let directory = volume.mount_point().join("directory");
+    make_files(&directory);
+    remove_and_replace(&directory);
+    mount.kill_process();
+    mount.bury();
+    let repaired = run(varve().args(["--json", "fsck", "--repair"]).arg(volume.store()), SHORT).json();
+    assert_eq!(repaired["sound"], true, "{repaired}");
+    assert_eq!(backing_files(&volume), FILES);
+    let mount = volume.mount(&[]);
+    expect_content(&directory);
+    assert!(!volume.mount_point().join("lost+found").exists(), "nothing that was removed comes back");
+    mount.unmount();
+}
+
+/// What was unlinked while open, by a mount that is killed.
+#[test]
+fn a_mount_that_is_killed_leaves_no_open_ones() {
+    let volume = volume();
+    let mut mount = volume.mount(&[]);
+    let directory = volume.mount_point().join("directory");
+    make_files(&directory);
+    let open: Vec<_> = (0..FILES)
+        .map(|number| fs::File::open(directory.join(format!("removed-{number}"))).expect("it can be opened"))
+        .collect();
+    remove_and_replace(&directory);
+    drop(open);
+    mount.kill_process();
+    mount.bury();
+    assert_eq!(found(&volume, "stray-backing-file"), 0);
+    // A server waits half a minute for sessions that may come back; a repair knows that none does.
+    let repaired = run(varve().args(["--json", "fsck", "--repair"]).arg(volume.store()), SHORT).json();
+    assert_eq!(repaired["sound"], true, "{repaired}");
+    assert_eq!(backing_files(&volume), FILES);
+    let mount = volume.mount(&[]);
+    expect_content(&directory);
+    mount.unmount();
+}

@@ -1,0 +1,82 @@
+//! An unmount leaves everything written and settled, or says what is not and what to do.
+
+mod common;
+
+use common::mounted::is_mounted;
+use common::{SHORT, Volume, run, varve};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+
+/// Beyond the inline limit of the volume.
+const LARGE: &[u8] = &[7; 10_000];
+
+/// The sizes of large files are in the rows after a clean unmount, also when the server has just begun: whoever wrote
+/// them is known.
+#[test]
+fn a_clean_unmount_settles_what_was_written() {
+    let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
+    for round in ["made", "written again"] {
+        let server = volume.serve(&[]);
+        let mount = volume.mount(&[]);
+        let root = volume.mount_point();
+        for number in 0..20 {
+            fs::write(root.join(format!("truncated-{number}")), LARGE).expect("a large file");
+            let mut grown = OpenOptions::new().create(true).append(true).open(root.join(format!("grown-{number}")));
+            grown.as_mut().expect("a file").write_all(LARGE).expect("it can be written");
+        }
+        mount.unmount();
+        server.stop();
+        let report = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
+        assert_eq!(report["findings"].as_array().map(Vec::len), Some(0), "{round}: {report}");
+        assert_eq!(report["counts"]["files_backing"], 40, "{round}");
+    }
+}
+
+/// What a dead writer left unsettled is one line, not one a file.
+#[test]
+fn what_a_crash_leaves_is_counted_and_listed_on_demand() {
+    let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
+    let mut mount = volume.mount(&[]);
+    for number in 0..20 {
+        fs::write(volume.mount_point().join(format!("large-{number}")), LARGE).expect("a large file");
+    }
+    mount.kill_process();
+    mount.bury();
+    let lines = |flags: &[&str]| {
+        let checked = run(varve().arg("fsck").args(flags).arg(volume.store()), SHORT).succeeded("varve fsck");
+        checked.stdout.lines().filter(|line| line.contains("unsettled-size")).count()
+    };
+    assert_eq!((lines(&[]), lines(&["--verbose"])), (1, 21));
+}
+
+/// A mount whose server is gone is kept, and given up if its user says so.
+#[test]
+fn a_mount_without_server_is_given_up_on_demand() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", "deadline=2s"]);
+    let root = volume.mount_point();
+    fs::write(root.join("closed"), "closed").expect("a file");
+    drop(File::open(root.join("closed")).expect("it can be opened"));
+    server.kill();
+    let refused = run(varve().arg("umount").arg(&root), SHORT);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    assert!(refused.stderr.contains("umount --force"), "{}", refused.stderr);
+    assert!(is_mounted(&root));
+    let given_up = run(varve().args(["umount", "--force"]).arg(&root), SHORT);
+    assert_eq!(given_up.code(), Some(3), "{}\n{}", given_up.stdout, given_up.stderr);
+    assert!(given_up.stdout.contains("not everything was written"), "{}", given_up.stdout);
+    assert!(!is_mounted(&root));
+    drop(mount);
+    let mount = volume.mount(&[]);
+    assert_eq!(fs::read_to_string(root.join("closed")).expect("it was acknowledged"), "closed");
+    mount.unmount();
+    volume.expect_sound();
+}
+
+#[test]
+fn what_is_not_there_is_said_once() {
+    let refused = run(varve().args(["umount", "nope"]), SHORT);
+    assert_eq!(refused.code(), Some(1));
+    assert_eq!(refused.stderr.matches("cannot unmount").count(), 1, "{}", refused.stderr);
+}

@@ -29,6 +29,7 @@ use definition::{Command, Global, Varve};
 use output::Output;
 use problem::{Problem, Result};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
@@ -88,6 +89,7 @@ fn listen_to_logs(global: &Global) -> Result<()> {
             .caused_by(&error)
             .next("Say a level, such as info, or crate=level.")
     })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     Ok(())
 }

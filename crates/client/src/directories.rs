@@ -96,6 +96,11 @@ impl FileSystem {
         .await
     }
 
+    /// Whether a handle of the inode is open here.
+    pub fn is_open(&self, inode: InodeId) -> bool {
+        self.files.find(inode).is_some()
+    }
+
     pub fn close_directory(&self, handle: DirectoryHandle) {
         self.directories.open.lock().remove(&handle.0);
     }

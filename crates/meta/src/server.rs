@@ -41,6 +41,7 @@ use shared::Shared;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -153,7 +154,7 @@ const DROP_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Server {
     /// Takes the volume's lock and listens; the server is announced as soon as its workers do. They open their shards
-    /// meanwhile, and calls wait for those that they need. A shard that cannot be opened ends the server, which
+    /// meanwhile, and calls wait for those that they need. Where no shard at all can be opened the server ends, which
     /// [`Server::wait`] tells.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
         let volume = config.volume.clone();
@@ -196,6 +197,8 @@ impl Server {
             clock,
             workers,
             embedded: config.embedded,
+            tried: AtomicUsize::new(0),
+            any_opened: AtomicBool::new(false),
             addresses: OnceLock::new(),
             settings,
         });

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use varve_client::{ClientConfig, FileSystem, Purpose};
-use varve_types::VolumeSettings;
+use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
+use varve_types::{Errno, ShardId, VolumeSettings};
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
@@ -71,6 +71,8 @@ struct Shard {
     log_bytes_unsynced: u64,
     intents: u64,
     orphans: u64,
+    /// Why it answers nothing; null where it does.
+    problem: Option<String>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
@@ -81,7 +83,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     let server = record.map(|record| ask(&volume, &settings, record));
-    let degraded = server.as_ref().is_some_and(|server| server.problem.is_some());
+    let degraded = server
+        .as_ref()
+        .is_some_and(|server| server.problem.is_some() || server.shards.iter().any(|shard| shard.problem.is_some()));
     let status = Status {
         volume: Volume {
             id: settings.id.to_string(),
@@ -97,6 +101,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     output.result("status", &status, |status| text(status, arguments.shards))?;
     Ok(if degraded { Exit::Degraded } else { Exit::Done })
+}
+
+impl Shard {
+    fn closed(shard: ShardId, problem: String) -> Shard {
+        Shard {
+            shard: shard.0,
+            epoch: 0,
+            partitions_loaded: 0,
+            cache_bytes: 0,
+            open_files: 0,
+            log_bytes_unsynced: 0,
+            intents: 0,
+            orphans: 0,
+            problem: Some(problem),
+        }
+    }
 }
 
 /// The recorded server and what it says of its shards.
@@ -116,7 +136,14 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
     config.read_only = true;
     let file_system = FileSystem::connect(config)?;
     let asked = settings.shards.all().map(|shard| {
-        let status = varve_client::now(file_system.shard_status(shard))?;
+        let status = match varve_client::now(file_system.shard_status(shard)) {
+            Ok(status) => status,
+            // The server answers, for the others.
+            Err(Failure { errno: Errno::EIO, message: Some(problem) }) => {
+                return Ok(Shard::closed(shard, problem.into()));
+            }
+            Err(failure) => return Err(failure),
+        };
         Ok(Shard {
             shard: status.shard,
             epoch: status.epoch,
@@ -126,6 +153,7 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
             log_bytes_unsynced: status.log_bytes_unsynced,
             intents: status.intents,
             orphans: status.orphans,
+            problem: None,
         })
     });
     let shards = asked.collect::<varve_client::Result<Vec<Shard>>>()?;
@@ -168,6 +196,8 @@ fn text(status: &Status, each_shard: bool) -> String {
         ("intents", sum(|shard| shard.intents).to_string()),
         ("orphans", sum(|shard| shard.orphans).to_string()),
     ]);
+    // Each says which shard it is of.
+    rows.extend(server.shards.iter().filter_map(|shard| Some(("problem", shard.problem.clone()?))));
     let table = if each_shard { shard_table(&server.shards) } else { String::new() };
     columns(&rows) + &table
 }

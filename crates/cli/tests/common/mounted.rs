@@ -163,6 +163,10 @@ impl Mount {
         self.process.pid()
     }
 
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// kill -9 of the mount's process. What is mounted stays, and answers that nobody is there.
     pub fn kill_process(&mut self) {
         self.process.kill();

@@ -150,11 +150,15 @@ impl Drop for Process {
     }
 }
 
-/// Whether a process runs; one that has ended and was not waited for does not.
+/// Whether a process runs; one that has ended and was not waited for does not. As long as any of its threads is still
+/// ending, its files, mounts and locks are its own.
 pub fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // After the name, which is in parentheses and may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // After the name, which is in parentheses and may hold anything.
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+    })
 }
 
 fn quoted(word: &str) -> String {

@@ -1,7 +1,9 @@
 //! Damaged files of a volume, and volumes of a newer format.
 
 use super::common::{SHORT, Volume, run, varve};
-use super::{Kept, expect_no_panic, refuses_to_serve, says};
+use super::{DEADLINE_OPTION, Kept, expect_no_panic, refuses_to_serve, says};
+use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A file that is damaged, and as it was again when this is dropped.
@@ -188,4 +190,124 @@ fn content_that_is_gone_is_an_error_of_its_file() {
     std::fs::remove_file(&large).expect("it can be removed");
     mount.unmount();
     volume.expect_sound();
+}
+
+/// Directories, whose homes are spread over the shards, and how many files each has.
+const DIRECTORIES: usize = 12;
+const FILES: usize = 30;
+
+fn directory_name(number: usize) -> String {
+    format!("d{number}")
+}
+
+/// Names in a directory; the error that ended the listing, if one did.
+fn listed(directory: &Path) -> (BTreeSet<String>, Option<io::Error>) {
+    let mut names = BTreeSet::new();
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => return (names, Some(error)),
+    };
+    for entry in entries {
+        match entry {
+            Ok(entry) => names.insert(entry.file_name().to_string_lossy().into_owned()),
+            Err(error) => return (names, Some(error)),
+        };
+    }
+    (names, None)
+}
+
+/// Everything in the tree is there or answers EIO; nothing is missing without an error. Returns how many answers of either
+/// kind there were.
+fn complete_or_eio(root: &Path) -> (usize, usize) {
+    let (mut complete, mut failed) = (0, 0);
+    let mut count = |what: &Path, error: Option<&io::Error>| match error {
+        None => complete += 1,
+        Some(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", what.display());
+            failed += 1;
+        }
+    };
+    let of_root: BTreeSet<String> = (0..DIRECTORIES).map(directory_name).collect();
+    let of_directory: BTreeSet<String> = (0..FILES).map(|file| format!("f{file}")).collect();
+    let directories = of_root.iter().map(|name| (root.join(name), &of_directory));
+    for (directory, expected) in std::iter::once((root.to_owned(), &of_root)).chain(directories) {
+        let (names, error) = listed(&directory);
+        count(&directory, error.as_ref());
+        if error.is_none() {
+            assert_eq!(names, *expected, "{} is listed short", directory.display());
+        }
+        for name in expected {
+            let path = directory.join(name);
+            count(&path, std::fs::metadata(&path).err().as_ref());
+        }
+    }
+    (complete, failed)
+}
+
+/// One shard's table or log is damaged: its names answer EIO, and all others, in their listings too, are there. The log
+/// names the file, and `varve status` the shard.
+#[test]
+fn a_damaged_shard_fails_alone() {
+    for served in [false, true] {
+        let volume = Volume::format(&["--shards", "4"]);
+        let mount = volume.mount(&[]);
+        for directory in (0..DIRECTORIES).map(|number| mount.directory.join(directory_name(number))) {
+            std::fs::create_dir(&directory).expect("a directory");
+            (0..FILES).for_each(|file| std::fs::write(directory.join(format!("f{file}")), b"x").expect("a file"));
+        }
+        mount.unmount();
+        let shard = volume.store().join("shards/0002");
+        let tables = files_below(&shard, &|path| path.ends_with(".sst"));
+        let logs = files_below(&shard, &|path| path.ends_with(".log"));
+        let table = tables.iter().max_by_key(|path| path.metadata().map_or(0, |found| found.len())).expect("a table");
+        let log = logs.last().expect("a log");
+        type Damage = fn(&mut Vec<u8>);
+        let flips: [Damage; 4] = [
+            |bytes| {
+                let at = bytes.len() / 2;
+                bytes[at] ^= 1;
+            },
+            // The first block has what a shard is opened with.
+            |bytes| bytes[20] ^= 1,
+            |bytes| {
+                let at = bytes.len() - 300;
+                bytes[at] ^= 1;
+            },
+            |bytes| bytes.truncate(bytes.len() / 2),
+        ];
+        // The log first: once its rows are known to be in tables it is not read again.
+        let of_table = flips.map(|flip| (table, flip));
+        let damages = std::iter::once((log, (|bytes| bytes[10] ^= 1) as Damage)).chain(of_table);
+        for (number, (file, damage)) in damages.enumerate() {
+            let what = format!("served: {served}, damage {number} of {}", file.display());
+            let damaged = Damaged::by(file, damage);
+            let server = served.then(|| volume.serve(&[]));
+            let mount = volume.mount(&["-o", DEADLINE_OPTION]);
+            let (complete, failed) = complete_or_eio(&mount.directory);
+            assert!(complete > FILES, "{what}: {complete} answers");
+            assert!(failed > 0, "{what}: nothing fails");
+            let log = server.as_ref().map_or_else(|| mount.log(), |server| server.log());
+            let name = file.file_name().expect("a file has a name").to_string_lossy();
+            assert!(log.contains(&*name) && log.contains("varve fsck"), "{what}: the log does not say so\n{log}");
+            expect_no_panic(&what, &log);
+            let status = run(varve().arg("status").arg(volume.store()), SHORT);
+            if number == 0 {
+                assert_eq!(status.code(), Some(3), "{what}: {}{}", status.stdout, status.stderr);
+                assert!(status.stdout.contains("shard 2 cannot be opened"), "{what}: {}", status.stdout);
+            }
+            // A mount of a server does not know what an earlier server has left unsynced there.
+            if served {
+                drop(mount)
+            } else {
+                mount.unmount()
+            }
+            server.map(|server| server.kill());
+            drop(damaged);
+        }
+        let mount = volume.mount(&[]);
+        let (_, failed) = complete_or_eio(&mount.directory);
+        assert_eq!(failed, 0, "restored");
+        mount.unmount();
+        volume.expect_sound();
+    }
 }

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use varve_client::{DirectoryEntry, DirectoryHandle, Node, Result, now};
-use varve_types::{Credentials, InodeId};
+use varve_types::{Credentials, Errno, InodeId};
 
 pub(super) fn handle(fh: FileHandle) -> DirectoryHandle {
     DirectoryHandle(fh.0)
@@ -15,11 +15,15 @@ pub(super) fn handle(fh: FileHandle) -> DirectoryHandle {
 
 impl Door {
     pub(super) fn list(&self, fh: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+        let mut taken = false;
         let visit = &mut |entry: DirectoryEntry<'_>| {
             let name = OsStr::from_bytes(entry.name);
-            !reply.add(INodeNo(entry.inode.0), entry.cookie, file_type(entry.kind), name)
+            let full = reply.add(INodeNo(entry.inode.0), entry.cookie, file_type(entry.kind), name);
+            taken |= !full;
+            !full
         };
-        now(self.fs.read_directory(handle(fh), offset, false, visit))
+        let listed = now(self.fs.read_directory(handle(fh), offset, false, visit));
+        after(taken, listed)
     }
 
     pub(super) fn list_plus(
@@ -30,24 +34,68 @@ impl Door {
         offset: u64,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
+        let (mut any, mut failure) = (false, None);
         let visit = &mut |entry: DirectoryEntry<'_>| {
-            let name = OsStr::from_bytes(entry.name);
-            if matches!(entry.name, b"." | b"..") {
-                let attr = bare_attr(entry.inode.0, file_type(entry.kind));
-                return !reply.add(attr.ino, entry.cookie, name, &Duration::ZERO, &attr, GENERATION);
-            }
-            // The protocol lets an entry go without attributes, but `fuser` has no way to say so. A name that went
-            // away meanwhile is passed over.
-            let looked_up = entry.node.is_none();
-            let Some(node) = entry.node.or_else(|| self.look_up(caller, directory, name).ok()) else { return true };
-            let taken = add_plus(reply, &entry, &node);
-            if looked_up && !taken {
-                self.fs.forget(node.inode, 1);
-            }
+            let taken = match self.add_with_attributes(caller, directory, reply, &entry) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    failure = Some(error);
+                    false
+                }
+            };
+            any |= taken;
             taken
         };
-        now(self.fs.read_directory(handle(fh), offset, true, visit))
+        let listed = now(self.fs.read_directory(handle(fh), offset, true, visit));
+        after(any, failure.map_or(listed, Err))
     }
+
+    /// `false`: there is no room for it.
+    fn add_with_attributes(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        reply: &mut ReplyDirectoryPlus,
+        entry: &DirectoryEntry<'_>,
+    ) -> Result<bool> {
+        let name = OsStr::from_bytes(entry.name);
+        if matches!(entry.name, b"." | b"..") {
+            return Ok(add_bare(reply, entry));
+        }
+        if let Some(node) = &entry.node {
+            return Ok(add_plus(reply, entry, node));
+        }
+        // The protocol lets an entry go without attributes, but `fuser` has no way to say so.
+        match self.look_up(caller, directory, name) {
+            Ok(node) => {
+                let taken = add_plus(reply, entry, &node);
+                if !taken {
+                    self.fs.forget(node.inode, 1);
+                }
+                Ok(taken)
+            }
+            // A name that went away meanwhile is passed over.
+            Err(failure) if failure.errno == Errno::ENOENT => Ok(true),
+            // What the kernel knows of a file in use must not be replaced by nothing.
+            Err(failure) if self.fs.is_open(entry.inode) => Err(failure),
+            // The name is there, and is listed; whoever asks for more than its kind is told what is wrong.
+            Err(failure) => {
+                tracing::warn!(%failure, name = %name.display(), inode = %entry.inode, "listed without attributes");
+                Ok(add_bare(reply, entry))
+            }
+        }
+    }
+}
+
+/// An error after some entries waits: the kernel takes the entries, asks for those that follow, and gets it then.
+fn after(entries: bool, listed: Result<()>) -> Result<()> {
+    if entries { Ok(()) } else { listed }
+}
+
+/// Number and kind alone, believed by nobody: the kernel looks the name up before it uses it.
+fn add_bare(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> bool {
+    let attr = bare_attr(entry.inode.0, file_type(entry.kind));
+    !reply.add(attr.ino, entry.cookie, OsStr::from_bytes(entry.name), &Duration::ZERO, &attr, GENERATION)
 }
 
 fn add_plus(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>, node: &Node) -> bool {

@@ -73,13 +73,25 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
         Some(shard) => shard,
         None if !worker.owns(id) => return Err(Failure::NotOwner),
         // In a box of its own, so that the calls that need not wait stay small.
-        None => Box::pin(worker.wanted(id)).await.ok_or(Failure::Busy)?,
+        None => match Box::pin(worker.wanted(id)).await {
+            Ok(shard) => shard,
+            Err(Failure::Server { .. }) if matches!(request.call, Call::Sync) && has_nothing_in(worker, caller, id) => {
+                return Ok(Reply::Done.into());
+            }
+            Err(failure) => return Err(failure),
+        },
     };
     let answered = respond_at(worker, &shard, caller, request).await;
     if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
         worker.reopen(&shard);
     }
     answered
+}
+
+/// Whether nothing that the caller was acknowledged can be unsynced in a shard that cannot be opened: an observer changes
+/// nothing, and the one client of a mount's own server has never had another. Their syncs are about the other shards.
+fn has_nothing_in(worker: &Worker, caller: &Admitted, shard: ShardId) -> bool {
+    caller.observer || (worker.shared.embedded && worker.never_had(shard))
 }
 
 async fn respond_at(

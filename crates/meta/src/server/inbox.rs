@@ -108,7 +108,8 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
 /// Runs what another shard asks of one of this worker's.
 async fn answer(worker: &Worker, shard: ShardId, call: PeerCall) -> PeerReply {
     match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard)).await {
-        Ok(shard) => shard.peer_call(call).await,
+        Ok(Ok(shard)) => shard.peer_call(call).await,
+        Ok(Err(reason)) => PeerReply::Failed(reason),
         Err(_) => PeerReply::Failed(format!("shard {shard} is not open")),
     }
 }

@@ -2,19 +2,23 @@
 //!
 //! A worker listens before its shards are open, for what a crash left in their logs may take seconds to replay. A call
 //! for a shard that is not open yet waits for it, and has it opened next; so the first answers come after the replay of
-//! one or two logs and not of all. A shard that cannot be opened at the start ends the server: what is damaged is for
-//! the administrator to see at once, and not when somebody happens to ask for it.
+//! one or two logs and not of all.
+//!
+//! A shard that cannot be opened takes no other with it: calls for it are answered with the reason, and it is tried again
+//! when somebody asks for it. Only where none at all can be opened the server ends, for it would serve nothing.
 
 use super::worker::Worker;
-use crate::shards::{HOLD_VALID, Shard, ShardConfig, TableConfig};
+use crate::shards::{HOLD_VALID, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
 use futures::stream::{self, StreamExt};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use varve_types::{InodeId, ShardId};
+use varve_types::{Errno, InodeId, ShardId};
+use varve_wire::Failure;
 
 /// Shards that one worker opens at a time: while one waits for the store, another uses the processor. With more, one that
 /// is asked for would share the processors with those that nobody waits for.
@@ -27,21 +31,30 @@ const CLOSING_MAX: usize = 8;
 /// deadline.
 const WANTED_MAX: Duration = Duration::from_secs(5);
 
-/// Between two attempts to open a shard whose store fails.
+/// Before the second attempt to open a shard; the pauses double up to the others, with a store that fails, and with a
+/// shard that is damaged. Each attempt leaves some small files behind.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
+const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The shards that are still to be opened.
+/// The shards that are not open.
 #[derive(Default)]
 pub struct Opening {
-    /// In the order in which they will be.
+    /// Those to be opened for the first time, in the order in which they will be.
     waiting: RefCell<VecDeque<ShardId>>,
     under_way: Cell<usize>,
+    /// Those that could not be, and why.
+    refused: RefCell<HashMap<ShardId, String>>,
+    /// Those of them that were asked for since.
+    asked: RefCell<HashSet<ShardId>>,
+    /// Those that this server has had open.
+    had: RefCell<HashSet<ShardId>>,
 }
 
 impl Opening {
     /// `shards`, but first the one with the root, through which every path leads.
     pub fn of(shards: impl Iterator<Item = ShardId>) -> Opening {
-        let opening = Opening { waiting: RefCell::new(shards.collect()), under_way: Cell::new(0) };
+        let opening = Opening { waiting: RefCell::new(shards.collect()), ..Opening::default() };
         opening.prefer(InodeId::ROOT.shard());
         opening
     }
@@ -65,14 +78,18 @@ impl Opening {
 }
 
 impl Worker {
-    /// Opens all shards; the first failure is told, and no more are begun after it.
-    pub(super) async fn open_shards(&self) -> Result<(), String> {
+    /// Opens all shards. What cannot be opened is tried again later; an error if the server could open none.
+    pub(super) async fn open_shards(self: &Rc<Self>) -> Result<(), String> {
         let lane = || async {
             while let Some(shard) = self.opening.next() {
                 let opened = self.open_shard(shard).await;
-                if opened.is_err() {
-                    self.opening.give_up();
-                    return opened;
+                let all_tried = self.shared.count_opening(opened.is_ok());
+                if let Err(refused) = opened {
+                    if all_tried && !self.shared.any_opened.load(SeqCst) {
+                        return Err(refused.reason);
+                    }
+                    tracing::error!("{}; calls for it fail until it can", refused.reason);
+                    self.spawn(Rc::clone(self).open_later(shard, refused.damaged));
                 }
             }
             Ok(())
@@ -80,33 +97,96 @@ impl Worker {
         future::join_all((0..OPENING_MAX).map(|_| lane())).await.into_iter().collect()
     }
 
-    async fn open_shard(&self, id: ShardId) -> Result<(), String> {
+    async fn open_shard(&self, id: ShardId) -> Result<(), Refused> {
         self.opening.under_way.set(self.opening.under_way.get() + 1);
         let opened = Shard::open(self.shard_config(id)).await;
         self.opening.under_way.set(self.opening.under_way.get() - 1);
-        let opened = opened.map(|shard| self.shards.borrow_mut().insert(id, shard));
+        let opened = match opened {
+            Ok(shard) => {
+                self.opening.refused.borrow_mut().remove(&id);
+                self.opening.had.borrow_mut().insert(id);
+                self.shards.borrow_mut().insert(id, shard);
+                Ok(())
+            }
+            Err(error) => {
+                let damaged = is_damage(&error);
+                let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
+                let refused = Refused { reason: format!("shard {id} cannot be opened: {error}{next}"), damaged };
+                self.opening.refused.borrow_mut().insert(id, refused.reason.clone());
+                Err(refused)
+            }
+        };
         self.changed.notify_waiters();
-        opened.map(|_| ()).map_err(|error| format!("shard {id} cannot be opened: {error}"))
+        opened
     }
 
-    /// Waits until the shard is open, and has it opened next; for ever if it is another worker's.
-    pub async fn opened(&self, shard: ShardId) -> Rc<Shard> {
-        self.opening.prefer(shard);
+    /// Tries until the shard is open. One that is damaged is left alone until somebody asks for it.
+    async fn open_later(self: Rc<Self>, id: ShardId, mut damaged: bool) {
+        let mut pause = REOPEN_PAUSE;
+        loop {
+            let due = async {
+                tokio::time::sleep(pause).await;
+                if damaged {
+                    self.asked_for(id).await;
+                }
+            };
+            tokio::select! {
+                () = due => {}
+                () = self.stopping() => return,
+            }
+            match self.open_shard(id).await {
+                Ok(()) => return tracing::info!("shard {id} is open again"),
+                Err(refused) => {
+                    tracing::error!("{}", refused.reason);
+                    damaged = refused.damaged;
+                }
+            }
+            pause = (pause * 2).min(if damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
+        }
+    }
+
+    /// Whether this server can have acknowledged nothing that is in the shard.
+    pub fn never_had(&self, shard: ShardId) -> bool {
+        !self.opening.had.borrow().contains(&shard)
+    }
+
+    async fn asked_for(&self, id: ShardId) {
         loop {
             let changed = self.changed.notified();
-            if let Some(shard) = self.shard(shard) {
-                return shard;
+            if self.opening.asked.borrow_mut().remove(&id) {
+                return;
             }
             changed.await;
         }
     }
 
-    /// The shard, which is this worker's, when it is open; `None`: not soon.
-    pub async fn wanted(&self, shard: ShardId) -> Option<Rc<Shard>> {
+    /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
+    /// attempt failed.
+    pub async fn opened(&self, shard: ShardId) -> Result<Rc<Shard>, String> {
+        self.opening.prefer(shard);
+        loop {
+            let changed = self.changed.notified();
+            if let Some(shard) = self.shard(shard) {
+                return Ok(shard);
+            }
+            if let Some(reason) = self.opening.refused.borrow().get(&shard) {
+                if self.opening.asked.borrow_mut().insert(shard) {
+                    self.changed.notify_waiters();
+                }
+                return Err(reason.clone());
+            }
+            changed.await;
+        }
+    }
+
+    /// The shard, which is this worker's, when it is open; Busy: not soon.
+    pub async fn wanted(&self, shard: ShardId) -> Result<Rc<Shard>, Failure> {
         tokio::select! {
-            shard = self.opened(shard) => Some(shard),
-            () = self.stopping() => None,
-            () = tokio::time::sleep(WANTED_MAX) => None,
+            opened = self.opened(shard) => {
+                opened.map_err(|message| Failure::Server { errno: Errno::EIO.number(), message })
+            }
+            () = self.stopping() => Err(Failure::Busy),
+            () = tokio::time::sleep(WANTED_MAX) => Err(Failure::Busy),
         }
     }
 
@@ -126,12 +206,15 @@ impl Worker {
             }
             // What it held in memory for others is not relied on any longer than that.
             tokio::time::sleep(HOLD_VALID).await;
-            while !worker.is_stopping() {
-                match worker.open_shard(id).await {
-                    Ok(()) => return tracing::info!("shard {id} is open again"),
-                    Err(reason) => tracing::error!("{reason}"),
+            if worker.is_stopping() {
+                return;
+            }
+            match worker.open_shard(id).await {
+                Ok(()) => tracing::info!("shard {id} is open again"),
+                Err(refused) => {
+                    tracing::error!("{}", refused.reason);
+                    worker.open_later(id, refused.damaged).await;
                 }
-                tokio::time::sleep(REOPEN_PAUSE).await;
             }
         });
     }
@@ -169,5 +252,20 @@ impl Worker {
             cache: Arc::clone(&self.tables.cache),
             names_max: self.tables.names_max,
         }
+    }
+}
+
+/// Why a shard was not opened.
+struct Refused {
+    reason: String,
+    /// Time alone does not heal it.
+    damaged: bool,
+}
+
+fn is_damage(error: &ShardError) -> bool {
+    match error {
+        ShardError::Table(error) => error.is_damage(),
+        ShardError::Damaged(..) => true,
+        ShardError::Refused(_) => false,
     }
 }

@@ -3,6 +3,7 @@
 use super::leases::Leases;
 use super::sessions::Sessions;
 use crate::shards::OpenFiles;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
@@ -24,11 +25,20 @@ pub struct Shared {
     pub reserve: Arc<Reserve>,
     pub workers: usize,
     pub embedded: bool,
+    /// Shards whose first opening has ended, and whether one is or was open.
+    pub tried: AtomicUsize,
+    pub any_opened: AtomicBool,
     /// Set once all workers listen, before any of them accepts.
     pub addresses: OnceLock<Vec<WorkerAddress>>,
 }
 
 impl Shared {
+    /// Counts the first opening of a shard. Returns whether it was the last one of the server.
+    pub fn count_opening(&self, opened: bool) -> bool {
+        self.any_opened.fetch_or(opened, SeqCst);
+        self.tried.fetch_add(1, SeqCst) + 1 == usize::from(self.settings.shards.get())
+    }
+
     /// The worker that owns a shard.
     pub fn owner(&self, shard: ShardId) -> usize {
         usize::from(shard.0) % self.workers

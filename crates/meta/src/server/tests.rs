@@ -18,7 +18,8 @@ use varve_wire::handshake::{Purpose, Side, Welcome};
 use varve_wire::{Call, Failure, Reply};
 use varve_world::volume_dir::FormatOver;
 
-const STOP: Duration = Duration::from_secs(20);
+/// On a machine with much other work: the shards are opened, synced and closed, each with a few fsyncs.
+const STOP: Duration = Duration::from_secs(120);
 
 /// A volume, its server and where that listens.
 struct Site {

@@ -161,7 +161,8 @@ impl Shard {
     }
 
     pub(super) fn unreadable(&self, error: TableError) -> Refusal {
-        Refusal::Failed(format!("shard {} cannot read: {error}", self.id))
+        let next = if error.is_damage() { "; stop the server and run `varve fsck` on the volume" } else { "" };
+        Refusal::Failed(format!("shard {} cannot read: {error}{next}", self.id))
     }
 
     /// Loads the partition of `directory` that is here, with its names, if there is one.

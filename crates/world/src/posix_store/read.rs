@@ -16,7 +16,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{Attributes, Error, Extensions, GetOptions, GetResult, GetResultPayload, ObjectMeta, Result};
+use object_store::{Attributes, Extensions, GetOptions, GetResult, GetResultPayload, ObjectMeta, Result};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
@@ -119,9 +119,10 @@ impl Opened {
         }
         options.check_preconditions(&self.meta)?;
         if let (Some(range), false) = (&options.range, options.head) {
-            self.range = range
-                .as_range(self.meta.size)
-                .map_err(|source| Error::Generic { store: super::error::STORE, source: Box::new(source) })?;
+            // Of a file of ours that was cut.
+            let short = |source| io::Error::new(io::ErrorKind::UnexpectedEof, source);
+            let range = range.as_range(self.meta.size).map_err(short);
+            self.range = range.map_err(failed("read", &self.location))?;
         }
         Ok(self)
     }

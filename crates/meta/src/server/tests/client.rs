@@ -8,6 +8,9 @@ use varve_wire::frame::{self, HEADER_BYTES};
 use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome};
 use varve_wire::{Call, CallId, Failure, Reply, Request, Response, WireCredentials};
 
+/// An answer that has not come by then never will.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 pub fn send<M: serde::Serialize>(stream: &mut impl Write, message: &M) {
     let mut bytes = Vec::new();
     frame::encode(message, &mut bytes).unwrap();
@@ -28,7 +31,7 @@ fn try_receive<M: serde::de::DeserializeOwned>(stream: &mut impl Read) -> std::i
 
 pub fn connect(path: &str) -> (UnixStream, Greeting) {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let greeting = receive(&mut stream);
     (stream, greeting)
 }
@@ -60,7 +63,7 @@ impl Client<UnixStream> {
 
     pub fn at(server: &Server, site: &Site, worker: usize, session: u64, purpose: Purpose) -> Client<UnixStream> {
         let stream = UnixStream::connect(socket(server, worker)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Client::new(stream, &site.key, session, purpose).unwrap();
         client.slot = 1 + worker as u32;
         client

@@ -1,5 +1,6 @@
 //! Why a table cannot do what it was asked.
 
+use crate::shards::log::LogError;
 use slatedb::wal::WalError;
 use slatedb::{CloseReason, ErrorKind};
 use std::error::Error;
@@ -7,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::ShardId;
-use varve_world::posix_store::io_error_within;
+use varve_world::posix_store::{StoreIoError, io_error_within};
+use varve_world::volume_dir::VolumeDir;
 
 /// Kinds that a caller acts on differently; the text is for the administrator.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -19,13 +21,13 @@ pub enum TableError {
     #[error("shard {shard} is closed")]
     Closed { shard: ShardId },
     /// The store does not do what it should: it is full, broken or away. Opening the table again may help.
-    #[error("cannot {action} the table of shard {shard}: {source}")]
+    #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Unavailable { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
     /// What is stored is damaged, or missing. Only an administrator can help.
-    #[error("the table of shard {shard} is damaged: {source}")]
+    #[error("the table of shard {shard} is damaged: {}", plain(*shard, source.as_ref()))]
     Damaged { shard: ShardId, source: Arc<dyn Error + Send + Sync> },
     /// A mistake of Varve's.
-    #[error("cannot {action} the table of shard {shard}: {source}")]
+    #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Internal { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
 }
 
@@ -43,7 +45,11 @@ impl TableError {
         match error.kind() {
             ErrorKind::Closed(CloseReason::Clean) => TableError::Closed { shard },
             ErrorKind::Closed(CloseReason::Fenced) => TableError::Fenced { shard },
-            ErrorKind::Unavailable => TableError::Unavailable { shard, action, source: Arc::new(error) },
+            // A store that fails has an error of the system's to show; a file that is too short has not.
+            ErrorKind::Unavailable if io_error_within(&error).is_some() => {
+                TableError::Unavailable { shard, action, source: Arc::new(error) }
+            }
+            ErrorKind::Unavailable => TableError::Damaged { shard, source: Arc::new(error) },
             ErrorKind::Data => TableError::Damaged { shard, source: Arc::new(error) },
             _ => TableError::Internal { shard, action, source: Arc::new(error) },
         }
@@ -71,6 +77,11 @@ impl TableError {
         TableError::Internal { shard, action: "open", source: Arc::new(io::Error::other(message)) }
     }
 
+    /// Whether it stays as it is until somebody repairs it.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, TableError::Damaged { .. } | TableError::Internal { .. })
+    }
+
     /// The operating system's error behind it, if there is one: a full disk (ENOSPC, EDQUOT), a failing one (EIO), a
     /// store that became read-only (EROFS).
     pub fn io_error(&self) -> Option<&io::Error> {
@@ -82,3 +93,28 @@ impl TableError {
         }
     }
 }
+
+/// What an administrator needs of an error: which file, and what the system said of it. The layers between say which of
+/// them they are, which helps nobody.
+fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(ours) = error.downcast_ref::<LogError>() {
+            return ours.to_string();
+        }
+        if let Some(StoreIoError { action, path, source }) = error.downcast_ref::<StoreIoError>() {
+            return format!("cannot {action} shards/{path}: {source}");
+        }
+        next = error.source();
+    }
+    let text = error.to_string();
+    let text = KINDS.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(&text);
+    let inner = LAYERS.iter().find_map(|layer| text.strip_prefix(layer)?.strip_suffix(')'));
+    let name = VolumeDir::shard_name(shard);
+    inner.unwrap_or(text).replace(&format!(" {name}/"), &format!(" shards/{name}/"))
+}
+
+/// How SlateDB begins the text of its errors.
+const KINDS: [&str; 3] = ["Data error: ", "Unavailable error: ", "Internal error: "];
+/// And how it wraps the texts of others.
+const LAYERS: [&str; 2] = ["wal data error (", "object store error ("];

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
@@ -19,6 +19,9 @@ use varve_types::{
 use varve_world::clock::RealClock;
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
+
+/// What has not happened by then on a machine with much other work never will.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub struct LocalPeers {
@@ -71,7 +74,8 @@ impl Cluster {
         });
     }
 
-    /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does.
+    /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does. When it
+    /// returns nothing is changed there any more: a call of the system that was under way has been waited for.
     pub fn run_in<T>(directory: &Path, test: impl AsyncFnOnce(Rc<Cluster>) -> T) -> T {
         let volume = VolumeDir::new(directory);
         let settings = volume.read_settings().unwrap();
@@ -92,7 +96,7 @@ impl Cluster {
             cluster.die();
             result
         });
-        background.shutdown_background();
+        background.shutdown_timeout(PATIENCE);
         result
     }
 
@@ -198,7 +202,8 @@ impl Cluster {
         verb: &V,
     ) -> Result<V::Outcome, Refusal> {
         let mut map = PartitionMap::whole(self.settings.shards);
-        for _ in 0..10_000 {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
             let shard = self.shard(map.shard_of(directory.shard(), at.hash()));
             let address = Address::Name(directory, at.hash());
             match shard.run(verb, Run { caller: &Credentials::root(), address, makes, record: None }).await {

@@ -4,10 +4,10 @@ use crate::namespace::{
     At, ChangeAttributes, Create, Link, NewNode, NodeContent, Open, OpenMode, Promote, RemoveDirectory, RemoveXattr,
     Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
 };
-use crate::shards::tests::cluster::{Cluster, name};
+use crate::shards::tests::cluster::{Cluster, PATIENCE, name};
 use crate::shards::{Address, Makes, Refusal, Run};
 use bytes::Bytes;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_types::{Credentials, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
 use varve_world::disk;
 
@@ -86,7 +86,8 @@ impl Operation {
         matches!(self, Operation::Sync | Operation::Flush | Operation::Close)
     }
 
-    /// The shards whose logs decide whether it has happened.
+    /// The shards whose logs decide whether it has happened. A removal of which other shards only lose rows is decided
+    /// where the name is.
     pub fn decided_in(self) -> &'static [ShardId] {
         match self {
             Operation::Symlink
@@ -100,6 +101,8 @@ impl Operation {
             | Operation::Link
             | Operation::Unlink
             | Operation::UnlinkOpen
+            | Operation::Rmdir
+            | Operation::RmdirAcross
             | Operation::Rename
             | Operation::SetMode
             | Operation::SetModeOfDirectory
@@ -243,7 +246,8 @@ async fn make_directory(cluster: &Cluster, parent: InodeId, at: &str, home: Shar
 /// Makes the file in the root that is one too many, and waits until the root is split.
 async fn split(cluster: &Cluster) -> Result<Vec<InodeId>, Refusal> {
     let made = cluster.create(InodeId::ROOT, "split").await?.inode;
-    for _ in 0..10_000 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         if cluster.map(InodeId::ROOT).await.len() > 1 && !cluster.is_splitting(InodeId::ROOT) {
             return Ok(vec![made]);
         }

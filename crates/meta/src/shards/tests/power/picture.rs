@@ -3,11 +3,11 @@
 use crate::namespace::{
     At, GetAttributes, GetXattr, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory, Verb,
 };
-use crate::shards::tests::cluster::Cluster;
+use crate::shards::tests::cluster::{Cluster, PATIENCE};
 use crate::shards::{Address, Makes, Refusal, Run};
 use crate::tables::EntryBody;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_types::{Credentials, FileKind, InodeId, Name};
 
 /// What each path means. Names of one file have the same number.
@@ -57,7 +57,8 @@ pub async fn take(cluster: &Cluster) -> Picture {
 /// short by the crash is done now.
 async fn names_and_count(cluster: &Cluster, directory: InodeId) -> (BTreeMap<Name, (InodeId, EntryBody)>, u64) {
     let (mut names, mut count) = (BTreeMap::new(), 0);
-    for _ in 0..5000 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         names = entries(cluster, directory).await;
         count = cluster.counted_once(directory).await;
         if count == names.len() as u64 && !cluster.is_splitting(directory) {

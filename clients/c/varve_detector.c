@@ -550,12 +550,14 @@ static void refusal(vd_client *client, const uint8_t *head, size_t length) {
     if (code != VD_ERROR_PROTOCOL && code != VD_ERROR_VANISHED && code != VD_ERROR_STOPPING) client->state = VD_REFUSED;
 }
 
-static void finish(vd_client *client, const uint8_t *head) {
+static void finish(vd_client *client, const uint8_t *head, size_t length) {
     uint64_t *fields[] = {&client->counts_finished.frames, &client->counts_finished.received,
                           &client->counts_finished.missing, &client->counts_finished.damaged,
                           &client->counts_finished.duplicate, &client->counts_finished.late,
                           &client->counts_finished.dropped, &client->counts_finished.file_bytes};
     for (size_t i = 0; i < 8; i++) *fields[i] = get(head + 8 * i, 8);
+    /* Services before this field say nothing of it. */
+    client->counts_finished.partial = length >= 72 ? get(head + 64, 8) : 0;
     client->finished = 1;
 }
 
@@ -580,7 +582,7 @@ static void hear(vd_client *client, int kind, const uint8_t *head, size_t length
     } else if (kind == REFUSAL) {
         refusal(client, head, length);
     } else if (kind == FINISHED) {
-        finish(client, head);
+        finish(client, head, length);
     } else {
         client->pongs++;
         if (client->welcomed) settle_scalars(client);

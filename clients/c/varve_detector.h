@@ -56,7 +56,7 @@ typedef struct {
 } vd_options;
 
 typedef struct {
-    uint64_t frames, received, missing, damaged, duplicate, late, dropped, file_bytes;
+    uint64_t frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial;
 } vd_finished;
 
 /* How often the service had something to say about single frames. */

@@ -51,7 +51,7 @@ FOR_EVER = 0xFFFFFFFF
 
 Notice = namedtuple("Notice", "name frame text")
 Notice.__doc__ = "What is not as it should be with one frame: dropped, damaged, duplicate or refused."
-Finished = namedtuple("Finished", "frames received missing damaged duplicate late dropped file_bytes")
+Finished = namedtuple("Finished", "frames received missing damaged duplicate late dropped file_bytes partial")
 Finished.__doc__ = "What a finished run has."
 
 
@@ -420,7 +420,8 @@ class Client:
                 self._refusal = Refused(name, text)
             self._disconnect(f"{name}: {text}")
         elif kind == FINISHED:
-            self._finished = Finished(*struct.unpack_from("<8Q", head))
+            # Services before the last field say nothing of it.
+            self._finished = Finished(*struct.unpack_from("<9Q", bytes(head) + bytes(8)))
 
     def _come_back(self):
         """All that the service has of the run is said: the rest is sent again."""

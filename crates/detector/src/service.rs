@@ -27,7 +27,7 @@ use crate::description::Description;
 use crate::frame::Level;
 use crate::journal;
 use crate::recover::RecoverError;
-use crate::stream::{ErrorCode, Refusal};
+use crate::stream::{ErrorCode, Ranges, Refusal};
 use crate::writer::join::{Coordinator, Joined};
 use crate::writer::{Acknowledge, Settings, WriteError, Writer};
 use parking_lot::Mutex;
@@ -253,13 +253,13 @@ type About = (StartRequest, Option<Box<Taken>>);
 enum Asker<'a> {
     Control,
     Client(&'a [u8; 16]),
-    Detector(Taken),
+    Detector(Box<Taken>),
 }
 
 impl Asker<'_> {
     fn series(&self) -> Option<Box<Taken>> {
         match self {
-            Asker::Detector(taken) => Some(Box::new(taken.clone())),
+            Asker::Detector(taken) => Some(taken.clone()),
             Asker::Control | Asker::Client(_) => None,
         }
     }
@@ -342,9 +342,6 @@ impl Shared {
             let text = format!("{running} runs are under way, as many as this service takes; stop one first");
             return Err(Refusal::new(ErrorCode::Limit, text));
         }
-        if !request.description.sources.is_empty() {
-            return Err(bad("regions of one frame from several sources are not taken over this stream".into()));
-        }
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
         let run = self.create((request, asker.series()), path)?;
         runs.insert(run.request.name.clone(), Arc::clone(&run));
@@ -382,9 +379,13 @@ impl Shared {
         (request, series): (&StartRequest, Option<Box<Taken>>),
         path: &Path,
     ) -> Result<Arc<Run>, WriteError> {
-        let board = Arc::new(Board::default());
+        let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
+        let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, poster(&board))?;
+        if request.has_regions() {
+            board.tell_apart(writer.reached());
+        }
         Ok(self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board)))
     }
 
@@ -443,11 +444,18 @@ impl Shared {
             }
             return self.open((request, series), path).map(Some);
         }
-        let board = Arc::new(Board::default());
+        let sets = request.set_of(request.source_count() - 1) + 1;
+        let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
         match Writer::resume(path, self.settings(request), poster(&board)) {
             Ok((writer, resumed)) => {
-                for level in board::LEVELS {
-                    board.post_ranges(level, &resumed.frames);
+                let reached = writer.reached();
+                for set in 0..sets {
+                    let frames = resumed.frames.iter().flatten();
+                    let frames = frames.filter(|number| sets == 1 || reached(*number, set as u32).is_some()).collect();
+                    board::LEVELS.into_iter().for_each(|level| board.post_ranges(set, level, &frames));
+                }
+                if request.has_regions() {
+                    board.tell_apart(reached);
                 }
                 let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);

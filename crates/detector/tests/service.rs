@@ -11,10 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Outgoing, Scalars};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::Description;
+use varve_detector::description::{Description, Region};
 use varve_detector::filters::Encoder;
 use varve_detector::frame::Level;
 use varve_detector::hdf5::ElementType;
+use varve_detector::replay::Replay;
 use varve_detector::service::{Config, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, say, tell};
 use varve_detector::stream::{
@@ -496,4 +497,66 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
     let started = control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT).expect("started");
     assert_eq!(started["state"], "running");
     service.stop();
+}
+
+/// Promise: regions of one frame from several sources meet in one dataset; one that does not come reads as the fill value,
+/// and its frame is partial. Each source is told of its own regions only, also by a service that was started again.
+#[test]
+fn regions_from_several_sources_meet_in_one_dataset() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let address = service.address();
+    let mut request = start("mosaic");
+    request.description.chunk = None;
+    let half = [SIDE / 2, SIDE];
+    let region = |number: u64| Region { offset: vec![number * half[0], 0], shape: half.to_vec() };
+    request.description.sources = vec![region(0), region(1)];
+    let wrong = StartRequest { sources: 3, ..request.clone() };
+    assert!(wrong.check().expect_err("refused").contains("the description has 2 regions"));
+    let part = |number: u64, source: u16| {
+        let whole = frames::frame(number, (SIDE * SIDE) as usize);
+        let bytes = whole.len() / 2;
+        let at = usize::from(source) * bytes;
+        let sides = half.map(|side| side as u32).to_vec();
+        Outgoing { sides, parts: vec![whole[at..at + bytes].to_vec()], ..plain(number) }
+    };
+    let connect =
+        |source: u16| Client::connect(Options { source, connections: 2, ..options(&service, &request) }).expect("in");
+    let clients = [connect(0), connect(1)];
+    let bring = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            for source in [0, 1] {
+                // Source 1 loses frames 3 and 13.
+                if source == 0 || number % 10 != 3 {
+                    clients[usize::from(source)].send(part(number, source), WAIT).expect("sent");
+                }
+            }
+        }
+    };
+    bring(0..10);
+    clients.iter().for_each(|client| client.settle(WAIT).expect("durable"));
+    assert_eq!(clients[0].acknowledged(Level::Durable).len(), 10);
+    assert!(!clients[1].acknowledged(Level::Durable).contains(3), "it never brought it");
+    service.stop();
+    let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    bring(10..20);
+    let ended = std::thread::scope(|scope| {
+        let ends = clients.map(|client| scope.spawn(|| client.finish(WAIT).expect("finished")));
+        ends.map(|end| end.join().expect("no panic"))
+    });
+    assert_eq!(ended[0], ended[1]);
+    assert_eq!((ended[0].frames, ended[0].partial, ended[0].missing), (20, 2, 0), "{:?}", ended[0]);
+    assert_eq!(ended[0].received + ended[0].late, 18, "{:?}", ended[0]);
+    service.stop();
+    let replay = Replay::open(&directory.path().join("mosaic.h5"), None).expect("a file");
+    let mut bytes = Vec::new();
+    for number in 0..20 {
+        replay.frame_into(number, &mut bytes).expect("read");
+        let mut expected = frames::frame(number, (SIDE * SIDE) as usize);
+        if number % 10 == 3 {
+            let half = expected.len() / 2;
+            expected[half..].chunks_exact_mut(2).for_each(|element| element.copy_from_slice(&4321_u16.to_le_bytes()));
+        }
+        assert!(bytes == expected, "frame {number}");
+    }
 }

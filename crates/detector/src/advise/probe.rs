@@ -195,7 +195,7 @@ fn in_parallel(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) ->
     std::thread::scope(|scope| {
         let work = &work;
         let running: Vec<_> = (0..threads.max(1)).map(|thread| scope.spawn(move || work(thread))).collect();
-        let ended = running.into_iter().map(|thread| thread.join());
-        ended.map(|ended| ended.unwrap_or_else(|_| Err(io::Error::other("a probing thread has panicked")))).collect()
+        let panicked = |_| Err(io::Error::other("a probing thread has panicked"));
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
     })
 }

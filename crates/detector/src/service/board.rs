@@ -5,63 +5,96 @@ use crate::frame::Level;
 use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, Refusal, answers::RANGES_MAX, level_bit};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Notices that wait for a client who does not read; further ones are counted by the run all the same.
 const NOTICES_MAX: usize = 1024;
 pub const LEVELS: [Level; 3] = [Level::Memory, Level::Written, Level::Durable];
 
-/// The frames at each level.
-#[derive(Default)]
-pub struct Board(Mutex<Posted>);
+/// How far what a source brought of a frame has come.
+pub type Reached = Box<dyn Fn(u64, u32) -> Option<Level> + Send + Sync>;
 
-#[derive(Default)]
+/// The frames at each level; where each source brings a region of every frame, for each source.
+pub struct Board {
+    posted: Mutex<Posted>,
+    /// Where sources bring regions, what tells them apart: a writer says of a frame only that something of it came further.
+    reached: OnceLock<Reached>,
+}
+
 struct Posted {
-    levels: [Ranges; 3],
+    /// One set, or one for each source that brings regions.
+    sources: Vec<[Ranges; 3]>,
     outboxes: Vec<Weak<Outbox>>,
 }
 
+impl Default for Board {
+    fn default() -> Board {
+        Board::with(vec![Ranges::default()])
+    }
+}
+
 impl Board {
-    /// Of a run that has these frames durably.
-    pub fn with(frames: Ranges) -> Board {
-        let levels = [frames.clone(), frames.clone(), frames];
-        Board(Mutex::new(Posted { levels, outboxes: Vec::new() }))
+    /// Of a run that has these frames durably, by source where sources bring regions.
+    pub fn with(sources: Vec<Ranges>) -> Board {
+        let sources = sources.into_iter().map(|frames| [frames.clone(), frames.clone(), frames]).collect();
+        Board { posted: Mutex::new(Posted { sources, outboxes: Vec::new() }), reached: OnceLock::new() }
+    }
+
+    /// From now on sources are told apart.
+    pub fn tell_apart(&self, reached: Reached) {
+        self.reached.get_or_init(|| reached);
     }
 
     pub fn post(&self, level: Level, numbers: &[u64]) {
-        let new: Ranges = numbers.iter().copied().collect();
-        self.post_ranges(level, &new);
-    }
-
-    pub fn post_ranges(&self, level: Level, new: &Ranges) {
-        let mut posted = self.0.lock();
-        for range in new.iter() {
-            posted.levels[level as usize].add(range);
+        let Some(reached) = self.reached.get() else {
+            return self.post_ranges(0, level, &numbers.iter().copied().collect());
+        };
+        // Of memory its receiver says so: here a region may be noted that finds no room yet.
+        if level == Level::Memory {
+            return;
         }
-        posted.outboxes.retain(|outbox| outbox.upgrade().map(|outbox| outbox.acknowledge(level, new)).is_some());
+        let sources = self.posted.lock().sources.len();
+        for source in 0..sources {
+            let has = |number: &u64| reached(*number, source as u32) >= Some(level);
+            self.post_ranges(source, level, &numbers.iter().copied().filter(has).collect());
+        }
     }
 
-    pub fn frames(&self, level: Level) -> Ranges {
-        self.0.lock().levels[level as usize].clone()
+    /// Of one source, or of all, who is then the first.
+    pub fn post_ranges(&self, source: usize, level: Level, new: &Ranges) {
+        let mut posted = self.posted.lock();
+        for range in new.iter() {
+            posted.sources[source][level as usize].add(range);
+        }
+        let tell = |outbox: Arc<Outbox>| {
+            if outbox.source == source {
+                outbox.acknowledge(level, new);
+            }
+        };
+        posted.outboxes.retain(|outbox| outbox.upgrade().map(tell).is_some());
     }
 
-    /// Numbers and ends of the levels, without copying them.
-    pub fn reached(&self) -> [(u64, u64); 3] {
-        let posted = self.0.lock();
-        std::array::from_fn(|level| (posted.levels[level].len(), posted.levels[level].end()))
+    pub fn frames(&self, source: usize, level: Level) -> Ranges {
+        self.posted.lock().sources[source][level as usize].clone()
     }
 
-    pub fn has(&self, level: Level, number: u64) -> bool {
-        self.0.lock().levels[level as usize].contains(number)
+    /// For each source that is told apart.
+    pub fn all_frames(&self, level: Level) -> Vec<Ranges> {
+        self.posted.lock().sources.iter().map(|levels| levels[level as usize].clone()).collect()
+    }
+
+    /// One past the highest frame of which anything is at a level.
+    pub fn end(&self, level: Level) -> u64 {
+        self.posted.lock().sources.iter().map(|levels| levels[level as usize].end()).max().unwrap_or(0)
     }
 
     /// Tells a new connection all that is known, and from then on what comes.
     pub fn attach(&self, outbox: &Arc<Outbox>) {
-        let mut posted = self.0.lock();
+        let mut posted = self.posted.lock();
         for level in LEVELS {
             if level == Level::Memory || outbox.wants(level) {
-                outbox.start(level, &posted.levels[level as usize]);
+                outbox.start(level, &posted.sources[outbox.source][level as usize]);
             }
         }
         posted.outboxes.push(Arc::downgrade(outbox));
@@ -69,7 +102,7 @@ impl Board {
 
     /// Does `tell` with the outbox of every connection.
     pub fn each(&self, tell: impl Fn(&Outbox)) {
-        let outboxes: Vec<_> = self.0.lock().outboxes.iter().filter_map(Weak::upgrade).collect();
+        let outboxes: Vec<_> = self.posted.lock().outboxes.iter().filter_map(Weak::upgrade).collect();
         outboxes.iter().for_each(|outbox| tell(outbox));
     }
 }
@@ -77,6 +110,8 @@ impl Board {
 /// What waits to be told on one connection.
 pub struct Outbox {
     levels: u8,
+    /// Which of the board's sets it is told of.
+    source: usize,
     /// Whose connection it is.
     pub client: [u8; 16],
     waiting: Mutex<Waiting>,
@@ -94,8 +129,8 @@ struct Waiting {
 }
 
 impl Outbox {
-    pub fn new(levels: u8, client: [u8; 16]) -> Outbox {
-        Outbox { levels, client, waiting: Mutex::default(), wake: Condvar::new() }
+    pub fn new(levels: u8, source: usize, client: [u8; 16]) -> Outbox {
+        Outbox { levels, source, client, waiting: Mutex::default(), wake: Condvar::new() }
     }
 
     fn wants(&self, level: Level) -> bool {

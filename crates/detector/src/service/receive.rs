@@ -7,7 +7,7 @@ use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
 use super::{Asker, Shared, named};
-use crate::frame::{Frame, Payload};
+use crate::frame::{Frame, Level, Payload};
 use crate::journal;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::{Incoming, LinkError, tell};
@@ -104,9 +104,8 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
             return Err(error);
         }
     };
-    let outbox = Arc::new(Outbox::new(hello.levels, hello.client));
-    let run = match enter(shared, &hello, &outbox, &socket) {
-        Ok(run) => run,
+    let (run, outbox) = match enter(shared, &hello, &socket) {
+        Ok(entered) => entered,
         Err(refusal) => {
             tracing::info!(run = hello.run, "a client is refused: {refusal}");
             last_words(socket, refusal);
@@ -120,7 +119,7 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
 }
 
 /// Finds the run, or starts it, and the client's place in it.
-fn enter(shared: &Arc<Shared>, hello: &Hello, outbox: &Arc<Outbox>, socket: &TcpStream) -> Result<Arc<Run>, Refusal> {
+fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc<Run>, Arc<Outbox>), Refusal> {
     shared.check_token(&hello.token)?;
     let run = if hello.start.is_empty() {
         shared.run(&hello.run).ok_or_else(|| {
@@ -139,14 +138,23 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, outbox: &Arc<Outbox>, socket: &Tcp
         shared.begin_for(request, &Asker::Client(&hello.client))?
     };
     let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
+    if hello.role == Role::Writer && run.request.has_regions() {
+        return Err(Refusal::new(
+            ErrorCode::Description,
+            "regions of one frame share chunks, and must come to one process: bring them to this service",
+        ));
+    }
+    // A source that does not exist is refused when it is to sit down.
+    let set = run.request.set_of(hello.source.min(run.request.source_count() - 1));
+    let outbox = Arc::new(Outbox::new(hello.levels, set, hello.client));
     let seat = Seat {
-        outbox: Arc::clone(outbox),
+        outbox: Arc::clone(&outbox),
         socket: socket.try_clone().map_err(cannot)?,
         writes: hello.role == Role::Writer,
     };
     let absence = Duration::from_secs_f64(run.request.absence_s);
-    run.clients.lock().sit(hello, run.request.sources, absence, seat)?;
-    Ok(run)
+    run.clients.lock().sit(hello, run.request.source_count(), absence, seat)?;
+    Ok((run, outbox))
 }
 
 struct Connection<'c> {
@@ -165,7 +173,7 @@ impl Connection<'_> {
             version: VERSION,
             idle: self.shared.config.idle,
             body_bytes_max,
-            frames: self.run.board.reached()[0].1,
+            frames: self.run.board.end(Level::Memory),
         };
         tell(&mut socket, &FromService::Welcome(welcome))?;
         if self.hello.role == Role::Writer {
@@ -243,7 +251,7 @@ impl Connection<'_> {
             // Numbers that come with a head whose CRC is right are the sender's.
             const MARKED_MAX: usize = 4096;
             self.outbox.notice(NoticeCode::Damaged.of(head.number, "the body's checksum differs"));
-            return Ok(self.run.damaged(numbers.take(MARKED_MAX)));
+            return Ok(self.run.damaged(self.hello.source, numbers.take(MARKED_MAX)));
         }
         let frames = match self.payloads(&head, body) {
             Ok(frames) => frames,
@@ -255,7 +263,7 @@ impl Connection<'_> {
         };
         for (number, payload) in numbers.zip(frames) {
             let frame = Frame { number, taken: head.taken, payload };
-            match self.run.take(frame, again, self.hello.patience) {
+            match self.run.take(self.hello.source, frame, again, self.hello.patience) {
                 Ok(Ok(())) => {}
                 Ok(Err(notice)) => {
                     let mine = |outbox: &Outbox| outbox.client == self.hello.client;
@@ -275,17 +283,17 @@ impl Connection<'_> {
     fn payloads(&self, head: &FrameHead, body: Vec<u8>) -> Result<Vec<Payload>, String> {
         let description = &self.run.request.description;
         let sides: Vec<u64> = head.sides.iter().map(|side| u64::from(*side)).collect();
-        if head.element != description.element || sides != description.frame {
+        let set = self.run.request.set_of(self.hello.source);
+        let shape = &description.regions()[set].shape;
+        if head.element != description.element || sides != *shape {
             return Err(format!(
-                "it is {:?} of {}, the run's are {:?} of {}",
-                sides,
+                "it is {sides:?} of {}, the run's are {shape:?} of {}",
                 head.element.name(),
-                description.frame,
                 description.element.name()
             ));
         }
         if head.chunks.is_empty() {
-            let bytes = description.frame_bytes();
+            let bytes = shape.iter().product::<u64>() as usize * description.element.size();
             if Some(body.len()) != bytes.checked_mul(head.frames as usize) {
                 return Err(format!("{} frames of {bytes} bytes came in {} bytes", head.frames, body.len()));
             }
@@ -299,7 +307,10 @@ impl Connection<'_> {
         if head.filter != filter {
             return Err(format!("its chunks are filtered by `{}`, the run's by `{filter}`", head.filter));
         }
-        let each = description.chunks_per_frame();
+        let each = self.run.with(|sink| Ok(sink.chunks_of(set as u32))).map_err(|refusal| refusal.text)?;
+        let Some(each) = each.map(|chunks| chunks as u64) else {
+            return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
+        };
         if head.chunks.len() as u64 != each * u64::from(head.frames) {
             return Err(format!("{} chunks for {} frames of {each}", head.chunks.len(), head.frames));
         }
@@ -400,7 +411,7 @@ impl Connection<'_> {
         if !complete {
             return self.end_connection();
         }
-        let all = self.run.clients.lock().complete(self.hello, self.run.request.sources);
+        let all = self.run.clients.lock().complete(self.hello, self.run.request.source_count());
         if all && self.run.request.finish && self.run.is_running() {
             self.run.end_beside(How::Finished, String::new());
         }
@@ -421,9 +432,10 @@ impl Connection<'_> {
 
     /// Waits until what came on this connection is durable, which is what was taken by now.
     fn end_connection(&self) -> Result<(), LinkError> {
-        let taken = self.run.board.frames(crate::frame::Level::Memory);
+        let set = self.run.request.set_of(self.hello.source);
+        let taken = self.run.board.frames(set, Level::Memory);
         while self.run.is_running() && !self.outbox.is_over() {
-            let durable = self.run.board.frames(crate::frame::Level::Durable);
+            let durable = self.run.board.frames(set, Level::Durable);
             if taken.iter().all(|range| durable.covers(&range)) {
                 let counts = FinishedHead { frames: taken.end(), received: taken.len(), ..FinishedHead::default() };
                 self.outbox.finish(counts);

@@ -38,6 +38,9 @@ pub struct Ended {
     pub finished: FinishedHead,
     /// First frame and how many, of those in the file.
     pub frames: Vec<(u64, u64)>,
+    /// Where each source brought a region of every frame, the same for each from the second on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Vec<(u64, u64)>>,
     /// As far as it came.
     #[serde(default)]
     pub progress: Progress,
@@ -69,12 +72,14 @@ pub enum How {
 }
 
 impl Ended {
-    pub fn ranges(&self) -> Ranges {
-        let mut ranges = Ranges::default();
-        for (first, many) in &self.frames {
-            ranges.add(*first..first.saturating_add(*many));
-        }
-        ranges
+    /// The frames of each source that is told apart.
+    pub fn ranges(&self) -> Vec<Ranges> {
+        let ranges = |pairs: &Vec<(u64, u64)>| {
+            let mut ranges = Ranges::default();
+            pairs.iter().for_each(|(first, many)| ranges.add(*first..first.saturating_add(*many)));
+            ranges
+        };
+        std::iter::once(&self.frames).chain(&self.others).map(ranges).collect()
     }
 }
 

@@ -19,7 +19,8 @@ pub struct StartRequest {
     /// The HDF5 file to make, beneath the service's directory.
     pub file: PathBuf,
     pub description: Description,
-    /// Clients that each bring a part of every frame; the run is complete when all have said END.
+    /// Clients that each bring a part of the frames; the run is complete when all have said END. Where the description has
+    /// regions, there is one for each, whatever is said here.
     #[serde(default = "one")]
     pub sources: u16,
     /// Finish the run when all sources are complete; otherwise it goes on until it is stopped.
@@ -47,12 +48,37 @@ impl StartRequest {
         StartRequest { name: name.into(), file, description, sources: 1, finish: true, absence_s: ABSENCE_S }
     }
 
+    /// Whether each source brings a region of every frame.
+    pub fn has_regions(&self) -> bool {
+        !self.description.sources.is_empty()
+    }
+
+    /// Clients that bring frames.
+    pub fn source_count(&self) -> u16 {
+        match self.description.sources.len() {
+            0 => self.sources,
+            regions => u16::try_from(regions).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// Which of the sets that are told apart a source's frames belong to.
+    pub fn set_of(&self, source: u16) -> usize {
+        if self.has_regions() { usize::from(source) } else { 0 }
+    }
+
     /// # Errors
     /// What is wrong with it, but for its description, which the writer checks.
     pub fn check(&self) -> Result<(), String> {
         crate::stream::hello::check_run_name(&self.name).map_err(|error| error.to_string())?;
         if !(1..=SOURCES_MAX).contains(&self.sources) {
             return Err(format!("`sources` is {}; give 1 to {SOURCES_MAX}", self.sources));
+        }
+        let regions = self.description.sources.len();
+        if regions > 0 && self.sources != 1 && usize::from(self.sources) != regions {
+            return Err(format!(
+                "`sources` is {}, but the description has {regions} regions; leave it out",
+                self.sources
+            ));
         }
         if !(self.absence_s >= 0.0 && self.absence_s <= 1e6) {
             return Err(format!("`absence_s` is {}; give seconds from 0 to 1000000", self.absence_s));

@@ -54,8 +54,8 @@ pub struct Run {
     pub tallies: Tallies,
     home: Arc<Home>,
     sink: RwLock<Option<Sink>>,
-    /// Frames that are being taken or were.
-    claims: Mutex<Ranges>,
+    /// Frames that are being taken or were, by source where sources bring regions.
+    claims: Mutex<Vec<Ranges>>,
     state: Mutex<State>,
     changed: Condvar,
     /// What is known of the progress while the writer is being ended.
@@ -69,7 +69,7 @@ type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
 enum State {
     Running,
     Ending,
-    Ended(Ended),
+    Ended(Box<Ended>),
 }
 
 /// What is counted beside the writer.
@@ -137,7 +137,7 @@ impl Run {
         path: PathBuf,
         (sink, board): (Sink, Arc<Board>),
     ) -> Run {
-        let claims = board.frames(Level::Memory);
+        let claims = board.all_frames(Level::Memory);
         let record = Record { request, series, ended: None };
         Run::made(home, record, path, (Some(sink), board, claims, State::Running))
     }
@@ -147,7 +147,7 @@ impl Run {
         let path = home.root.join(&record.request.file);
         let board = Arc::new(Board::with(ended.ranges()));
         let tallies = Tallies::of(ended.tallied);
-        let made = Run::made(home, record, path, (None, board, ended.ranges(), State::Ended(ended)));
+        let made = Run::made(home, record, path, (None, board, ended.ranges(), State::Ended(Box::new(ended))));
         Run { tallies, ..made }
     }
 
@@ -155,7 +155,7 @@ impl Run {
         home: Arc<Home>,
         Record { request, series, .. }: Record,
         path: PathBuf,
-        (sink, board, claims, state): (Option<Sink>, Arc<Board>, Ranges, State),
+        (sink, board, claims, state): (Option<Sink>, Arc<Board>, Vec<Ranges>, State),
     ) -> Run {
         Run {
             request,
@@ -181,7 +181,7 @@ impl Run {
 
     pub fn ended_as(&self) -> Option<Ended> {
         match &*self.state.lock() {
-            State::Ended(ended) => Some(ended.clone()),
+            State::Ended(ended) => Some(Ended::clone(ended)),
             _ => None,
         }
     }
@@ -209,7 +209,7 @@ impl Run {
         let mut state = self.state.lock();
         loop {
             if let State::Ended(ended) = &*state {
-                return Some(ended.clone());
+                return Some(Ended::clone(ended));
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 return None;
@@ -228,20 +228,32 @@ impl Run {
     /// Why it takes nothing any more.
     fn over(&self) -> Refusal {
         match &*self.state.lock() {
-            State::Ended(Ended { how: How::Failed, why, .. }) => Refusal::new(ErrorCode::Failed, why.clone()),
-            State::Ended(Ended { how: How::Aborted, .. }) => Refusal::new(ErrorCode::Ended, "the run was aborted"),
+            State::Ended(ended) if ended.how == How::Failed => Refusal::new(ErrorCode::Failed, ended.why.clone()),
+            State::Ended(ended) if ended.how == How::Aborted => Refusal::new(ErrorCode::Ended, "the run was aborted"),
             _ => Refusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
         }
     }
 
     /// Takes a frame. `again`: its client may have sent it before.
-    pub fn take(&self, frame: Frame, again: bool, patience: Option<Duration>) -> Result<Result<(), Notice>, Refusal> {
-        let number = frame.number;
-        if !self.claims.lock().insert(number) {
+    pub fn take(
+        &self,
+        source: u16,
+        frame: Frame,
+        again: bool,
+        patience: Option<Duration>,
+    ) -> Result<Result<(), Notice>, Refusal> {
+        let (number, set) = (frame.number, self.request.set_of(source));
+        if !self.claims.lock()[set].insert(number) {
             return self.repeated(number, again);
         }
-        let taken = self.with(|sink| match sink.submit(frame, patience.unwrap_or(FOR_EVER)) {
-            Ok(()) => Ok(Ok(())),
+        let wait = patience.unwrap_or(FOR_EVER);
+        let taken = self.with(|sink| match sink.submit_region(set as u32, frame, wait) {
+            Ok(()) => {
+                if self.request.has_regions() {
+                    self.board.post_ranges(set, Level::Memory, &std::iter::once(number).collect());
+                }
+                Ok(Ok(()))
+            }
             Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "it found no room in time"))),
             Err(WriteError::Frame { why, .. }) => {
                 self.tallies.refused.fetch_add(1, Relaxed);
@@ -250,7 +262,7 @@ impl Run {
             Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
         });
         if !matches!(taken, Ok(Ok(()))) {
-            self.claims.lock().remove(number);
+            self.claims.lock()[set].remove(number);
         }
         taken
     }
@@ -266,11 +278,12 @@ impl Run {
     }
 
     /// Frames came whose bytes were changed on their way.
-    pub fn damaged(&self, numbers: impl Iterator<Item = u64>) -> Result<(), Refusal> {
+    pub fn damaged(&self, source: u16, numbers: impl Iterator<Item = u64>) -> Result<(), Refusal> {
+        let set = self.request.set_of(source);
         for number in numbers {
             self.tallies.damaged.fetch_add(1, Relaxed);
             // A number that cannot be one of the run is damage too, and is not marked.
-            if !self.claims.lock().contains(number)
+            if !self.claims.lock()[set].contains(number)
                 && let Err(error) = self.with(|sink| Ok(sink.mark_damaged(number)))?
             {
                 tracing::debug!(run = self.request.name, number, "a damaged frame is not marked: {error}");
@@ -304,7 +317,7 @@ impl Run {
         if let Err(error) = self.home.keep(&record) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
-        *self.state.lock() = State::Ended(ended.clone());
+        *self.state.lock() = State::Ended(Box::new(ended.clone()));
         *self.closing.lock() = None;
         self.changed.notify_all();
         self.tell_end(&ended);
@@ -353,7 +366,7 @@ impl Run {
             match entry {
                 Entry::Slab(slab) => {
                     // Each is claimed, whatever the others are.
-                    let fresh = slab.frames.iter().filter(|frame| claims.insert(frame.number)).count();
+                    let fresh = slab.frames.iter().filter(|frame| claims[0].insert(frame.number)).count();
                     if fresh > 0 || slab.again {
                         new.push(Entry::Slab(slab));
                     } else if !again {
@@ -393,11 +406,12 @@ impl Run {
                 }
             }
         };
-        let durable = self.board.frames(Level::Durable);
-        let frames = durable.iter().map(|range| (range.start, range.end - range.start)).collect();
+        let pairs = |frames: Ranges| frames.iter().map(|range| (range.start, range.end - range.start)).collect();
+        let mut others: Vec<Vec<(u64, u64)>> = self.board.all_frames(Level::Durable).into_iter().map(pairs).collect();
+        let frames = others.remove(0);
         let progress = Progress { published: finished.frames, failure: None, ..observer() };
         let clients = self.clients.lock().known();
-        Ended { how, why, finished, frames, progress, tallied: self.tallies.read(), clients }
+        Ended { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
     }
 
     /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
@@ -410,7 +424,9 @@ impl Run {
             Ok(recovered) => {
                 let file_bytes = std::fs::metadata(&self.path).map_or(0, |file| file.len());
                 finished.set(recovered.counts, file_bytes);
-                self.board.post_ranges(Level::Durable, &self.board.frames(Level::Written));
+                for (set, frames) in self.board.all_frames(Level::Written).iter().enumerate() {
+                    self.board.post_ranges(set, Level::Durable, frames);
+                }
                 format!("{why}; the file holds all {} frames so far", finished.received + finished.late)
             }
             Err(error) => format!(
@@ -431,7 +447,6 @@ impl Run {
             State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
         };
         drop(state);
-        let durable = self.board.reached()[Level::Durable as usize];
         let tallied = self.tallies.read();
         let progress = match &ended {
             Some(ended) => ended.progress.clone(),
@@ -451,7 +466,7 @@ impl Run {
             duplicate: tallied.duplicate,
             refused: tallied.refused,
             received_bytes: tallied.received_bytes,
-            latest_durable: durable.1.checked_sub(1),
+            latest_durable: self.board.end(Level::Durable).checked_sub(1),
             finished: ended.map(|ended| ended.finished),
         }
     }

@@ -266,8 +266,8 @@ impl Share {
         if ack.level > Level::Memory {
             let mut ranges = Ranges::default();
             ack.frames.iter().for_each(|range| ranges.add(range.clone()));
-            self.board.post_ranges(Level::Memory, &ranges);
-            self.board.post_ranges(ack.level, &ranges);
+            self.board.post_ranges(0, Level::Memory, &ranges);
+            self.board.post_ranges(0, ack.level, &ranges);
         }
     }
 

@@ -186,7 +186,7 @@ impl Intake {
         let taken = |file: &PathBuf| self.shared.config.root.join(file).symlink_metadata().is_ok();
         let file = (0..u32::MAX).map(free).find(|file| !taken(file)).expect("no directory holds so many files");
         let request = StartRequest { finish: false, ..StartRequest::new(&name, file, description) };
-        let taken = Taken { detector: self.address.clone(), series: series.clone() };
+        let taken = Box::new(Taken { detector: self.address.clone(), series: series.clone() });
         match self.shared.begin_for(request, &Asker::Detector(taken)) {
             Ok(run) => Ok((series, run)),
             Err(refusal) => Err(refusal.text),
@@ -209,7 +209,7 @@ impl Intake {
 /// A frame that cannot be kept is counted, and the series goes on.
 fn take(series: &Series, run: &Run, image: &Image<'_>) {
     let taken = match series.payload(image) {
-        Ok(payload) => run.take(Frame { number: image.number, taken: image.taken(), payload }, false, None),
+        Ok(payload) => run.take(0, Frame { number: image.number, taken: image.taken(), payload }, false, None),
         Err(error) => {
             tracing::error!(series = image.series, image = image.number, "an image is refused: {error}");
             run.tallies.refused.fetch_add(1, Relaxed);

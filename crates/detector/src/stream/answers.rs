@@ -118,6 +118,9 @@ pub struct FinishedHead {
     pub dropped: u64,
     /// 0 while the run goes on.
     pub file_bytes: u64,
+    /// Frames of which some sources brought nothing.
+    #[serde(default)]
+    pub partial: u64,
 }
 
 /// The heads that the service sends.
@@ -269,14 +272,12 @@ impl Ack {
 impl FinishedHead {
     pub fn set(&mut self, counts: Counts, file_bytes: u64) {
         let Counts { frames, received, missing, damaged, duplicate, late, partial } = counts;
-        // No source sends its regions over this stream: who counts them has them from elsewhere.
-        let received = received + partial;
-        *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, ..*self };
+        *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, partial, ..*self };
     }
 
-    fn fields(&self) -> [u64; 8] {
-        let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes } = *self;
-        [frames, received, missing, damaged, duplicate, late, dropped, file_bytes]
+    fn fields(&self) -> [u64; 9] {
+        let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial } = *self;
+        [frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial]
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -293,6 +294,8 @@ impl FinishedHead {
             late: reader.u64()?,
             dropped: reader.u64()?,
             file_bytes: reader.u64()?,
+            // Services before this field say nothing of it.
+            partial: if reader.0.is_empty() { 0 } else { reader.u64()? },
         })
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Shared {
     /// A user's own filter.
     pub plugin: Option<Plugin>,
     pub queue: Queue,
-    pub levels: Levels,
+    pub levels: Arc<Levels>,
     /// Slabs written of which more may come.
     pub incomplete: Mutex<HashMap<u64, SlabEntry>>,
     pub rows: Mutex<Rows>,
@@ -73,7 +73,7 @@ impl Shared {
             path: path.to_owned(),
             file,
             queue: Queue::new(settings.queue_bytes, &description),
-            levels: Levels::new(description.sources.len().max(1)),
+            levels: Arc::new(Levels::new(description.sources.len().max(1))),
             incomplete: Mutex::default(),
             rows: Mutex::new(Rows { columns: description.scalars.clone(), ..Rows::default() }),
             highest: AtomicU64::new(0),
@@ -288,6 +288,17 @@ impl Pipeline {
     /// How far what `source` brought of a frame has come; `None`: it has not come.
     pub fn level(&self, frame: u64, source: u32) -> Option<Level> {
         self.shared.levels.get(frame, source)
+    }
+
+    /// [`Pipeline::level`] for who does not hold the pipeline.
+    pub fn reached(&self) -> Box<dyn Fn(u64, u32) -> Option<Level> + Send + Sync> {
+        let levels = Arc::clone(&self.shared.levels);
+        Box::new(move |frame, source| levels.get(frame, source))
+    }
+
+    /// Chunks that `source` brings of a frame, if its region is made of whole ones.
+    pub fn chunks_of(&self, source: u32) -> Option<usize> {
+        self.shapes.chunks_of(source).map(|chunks| chunks.len())
     }
 
     /// Adds a column of scalars, or finds it; answers its number.

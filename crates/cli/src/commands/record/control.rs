@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use varve_detector::advise::Advice;
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::Description;
+use varve_detector::description::{Description, Region};
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
 use varve_detector::service::StartRequest;
@@ -72,9 +72,13 @@ pub struct Start {
     /// Name of a scalar that each frame has; may be given often
     #[arg(long, value_name = "NAME")]
     scalar: Vec<String>,
-    /// Clients that each bring a part
-    #[arg(long, default_value_t = 1)]
+    /// Clients that each bring a part of the frames
+    #[arg(long, default_value_t = 1, conflicts_with = "region")]
     sources: u16,
+    /// Region of every frame that one source brings, the first for source 0; given for each source. What lies between
+    /// regions, and what does not come, reads as the fill value
+    #[arg(long, value_name = "Y,X:HxW")]
+    region: Vec<String>,
     /// Go on when all sources are complete, until the run is stopped
     #[arg(long)]
     keep: bool,
@@ -126,6 +130,17 @@ fn closed(flag: &str, text: &str) -> Result<Vec<u64>> {
     sides.ok_or_else(|| Problem::usage(format!("{flag} {text} has no end")))
 }
 
+/// Where a region lies in a frame, and its sides.
+fn region(text: &str) -> Result<Region> {
+    let numbers = |text: &str, by: char| text.split(by).map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
+    let parts = text.split_once(':').and_then(|(offset, shape)| numbers(offset, ',').zip(numbers(shape, 'x')));
+    let (offset, shape) = parts.ok_or_else(|| {
+        Problem::usage(format!("--region {text} is no region"))
+            .next("Write where it begins and its sides, as in 512,0:512x1024.")
+    })?;
+    Ok(Region { offset, shape })
+}
+
 impl Start {
     fn request(&self) -> Result<StartRequest> {
         let advice = self.advice.as_deref().map(super::advice).transpose()?;
@@ -143,6 +158,8 @@ impl Start {
             Metadata::read(metadata)?.add_to(&mut description);
         }
         description.scalars.extend(self.scalar.iter().map(|name| name.as_str().into()));
+        let regions: Result<Vec<Region>> = self.region.iter().map(|text| region(text)).collect();
+        description.sources.extend(regions?);
         let mut request = StartRequest::new(&self.name, self.file.clone(), description);
         (request.sources, request.finish, request.absence_s) = (self.sources, !self.keep, self.absence);
         request.check().map_err(|why| Problem::usage("the run cannot start").because(why))?;

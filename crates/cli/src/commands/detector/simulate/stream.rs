@@ -5,10 +5,12 @@ use crate::commands::record::token;
 use crate::problem::{Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use varve_detector::catalog::Counts;
 use varve_detector::client::{Client, ClientError, Options, Outgoing, identity};
+use varve_detector::description::Region;
 use varve_detector::frame::{ElementType, Level};
 use varve_detector::service::StartRequest;
 use varve_detector::stream::{FinishedHead, NoticeCode};
@@ -29,6 +31,9 @@ pub struct Service {
     /// Connections over which the frames are brought
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: u16,
+    /// Clients that each bring a band of rows of every frame, as the elements of a detector do
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    sources: u16,
     /// The same name again goes on where a simulator that was killed stopped; each frame is brought once
     #[arg(long, value_name = "NAME", requires = "to")]
     client: Option<String>,
@@ -55,8 +60,15 @@ fn level(text: &str) -> std::result::Result<Level, String> {
     }
 }
 
-pub struct Stream {
+/// A source, and the bytes of a frame that it brings.
+struct Source {
     client: Client,
+    part: Range<usize>,
+    sides: Vec<u32>,
+}
+
+pub struct Stream {
+    sources: Vec<Source>,
     url: String,
     level: Level,
     patience: Duration,
@@ -64,7 +76,6 @@ pub struct Stream {
     wait: Duration,
     leave: bool,
     element: ElementType,
-    sides: Vec<u32>,
 }
 
 impl Stream {
@@ -72,7 +83,11 @@ impl Stream {
         let service = &arguments.service;
         let mut options = Options::new(address, &service.run);
         if let Some(file) = &service.file {
-            let request = StartRequest::new(&service.run, file.clone(), description(arguments, series)?);
+            let mut description = description(arguments, series)?;
+            if service.sources > 1 {
+                description.sources = bands(series, service.sources)?;
+            }
+            let request = StartRequest::new(&service.run, file.clone(), description);
             request.check().map_err(|why| Problem::usage("the run cannot start").because(why))?;
             options.start = serde_json::to_string(&request)
                 .map_err(|error| Problem::new("the run cannot be described").caused_by(&error))?;
@@ -82,17 +97,24 @@ impl Stream {
         options.level = service.level;
         options.retry = service.patience.0;
         options.client = service.client.as_ref().map(|client| identity(&service.run, client));
-        let client = Client::connect(options).map_err(|error| failed(url, &error))?;
-        let sides = series.frame.iter().map(|side| u32::try_from(*side).unwrap_or(u32::MAX)).collect();
+        let mut sources = Vec::new();
+        let row = series.frame[1..].iter().product::<u64>() as usize * series.element.size();
+        for (number, band) in bands(series, service.sources)?.into_iter().enumerate() {
+            let options = Options { source: number as u16, ..options.clone() };
+            let client = Client::connect(options).map_err(|error| failed(url, &error))?;
+            let first = band.offset[0] as usize * row;
+            let part = first..first + band.shape[0] as usize * row;
+            let sides = band.shape.iter().map(|side| u32::try_from(*side).unwrap_or(u32::MAX)).collect();
+            sources.push(Source { client, part, sides });
+        }
         let stream = Stream {
-            client,
+            sources,
             url: url.to_owned(),
             level: service.level,
             patience: service.patience.0,
             wait: if series.rate.is_some() { Duration::ZERO } else { service.patience.0 },
             leave: service.leave,
             element: series.element,
-            sides,
         };
         stream.settle_before()?;
         Ok(stream)
@@ -102,8 +124,11 @@ impl Stream {
     fn settle_before(&self) -> Result<()> {
         let deadline = Instant::now() + self.patience;
         loop {
-            let safe = self.client.acknowledged(self.level);
-            if self.client.acknowledged(Level::Memory).iter().all(|range| safe.covers(&range)) {
+            let is_safe = |source: &Source| {
+                let safe = source.client.acknowledged(self.level);
+                source.client.acknowledged(Level::Memory).iter().all(|range| safe.covers(&range))
+            };
+            if self.sources.iter().all(is_safe) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -121,7 +146,8 @@ impl Stream {
 
     /// What the service says of single frames: one that does not fit the run is the same with all that follow.
     fn heed(&self) -> Result<()> {
-        match self.client.notices().into_iter().find(|notice| notice.code == NoticeCode::Refused) {
+        let mut notices = self.sources.iter().flat_map(|source| source.client.notices());
+        match notices.find(|notice| notice.code == NoticeCode::Refused) {
             None => Ok(()),
             Some(notice) => Err(Problem::new(format!("the service refuses frame {}", notice.frame))
                 .because(notice.text)
@@ -131,20 +157,40 @@ impl Stream {
 
     /// Until all is acknowledged, as long as ever more is.
     fn settle(&self) -> Result<()> {
+        self.sources.iter().try_for_each(|source| self.settle_one(&source.client))?;
+        self.heed()
+    }
+
+    fn settle_one(&self, client: &Client) -> Result<()> {
         let mut before = None;
         loop {
-            match self.client.settle(self.patience) {
-                Ok(()) => return self.heed(),
+            match client.settle(self.patience) {
+                Ok(()) => return Ok(()),
                 Err(ClientError::Late(_)) => {}
                 Err(error) => return Err(failed(&self.url, &error)),
             }
-            let reached = self.client.acknowledged(self.level).len();
+            let reached = client.acknowledged(self.level).len();
             if before == Some(reached) {
                 return Err(self.stuck("frames are not acknowledged"));
             }
             before = Some(reached);
         }
     }
+}
+
+/// The rows of a frame, divided.
+fn bands(series: &Series, sources: u16) -> Result<Vec<Region>> {
+    let (rows, sources) = (series.frame[0], u64::from(sources));
+    if rows < sources {
+        return Err(Problem::usage(format!("--sources {sources}: a frame has {rows} rows only")));
+    }
+    let band = |number: u64| {
+        let (first, end) = (rows * number / sources, rows * (number + 1) / sources);
+        let mut region = Region { offset: vec![0; series.frame.len()], shape: series.frame.clone() };
+        (region.offset[0], region.shape[0]) = (first, end - first);
+        region
+    };
+    Ok((0..sources).map(band).collect())
 }
 
 fn failed(url: &str, error: &ClientError) -> Problem {
@@ -157,39 +203,54 @@ fn failed(url: &str, error: &ClientError) -> Problem {
 
 impl Sink for Stream {
     fn has(&self, number: u64) -> bool {
-        self.client.acknowledged_frame(self.level, number)
+        self.sources.iter().all(|source| source.client.acknowledged_frame(self.level, number))
     }
 
+    /// A frame of which any source finds no room is dropped as far as it does not.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
-        let out = Outgoing {
-            number,
-            taken: now(),
-            element: self.element,
-            sides: self.sides.clone(),
-            frames: 1,
-            filter: String::new(),
-            parts: vec![std::mem::take(frame)],
-        };
-        let sent = self.client.send(out, self.wait);
-        self.heed()?;
-        match sent {
-            Ok(()) => Ok(true),
-            Err(ClientError::Late(_)) if self.wait.is_zero() => {
-                self.client.lost(1);
-                Ok(false)
+        let mut whole = true;
+        for source in &self.sources {
+            // What a killed simulator had brought of the frame is there.
+            if source.client.acknowledged_frame(self.level, number) {
+                continue;
             }
-            Err(ClientError::Late(_)) => Err(self.stuck("it takes no frame")),
-            Err(error) => Err(failed(&self.url, &error)),
+            let alone = source.part.len() == frame.len();
+            let out = Outgoing {
+                number,
+                taken: now(),
+                element: self.element,
+                sides: source.sides.clone(),
+                frames: 1,
+                filter: String::new(),
+                parts: vec![if alone { std::mem::take(frame) } else { frame[source.part.clone()].to_vec() }],
+            };
+            match source.client.send(out, self.wait) {
+                Ok(()) => {}
+                Err(ClientError::Late(_)) if self.wait.is_zero() => {
+                    source.client.lost(1);
+                    whole = false;
+                }
+                Err(ClientError::Late(_)) => return Err(self.stuck("it takes no frame")),
+                Err(error) => return Err(failed(&self.url, &error)),
+            }
         }
+        self.heed()?;
+        Ok(whole)
     }
 
     fn finish(self: Box<Self>) -> Result<Option<Finished>> {
         self.settle()?;
-        let Stream { client, url, patience, leave, .. } = *self;
-        let ended = if leave { client.leave(patience) } else { client.finish(patience) };
-        let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes } =
+        let Stream { sources, url, patience, leave, .. } = *self;
+        // A run has ended when all its sources have: each waits for the others.
+        let end = |Source { client, .. }: Source| if leave { client.leave(patience) } else { client.finish(patience) };
+        let ended = std::thread::scope(|scope| {
+            let ends: Vec<_> = sources.into_iter().map(|source| scope.spawn(|| end(source))).collect();
+            ends.into_iter().map(|end| end.join().unwrap_or(Err(ClientError::Late(patience)))).next_back()
+        });
+        let ended = ended.unwrap_or(Err(ClientError::Late(patience)));
+        let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial } =
             ended.map_err(|error| failed(&url, &error))?;
-        let counts = Counts { frames, received, missing, damaged, duplicate, late, partial: 0 };
+        let counts = Counts { frames, received, missing, damaged, duplicate, late, partial };
         Ok(Some(Finished { counts, file_bytes, dropped }))
     }
 }

@@ -1,6 +1,7 @@
 //! What is fuzzed: a function a decoder, which takes any bytes.
 
 mod config;
+mod detector_stream;
 mod journal;
 mod layout;
 mod log;
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "journal", reads: journal::reads, cost: 20, ..Target::SMALL },
     // A command of a ZeroMQ peer has up to 64 KiB, a message is taken in pieces of 16 MiB.
     Target { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..Target::SMALL },
+    Target { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..Target::SMALL },
     Target { name: "layout", reads: layout::reads, cost: 20, ..Target::SMALL },
     Target { name: "names", reads: names::reads, cost: 40, ..Target::SMALL },
 ];

@@ -76,6 +76,11 @@ fn detectors_of_others() {
 }
 
 #[test]
+fn the_stream_of_detectors() {
+    fuzz("detector_stream");
+}
+
+#[test]
 fn layouts_of_detector_files() {
     fuzz("layout");
 }

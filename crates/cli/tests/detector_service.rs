@@ -482,6 +482,17 @@ fn the_simulator_plays_a_run_to_a_service() {
         alone.frame_into(number, &mut other).expect("read");
         assert_eq!(one, other, "frame {number}");
     }
+    // The elements of a detector, each bringing its rows.
+    let elements = ["--run", "rows", "--file", "rows.h5", "--frames", "30", "--sources", "3", "--layout", "raw"];
+    let (code, told, wrong) = simulate(&elements);
+    let there = told["received"].as_u64().zip(told["late"].as_u64()).map(|(received, late)| received + late);
+    assert_eq!((code, there, told["partial"].as_u64()), (0, Some(30), Some(0)), "{told} {wrong}");
+    let rows = data(&directory.path().join("rows.h5"));
+    for number in [0, 17, 29] {
+        rows.frame_into(number, &mut one).expect("read");
+        alone.frame_into(number, &mut other).expect("read");
+        assert_eq!(one, other, "frame {number}");
+    }
     // It was ended: the same again is refused, and says what to do.
     let (code, _, wrong) = simulate(&["--run", "own", "--file", "own.h5", "--frames", "200", "--layout", "raw"]);
     assert!(code == 1 && wrong.contains("give another name and file"), "{code} {wrong}");
@@ -498,10 +509,8 @@ fn the_simulator_plays_a_run_to_a_service() {
     assert!(code == 1 && wrong.contains("there is no run `nowhere`"), "{code} {wrong}");
     resumed(&service, &to);
     // A service that is away, and one that hangs.
-    // Large frames: what is kept for the service is soon as much as may be.
-    let large = ["detector", "simulate", "--to", &to, "--model", "1024x1024xu16", "--compress-ratio", "4"];
-    let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "100000", "--patience", "500ms"];
-    let hung = varve().args(large).args(flags).stderr(Stdio::piped()).spawn().expect("varve runs");
+    let flags = ["--run", "lost", "--file", "lost.h5", "--frames", "3000", "--rate", "300", "--patience", "500ms"];
+    let hung = varve().args(model).args(flags).stderr(Stdio::piped()).spawn().expect("varve runs");
     until("the run", || service.record(&["status", "lost"]).1["durable"].as_u64() > Some(0));
     let pid = rustix::process::Pid::from_child(&service.process.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");

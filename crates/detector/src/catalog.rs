@@ -1,11 +1,11 @@
 //! What is known of a run's frames: the one source of a commit. Pure; entries of the journal go in, in any order.
 
 use crate::column::Column;
-use crate::description::{Description, Scalar, ScalarColumn};
+use crate::description::{Description, Scalar, ScalarColumn, Structure};
 use crate::frame::{FrameStatus, Nanoseconds, Times};
 use crate::hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
 use crate::journal::{Entry, FrameEntry, SlabEntry};
-use crate::structure::Mask;
+use crate::structure::{LayoutColumns, Mask};
 
 #[derive(Debug)]
 pub struct Catalog {
@@ -16,6 +16,8 @@ pub struct Catalog {
     /// In the order of [`Times::NAMES`].
     pub times: [Column; 5],
     pub scalars: Vec<(ScalarColumn, Column)>,
+    /// What a layout file may ask of every frame.
+    pub(crate) layout: Option<LayoutColumns>,
     /// What NXmx wants to know of the pixels.
     pub(crate) mask: Option<Mask>,
     /// When the first frame was taken, and the last.
@@ -47,7 +49,9 @@ impl Catalog {
         let status = Datatype::Enumeration(FrameStatus::NAMES.to_vec());
         let time = |_| Column::new(Datatype::Number(ElementType::U64), vec![0; 8]);
         let nxmx = description.nxmx.as_ref().filter(|nxmx| !nxmx.pixel_mask.is_empty());
+        let laid_out = matches!(description.structure, Structure::Layout(_));
         let mut catalog = Catalog {
+            layout: laid_out.then(LayoutColumns::new),
             mask: nxmx.map(|nxmx| Mask::new(&description.frame, &nxmx.pixel_mask)),
             span: None,
             chunks,
@@ -120,6 +124,9 @@ impl Catalog {
     fn set_status(&mut self, frame: u64, status: FrameStatus) {
         if frame >= self.frames {
             self.counted[FrameStatus::Missing as usize] += frame + 1 - self.frames;
+            if let Some(layout) = &mut self.layout {
+                layout.number(self.frames..frame + 1);
+            }
             self.frames = frame + 1;
             self.chunks.grow(self.description.grid(self.frames).dims());
         }
@@ -163,6 +170,9 @@ impl Catalog {
             for (column, time) in self.times.iter_mut().zip(times.as_array()) {
                 column.set(frame.number, &time.to_le_bytes());
             }
+            if let Some(layout) = &mut self.layout {
+                layout.set(frame.number, &times);
+            }
         }
         let counts = self.description.chunk_counts();
         for (number, chunk) in entry.chunks.iter().enumerate() {
@@ -182,7 +192,8 @@ impl Catalog {
 
     fn columns(&mut self) -> impl Iterator<Item = &mut Column> {
         let scalars = self.scalars.iter_mut().map(|(_, column)| column);
-        [&mut self.status].into_iter().chain(&mut self.times).chain(scalars)
+        let layout = self.layout.iter_mut().flat_map(LayoutColumns::columns);
+        [&mut self.status].into_iter().chain(&mut self.times).chain(scalars).chain(layout)
     }
 
     /// Bytes that [`Catalog::store`] will answer at most.

@@ -12,6 +12,7 @@ const ALIGN: u64 = 8;
 #[derive(Debug)]
 pub struct Column {
     datatype: Datatype,
+    /// Of a row.
     fill: Vec<u8>,
     data: Vec<u8>,
     chunks: ChunkMap,
@@ -25,6 +26,17 @@ impl Column {
     pub fn new(datatype: Datatype, fill: Vec<u8>) -> Column {
         assert_eq!(fill.len(), datatype.size(), "a fill value is one element");
         let grid = Grid::new(vec![0], vec![None], vec![CHUNK_ROWS], datatype.size());
+        Column::of(grid, datatype, fill)
+    }
+
+    /// Several elements a row, 0 where nothing came.
+    pub fn wide(datatype: Datatype, elements: u64) -> Column {
+        let fill = vec![0; datatype.size() * elements as usize];
+        let (max, chunk) = (vec![None, Some(elements)], vec![CHUNK_ROWS, elements]);
+        Column::of(Grid::new(vec![0, elements], max, chunk, datatype.size()), datatype, fill)
+    }
+
+    fn of(grid: Grid, datatype: Datatype, fill: Vec<u8>) -> Column {
         Column { datatype, fill, data: Vec::new(), chunks: ChunkMap::new(grid), changed: BTreeSet::new() }
     }
 
@@ -61,7 +73,9 @@ impl Column {
 
     /// Makes the dataset at least so long.
     pub fn grow(&mut self, rows: u64) {
-        self.chunks.grow(&[rows]);
+        let mut dims = self.chunks.grid().dims().to_vec();
+        dims[0] = rows;
+        self.chunks.grow(&dims);
     }
 
     fn chunk_bytes(&self) -> u64 {
@@ -83,7 +97,9 @@ impl Column {
             block.extend_from_slice(&self.data[from..to]);
             let missing = self.chunk_bytes() as usize - (to - from);
             block.extend(self.fill.iter().copied().cycle().take(missing));
-            self.chunks.set(&[chunk], ChunkRecord { address, size: self.chunk_bytes(), mask: 0 });
+            let mut place = vec![0; self.chunks.grid().rank()];
+            place[0] = chunk;
+            self.chunks.set(&place, ChunkRecord { address, size: self.chunk_bytes(), mask: 0 });
         }
     }
 
@@ -93,7 +109,7 @@ impl Column {
             chunks: &self.chunks,
             kind: self.chunks.grid().index_kind(),
             filters: Vec::new(),
-            fill: Some(self.fill.clone()),
+            fill: Some(self.fill[..self.datatype.size()].to_vec()),
         };
         Dataset { attributes, storage }
     }

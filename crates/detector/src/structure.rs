@@ -4,6 +4,7 @@ mod layout;
 mod mask;
 mod nxmx;
 
+pub(crate) use layout::LayoutColumns;
 pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;

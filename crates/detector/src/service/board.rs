@@ -111,7 +111,7 @@ impl Board {
 pub struct Outbox {
     levels: u8,
     /// Which of the board's sets it is told of.
-    source: usize,
+    pub source: usize,
     /// Whose connection it is.
     pub client: [u8; 16],
     waiting: Mutex<Waiting>,

@@ -432,7 +432,7 @@ impl Connection<'_> {
 
     /// Waits until what came on this connection is durable, which is what was taken by now.
     fn end_connection(&self) -> Result<(), LinkError> {
-        let set = self.run.request.set_of(self.hello.source);
+        let set = self.outbox.source;
         let taken = self.run.board.frames(set, Level::Memory);
         while self.run.is_running() && !self.outbox.is_over() {
             let durable = self.run.board.frames(set, Level::Durable);

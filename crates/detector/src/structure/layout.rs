@@ -4,10 +4,11 @@ use super::{frames, status_and_times, text, time_units};
 use crate::catalog::Catalog;
 use crate::column::Column;
 use crate::description::RunValue;
-use crate::frame::{FrameStatus, Times};
+use crate::frame::{FrameStatus, Nanoseconds, Times};
 use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
 use crate::layout::{self, AttributeSource, BadLayout, DatasetSource, Layout, Member, Named, Position, When};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 type Result<T> = std::result::Result<T, BadLayout>;
 
@@ -92,22 +93,67 @@ impl PerFrame<'_> {
 
     /// Appends the value of `frame`; answers whether there is one.
     fn append(self, catalog: &Catalog, frame: u64, out: &mut Vec<u8>) -> bool {
-        let detector = catalog.time_of(frame, 0);
+        if let PerFrame::Scalar(column) = self {
+            out.extend_from_slice(column.get(frame));
+            return column.has(frame);
+        }
+        out.extend(self.of(frame, catalog.time_of(frame, 0)));
+        catalog.status_of(frame) != FrameStatus::Missing
+    }
+
+    /// The value of a frame that the detector took at `detector`; a scalar's is in its own column.
+    fn of(self, frame: u64, detector: Nanoseconds) -> Vec<u8> {
         let since = |unit| detector / unit - EPICS_EPOCH_SECONDS.min(detector / NANOSECONDS) * (NANOSECONDS / unit);
         match self {
-            PerFrame::Scalar(column) => {
-                out.extend_from_slice(column.get(frame));
-                return column.has(frame);
-            }
-            PerFrame::Number => out.extend_from_slice(&frame.to_le_bytes()),
+            PerFrame::Scalar(column) => column.get(frame).to_vec(),
+            PerFrame::Number => frame.to_le_bytes().to_vec(),
             PerFrame::TimeStamp => {
                 let seconds = if detector == 0 { f64::NAN } else { since(1) as f64 / NANOSECONDS as f64 };
-                out.extend_from_slice(&seconds.to_le_bytes());
+                seconds.to_le_bytes().to_vec()
             }
-            PerFrame::Seconds => out.extend_from_slice(&(since(NANOSECONDS) as u32).to_le_bytes()),
-            PerFrame::Nanoseconds => out.extend_from_slice(&((detector % NANOSECONDS) as u32).to_le_bytes()),
+            PerFrame::Seconds => (since(NANOSECONDS) as u32).to_le_bytes().to_vec(),
+            PerFrame::Nanoseconds => ((detector % NANOSECONDS) as u32).to_le_bytes().to_vec(),
         }
-        catalog.status_of(frame) != FrameStatus::Missing
+    }
+}
+
+/// What areaDetector knows of every frame, and the table of times, as columns: a commit writes what has changed of them.
+#[derive(Debug)]
+pub(crate) struct LayoutColumns {
+    /// In the order of [`PerFrame::BUILTIN`].
+    builtin: [Column; 4],
+    times: Column,
+}
+
+impl LayoutColumns {
+    pub fn new() -> LayoutColumns {
+        LayoutColumns {
+            builtin: PerFrame::BUILTIN.map(|(_, which)| Column::new(which.datatype(), which.of(0, 0))),
+            times: Column::wide(Datatype::Number(ElementType::U64), Times::NAMES.len() as u64),
+        }
+    }
+
+    /// These frames are counted now, whether they come or not.
+    pub fn number(&mut self, frames: Range<u64>) {
+        for frame in frames {
+            self.builtin[0].set(frame, &PerFrame::Number.of(frame, 0));
+        }
+    }
+
+    pub fn set(&mut self, frame: u64, times: &Times) {
+        for ((_, which), column) in PerFrame::BUILTIN.into_iter().zip(&mut self.builtin) {
+            column.set(frame, &which.of(frame, times.detector));
+        }
+        self.times.set(frame, &times.as_array().map(u64::to_le_bytes).concat());
+    }
+
+    pub fn columns(&mut self) -> impl Iterator<Item = &mut Column> {
+        self.builtin.iter_mut().chain([&mut self.times])
+    }
+
+    fn named(&self, name: &str) -> Option<&Column> {
+        let at = PerFrame::BUILTIN.iter().position(|(builtin, _)| *builtin == name)?;
+        self.builtin.get(at)
     }
 }
 
@@ -178,19 +224,19 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn columns(&self) -> &'a LayoutColumns {
+        self.catalog.layout.as_ref().expect("a run with a layout has them")
+    }
+
     /// One row a frame.
     fn times(&self, mut attributes: Vec<Attribute>) -> Node<'a> {
-        let (catalog, frames) = (self.catalog, self.catalog.frames());
-        let row = |frame| (0..Times::NAMES.len()).flat_map(move |which| catalog.time_of(frame, which).to_le_bytes());
-        let data = (0..frames).flat_map(row).collect();
-        let dims = vec![frames, Times::NAMES.len() as u64];
         let columns = Attribute { name: "columns".into(), value: Value::texts(&Times::NAMES) };
         for attribute in time_units().into_iter().chain([columns]) {
             if !attributes.iter().any(|known| known.name == attribute.name) {
                 attributes.push(attribute);
             }
         }
-        whole(Value { datatype: Datatype::Number(ElementType::U64), dims, data }, attributes)
+        Node::Dataset(self.columns().times.dataset(attributes))
     }
 
     /// areaDetector names the NDAttribute that a dataset was taken from, and so do we.
@@ -201,17 +247,11 @@ impl<'a> Builder<'a> {
         if named.when == When::Frame
             && let Some(values) = self.per_frame(&named.name)
         {
-            if let PerFrame::Scalar(column) = values {
-                return Ok(Node::Dataset(column.dataset(attributes)));
-            }
-            let mut data = Vec::new();
-            for frame in 0..self.catalog.frames() {
-                values.append(self.catalog, frame, &mut data);
-            }
-            return Ok(whole(
-                Value { datatype: values.datatype(), dims: vec![self.catalog.frames()], data },
-                attributes,
-            ));
+            let column = match values {
+                PerFrame::Scalar(column) => column,
+                _ => self.columns().named(&named.name).expect("what is no scalar is built in"),
+            };
+            return Ok(Node::Dataset(column.dataset(attributes)));
         }
         Ok(whole(self.single(named, at)?, attributes))
     }

@@ -40,7 +40,7 @@ SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
 SUITES := cli profile readme conformance realwork crash trouble million
 # Those with long counts of their own.
-SOAK_SUITES := volume power writer readers kill detector_service decoders conformance realwork crash trouble repair dump million
+SOAK_SUITES := volume power writer readers kill detector_service detector_long decoders conformance realwork crash trouble repair dump million
 # The integration tests of the other crates. Every build below selects the whole workspace, so that each crate is built
 # once, with one set of features, and then runs what it names.
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \

@@ -216,13 +216,23 @@ fn the_simulators_stream2_is_understood_by_others() {
 /// The form of the JSON that later readers rely on.
 #[test]
 fn the_benchmark_says_what_it_promises() {
+    const CASES: [&str; 8] = [
+        "precompressed",
+        "raw-bslz4",
+        "h5py",
+        "scalars-0",
+        "scalars-30",
+        "writers-4-one-file",
+        "writers-4-four-files",
+        "rate-50",
+    ];
     let directory = tempfile::tempdir().expect("a directory");
     let bench = ["--json", "bench", "detector", "--model", "128x64xu16", "--compress-ratio", "3", "--frames", "48"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
     let output = Command::new(env!("CARGO_BIN_EXE_varve"))
         .current_dir(root)
         .args(bench)
-        .args(["--rates", "none", "--repeat", "1"])
+        .args(["--rates", "50", "--rate-seconds", "0.5", "--repeat", "1"])
         .arg(directory.path())
         .output()
         .expect("varve runs");
@@ -233,7 +243,7 @@ fn the_benchmark_says_what_it_promises() {
         let list = told[list].as_array().expect("a list").iter();
         list.map(|entry| entry[key].as_str().expect("a name").to_owned()).collect()
     };
-    assert_eq!(names("results", "case"), ["precompressed", "raw-bslz4", "h5py", "scalars-0", "scalars-30"]);
+    assert_eq!(names("results", "case"), CASES);
     for result in told["results"].as_array().expect("a list") {
         for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
             assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");

@@ -1,5 +1,6 @@
-//! Addresses in the file. Extents are handed out rising, aligned, and never twice: two hosts that shared a page would
-//! overwrite each other on some stores, and a reader of an old index must find there what it names.
+//! Addresses in the file, handed out rising and never twice: a reader of an old index must find there what it names. What
+//! one process writes lies without a gap; extents of others are aligned, for two hosts that shared a page would overwrite
+//! each other on some stores.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,11 @@ impl Allocator {
         start..start + length
     }
 
+    /// Exactly `bytes`, for whoever is of this process.
+    pub fn bytes(&self, bytes: u64) -> u64 {
+        self.next.fetch_add(bytes, Ordering::Relaxed)
+    }
+
     /// Notes that something lies below `end`.
     pub fn fill(&self, end: u64) {
         self.used.fetch_max(end, Ordering::Relaxed);
@@ -53,6 +59,12 @@ mod tests {
         assert_eq!(allocator.extent(4097, 8), 8192..16384);
         assert_eq!(allocator.extent(8, 1 << 20), 1 << 20..(1 << 20) + 4096);
         assert_eq!(allocator.extent(8, 1), (1 << 20) + 4096..(1 << 20) + 8192);
+        assert_eq!((allocator.bytes(3), allocator.bytes(5)), ((1 << 20) + 8192, (1 << 20) + 8195));
+        assert_eq!(
+            allocator.extent(1, 1),
+            (1 << 20) + 12288..(1 << 20) + 16384,
+            "no page is shared with another process"
+        );
         assert_eq!(allocator.used(), 48);
     }
 }

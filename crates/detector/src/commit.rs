@@ -16,8 +16,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Room set aside at a time for commits, at least.
-const ROOM_BYTES: u64 = 1 << 20;
+/// Room set aside at a time for commits, at least. What a run does not need of its last one is lost.
+const ROOM_BYTES: u64 = 16 << 10;
 
 /// What commits need beside the file.
 #[derive(Debug)]
@@ -26,16 +26,18 @@ pub(crate) struct Publisher {
     room: Range<u64>,
     /// More commits will follow.
     goes_on: bool,
+    /// Bytes of the last commit.
+    used: u64,
 }
 
 impl Publisher {
     pub(crate) fn new() -> Publisher {
-        Publisher { room: 0..0, goes_on: true }
+        Publisher { room: 0..0, goes_on: true, used: 0 }
     }
 
     /// Of one commit, after which there is none: it takes no more room than it needs.
     pub(crate) fn last() -> Publisher {
-        Publisher { room: 0..0, goes_on: false }
+        Publisher { room: 0..0, goes_on: false, used: 0 }
     }
 
     /// Writes what `catalog` knows and makes it what readers see. Chunks must have been synced before. Answers the end of
@@ -66,13 +68,18 @@ impl Publisher {
         file.write_all_at(&Superblock { root, end }.encode(), 0)?;
         file.sync_data()?;
         catalog.publish(now());
+        self.used = (columns.end - columns.start) + (place.end - place.start);
         if !self.goes_on {
             return Ok(end);
         }
         // The next commit is little larger than this one.
-        let used = (columns.end - columns.start) + (place.end - place.start);
-        self.set_aside(file, length, allocator, used + used / 4 + PAGE_BYTES)?;
+        self.set_aside(file, length, allocator, self.used + self.used / 4 + PAGE_BYTES)?;
         Ok(end)
+    }
+
+    /// Bytes of the last commit, which stay in the file.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
     }
 
     fn take(&mut self, file: &File, length: &Length, allocator: &Allocator, bytes: u64) -> io::Result<Range<u64>> {
@@ -88,7 +95,7 @@ impl Publisher {
         if self.room.end - self.room.start >= bytes {
             return Ok(());
         }
-        let wanted = if self.goes_on { (4 * bytes).max(ROOM_BYTES) } else { bytes };
+        let wanted = if self.goes_on { bytes.max(ROOM_BYTES) } else { bytes };
         let room = allocator.extent(wanted, PAGE_BYTES);
         length.ensure(file, room.end)?;
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, room.start, room.end - room.start) {

@@ -21,7 +21,21 @@ pub enum Payload {
     /// All elements, row-major, little-endian.
     Plain(Vec<u8>),
     /// Each chunk as the run's filter makes it, row-major; written as they are.
-    Filtered(Vec<Vec<u8>>),
+    Filtered(Vec<Blob>),
+}
+
+/// A chunk as the run's filter makes it.
+#[derive(Clone, Debug)]
+pub struct Blob {
+    pub bytes: Vec<u8>,
+    /// Their XXH3, where whoever brought them has computed it.
+    pub xxh3: Option<u64>,
+}
+
+impl From<Vec<u8>> for Blob {
+    fn from(bytes: Vec<u8>) -> Blob {
+        Blob { bytes, xxh3: None }
+    }
 }
 
 impl Payload {
@@ -29,7 +43,7 @@ impl Payload {
     pub fn bytes(&self) -> usize {
         match self {
             Payload::Plain(bytes) => bytes.len(),
-            Payload::Filtered(chunks) => chunks.iter().map(Vec::len).sum(),
+            Payload::Filtered(blobs) => blobs.iter().map(|blob| blob.bytes.len()).sum(),
         }
     }
 }

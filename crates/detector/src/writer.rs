@@ -1,10 +1,11 @@
-//! One run being written: frames go through a bounded queue to threads that compress and write them, each to extents of
-//! its own; a committer syncs what was written, says so in the journal, and publishes it.
+//! One run being written: frames go through a bounded queue to threads that compress them and write them one after the
+//! other; a committer syncs what was written, says so in the journal, and publishes it.
 //!
 //! Invariants: a frame is in the journal only after its chunks were written; a mark in the journal covers only what was
 //! synced before it; readers see only what a mark covers. The file is never locked, for readers lock it.
 
 mod assemble;
+mod buffers;
 mod check;
 mod committer;
 mod gather;
@@ -51,7 +52,7 @@ pub struct Settings {
     pub queue_bytes: usize,
     /// Chunks are gathered into writes that end where the store's stripes of this length end.
     pub stripe_bytes: u64,
-    /// What a thread takes from the file at a time.
+    /// What a process that joined takes from the file at a time, once it has written much.
     pub extent_bytes: u64,
     /// How long what was written may wait to be synced and published.
     pub commit_interval: Duration,
@@ -149,7 +150,7 @@ impl Writer {
         file.set_len(bytes).map_err(io)?;
         let length = Length::new(bytes);
         let own = Own::new(allocator, length, journal);
-        let mut committed = Committed { catalog: Catalog::new(description.clone()), publisher: Publisher::new() };
+        let mut committed = Committed::new(Catalog::new(description.clone()), Publisher::new());
         committed.publish(&file, &own).and_then(|_| sync_directory(path)).map_err(io)?;
         let shared = Shared::new((path, file), description, settings, Ground::Own(own), acknowledge)?;
         Writer::start(Arc::new(shared), committed).map_err(io)

@@ -152,7 +152,7 @@ fn write(directory: &Path, name: &str, run: &Run) {
                 Encoder::new(run.description.filter, 2)
                     .and_then(|mut e| e.encode(&bytes, &mut filtered))
                     .expect("filtered");
-                Payload::Filtered(vec![filtered])
+                Payload::Filtered(vec![filtered.into()])
             }
             false => Payload::Plain(cut(&bytes, frame, &regions[*source as usize])),
         };
@@ -328,7 +328,7 @@ fn regions_that_come_compressed_are_written_as_they_are() {
         let plain = cut(&frames::frame(number, 60), &description.frame, &description.sources[source as usize]);
         let mut blob = Vec::new();
         encoder.encode(&plain, &mut blob).expect("filtered");
-        let payload = Payload::Filtered(vec![blob]);
+        let payload = Payload::Filtered(vec![blob.into()]);
         writer.submit_region(source, Frame { number, taken: 0, payload }, WAIT).expect("a region taken");
     }
     assert_eq!(writer.level(1, 0), None);
@@ -534,4 +534,25 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     writer.finish().expect("finished");
     tell(directory.path(), "crashed", &description, &[0, 1, 3], true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// What was set aside and not needed is given back, and what several threads wrote lies without gaps.
+#[test]
+fn a_finished_file_is_little_larger_than_its_content() {
+    const FRAMES: u64 = 20;
+    const BLOB_BYTES: usize = 100_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![256, 256]);
+    let settings = Settings { threads: 4, commit_interval: Duration::from_secs(3600), ..Settings::default() };
+    let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
+    for number in 0..FRAMES {
+        let payload = Payload::Filtered(vec![vec![number as u8; BLOB_BYTES].into()]);
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    let finished = writer.finish().expect("a run finished");
+    let length = std::fs::metadata(&path).expect("the file").len();
+    assert_eq!(finished.file_bytes, length);
+    let content = FRAMES * BLOB_BYTES as u64;
+    assert!(length < content + content / 25, "{length} bytes for {content}");
 }

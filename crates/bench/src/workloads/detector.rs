@@ -10,12 +10,14 @@ mod h5py;
 mod pipeline;
 pub mod report;
 mod stages;
+mod writers;
+
+pub use case::Case;
 
 use crate::environment::Environment;
 use crate::interrupt::{self, Interrupt};
 use crate::progress::Progress;
 use crate::{Error, Result};
-use case::Case;
 use report::{DetectorReport, Turn};
 use stages::Stages;
 use std::path::{Path, PathBuf};
@@ -35,10 +37,13 @@ pub struct DetectorConfig {
     pub compress_ratio: f64,
     /// Frames of a run that goes as fast as it can.
     pub frames: u64,
-    pub rates: Vec<u32>,
+    /// Those of [`Case::FAST`] run in this order in each turn, in the opposite one in every other; those at a rate once.
+    pub cases: Vec<Case>,
     /// Seconds of a run at a rate.
     pub rate_seconds: f64,
     pub repeat: u32,
+    /// `varve` itself, of which the cases of several writers start processes.
+    pub program: PathBuf,
     /// With h5py and hdf5plugin; `None`: the h5py process is left out.
     pub python: Option<PathBuf>,
     pub progress: bool,
@@ -55,7 +60,10 @@ impl DetectorConfig {
         if !(0.5..=3600.0).contains(&self.rate_seconds) {
             return fail("a run at a rate takes 0.5 to 3600 seconds");
         }
-        if self.rates.iter().any(|rate| !(1..=10_000).contains(rate)) {
+        if self.cases.is_empty() {
+            return fail("no case is to be measured; name one");
+        }
+        if self.cases.iter().any(|case| matches!(case, Case::Rate(rate) if !(1..=10_000).contains(rate))) {
             return fail("rates go from 1 to 10000 frames a second");
         }
         Ok(())
@@ -129,31 +137,34 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
     let place = Place::make(&config.directory)?;
     let material = Material::make(config.model.clone(), config.compress_ratio)?;
     let mut report = DetectorReport::begin(config, &place.0)?;
-    let fast = Case::fast();
-    let steps = u64::from(config.repeat) * (fast.len() as u64 + 1) + config.rates.len() as u64;
+    let (rates, mut fast): (Vec<Case>, Vec<Case>) =
+        config.cases.iter().copied().partition(|case| matches!(case, Case::Rate(_)));
+    let turns = if fast.is_empty() { 0 } else { config.repeat };
+    let steps = u64::from(turns) * (fast.len() as u64 + 1) + rates.len() as u64;
     let progress = Progress::new(config.progress, steps);
-    for number in 0..config.repeat {
+    for number in 0..turns {
         progress.say(format!("turn {}, stages", number + 1));
         let stages = Stages::measure(&material, &place.0, config.frames)?;
         progress.advance(1);
         let mut turn = Turn::new(stages, &material);
         for case in &fast {
             interrupt::check()?;
-            progress.say(format!("turn {}, {}", number + 1, case.name()));
+            progress.say(format!("turn {}, {case}", number + 1));
             if let Some(measured) = case.run(config, &material, &place.0)? {
                 turn.add(*case, measured, &material);
             }
             progress.advance(1);
         }
         report.add(turn);
+        // What comes first or last in a turn is so in every other turn only.
+        fast.reverse();
     }
-    if !config.rates.is_empty() {
+    if !rates.is_empty() {
         let pilatus = "pilatus6m".parse().expect("a model that exists");
         let material = Material::make(pilatus, config.compress_ratio)?;
-        for rate in &config.rates {
+        for case in rates {
             interrupt::check()?;
-            let case = Case::Rate(*rate);
-            progress.say(case.name());
+            progress.say(case.to_string());
             if let Some(measured) = case.run(config, &material, &place.0)? {
                 report.add_rate(case, measured, &material);
             }

@@ -7,13 +7,13 @@ use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
 use super::{Asker, Shared, named};
-use crate::frame::{Frame, Level, Payload};
+use crate::frame::{Blob, Frame, Level, Payload};
 use crate::journal;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::{Incoming, LinkError, tell};
 use crate::stream::{
-    ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role, ScalarsHead, ShareHead,
-    ToService, VERSION, Welcome,
+    BodyChecksum, ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role,
+    ScalarsHead, ShareHead, ToService, VERSION, Welcome,
 };
 use crate::writer::WriteError;
 use std::io;
@@ -241,7 +241,8 @@ impl Connection<'_> {
     }
 
     fn frames(&mut self, header: &Header, head: FrameHead, again: bool) -> Result<Result<(), Refusal>, LinkError> {
-        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        let mut body = self.run.buffer(header.body_bytes);
+        let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         self.run.tallies.received_bytes.fetch_add(body.len() as u64, Relaxed);
         let numbers = head.number..head.number + u64::from(head.frames);
         if self.hello.role != Role::Frames {
@@ -253,7 +254,8 @@ impl Connection<'_> {
             self.outbox.notice(NoticeCode::Damaged.of(head.number, "the body's checksum differs"));
             return Ok(self.run.damaged(self.hello.source, numbers.take(MARKED_MAX)));
         }
-        let frames = match self.payloads(&head, body) {
+        let xxh3 = (self.hello.checksum == BodyChecksum::Xxh3).then_some(header.checksum);
+        let frames = match self.payloads(&head, body, xxh3) {
             Ok(frames) => frames,
             Err(why) => {
                 self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
@@ -279,8 +281,8 @@ impl Connection<'_> {
         Ok(Ok(()))
     }
 
-    /// The frames of a message, each by itself.
-    fn payloads(&self, head: &FrameHead, body: Vec<u8>) -> Result<Vec<Payload>, String> {
+    /// The frames of a message, each by itself. `xxh3`: of the body, if it is known.
+    fn payloads(&self, head: &FrameHead, body: Vec<u8>, xxh3: Option<u64>) -> Result<Vec<Payload>, String> {
         let description = &self.run.request.description;
         let sides: Vec<u64> = head.sides.iter().map(|side| u64::from(*side)).collect();
         let set = self.run.request.set_of(self.hello.source);
@@ -318,13 +320,13 @@ impl Connection<'_> {
             return Err("the lengths of its chunks are not that of its body".into());
         }
         if head.chunks.len() == 1 {
-            return Ok(vec![Payload::Filtered(vec![body])]);
+            return Ok(vec![Payload::Filtered(vec![Blob { bytes: body, xxh3 }])]);
         }
         let mut rest = &body[..];
         let mut blobs = head.chunks.iter().map(|bytes| {
             let (blob, after) = rest.split_at(*bytes as usize);
             rest = after;
-            blob.to_vec()
+            blob.to_vec().into()
         });
         Ok((0..head.frames).map(|_| Payload::Filtered(blobs.by_ref().take(each as usize).collect())).collect())
     }
@@ -340,7 +342,8 @@ impl Connection<'_> {
 
     /// What a writer has written. A body that was changed on its way ends the connection: the writer says it again.
     fn report(&mut self, header: &Header, sequence: u64, again: bool) -> Result<Result<(), Refusal>, LinkError> {
-        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        let mut body = Vec::new();
+        let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         let entries = whole.then(|| journal::decode_records(&body)).flatten();
         let Some(entries) = entries else {
             return Ok(Err(Refusal::new(ErrorCode::Protocol, "a writer's report came damaged")));
@@ -361,7 +364,8 @@ impl Connection<'_> {
     }
 
     fn scalars(&mut self, header: &Header, head: &ScalarsHead) -> Result<Result<(), Refusal>, LinkError> {
-        let (body, whole) = self.incoming.body(header, self.hello.checksum)?;
+        let mut body = Vec::new();
+        let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         if !whole || body.len() as u64 != head.body_bytes() {
             let what = if whole { "has not the length that its head says" } else { "has another checksum" };
             self.outbox.notice(NoticeCode::Damaged.of(NO_FRAME, &format!("a body of scalars {what}")));

@@ -225,6 +225,11 @@ impl Run {
         }
     }
 
+    /// Memory for what a connection brings.
+    pub fn buffer(&self, bytes: u64) -> Vec<u8> {
+        self.sink.read().as_ref().map_or_else(Vec::new, |sink| sink.buffer(bytes as usize))
+    }
+
     /// Why it takes nothing any more.
     fn over(&self) -> Refusal {
         match &*self.state.lock() {

@@ -2,7 +2,8 @@
 
 use super::message::{HEAD_BYTES_MAX, HEADER_BYTES, Header, send};
 use super::{BadMessage, BodyChecksum, FromService, ToService};
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -72,19 +73,32 @@ impl Incoming {
         Ok(Some(FromService::decode(&header, &self.head)?))
     }
 
-    /// The body of the message whose header this is, and whether it is whole.
+    /// The body of the message whose header this is, in the place of what `body` held, and whether it is whole.
     ///
     /// # Errors
     /// As of [`Incoming::from_client`].
-    pub fn body(&mut self, header: &Header, checksum: BodyChecksum) -> Result<(Vec<u8>, bool), LinkError> {
-        // Read into memory that is not cleared first.
-        let mut body = Vec::with_capacity(header.body_bytes as usize);
-        self.from.by_ref().take(header.body_bytes).read_to_end(&mut body)?;
-        if body.len() as u64 != header.body_bytes {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    pub fn body(&mut self, header: &Header, checksum: BodyChecksum, body: &mut Vec<u8>) -> Result<bool, LinkError> {
+        let wanted = header.body_bytes as usize;
+        if body.capacity() < wanted {
+            // Comes cleared from the kernel.
+            *body = vec![0; wanted];
         }
-        let whole = checksum.of(&body) == header.checksum;
-        Ok((body, whole))
+        // What it held is not cleared again.
+        body.resize(wanted, 0);
+        let buffered = self.from.buffer();
+        let mut filled = buffered.len().min(wanted);
+        body[..filled].copy_from_slice(&buffered[..filled]);
+        self.from.consume(filled);
+        while filled < wanted {
+            // The kernel collects the whole body: every return to here would cost a call.
+            match rustix::net::recv(self.from.get_ref(), &mut body[filled..], RecvFlags::WAITALL) {
+                Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok((count, _)) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Ok(checksum.of(body) == header.checksum)
     }
 }
 

@@ -120,7 +120,7 @@ impl Series {
             Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
         };
         if channels.iter().all(fits) {
-            return Ok(Payload::Filtered(channels.iter().map(|channel| channel.bytes.to_vec()).collect()));
+            return Ok(Payload::Filtered(channels.iter().map(|channel| channel.bytes.to_vec().into()).collect()));
         }
         let length = self.start.height as usize * self.start.width as usize * self.element.size();
         let mut plain = Vec::with_capacity(length * channels.len());

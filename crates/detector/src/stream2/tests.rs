@@ -86,7 +86,7 @@ fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
     assert_eq!(description.scan, [Some(3)]);
     description.check().unwrap();
     let Payload::Filtered(blobs) = series.payload(&image).unwrap() else { panic!("plain") };
-    assert!(blobs.iter().map(|blob| &blob[..]).eq([&first[..], &second[..]]));
+    assert!(blobs.iter().map(|blob| &blob.bytes[..]).eq([&first[..], &second[..]]));
 }
 
 #[test]

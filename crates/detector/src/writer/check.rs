@@ -48,11 +48,10 @@ pub(super) fn frame(description: &Description, shapes: &Shapes, source: u32, fra
     }
     let bytes = description.chunk_bytes();
     let most = if description.is_unfiltered() { bytes as u64 } else { Element::new(true, bytes as u64).size_max() };
-    let unfit = |blob: &Vec<u8>| {
-        blob.is_empty() || blob.len() as u64 > most || (description.is_unfiltered() && blob.len() != bytes)
-    };
-    match blobs.iter().find(|blob| unfit(blob)) {
-        Some(blob) => Err(format!("a chunk of {} bytes cannot be one of {bytes} filtered", blob.len())),
+    let unfit =
+        |length: &usize| *length == 0 || *length as u64 > most || (description.is_unfiltered() && *length != bytes);
+    match blobs.iter().map(|blob| blob.bytes.len()).find(unfit) {
+        Some(length) => Err(format!("a chunk of {length} bytes cannot be one of {bytes} filtered")),
         None => Ok(()),
     }
 }

@@ -15,11 +15,31 @@ use std::io;
 pub(super) struct Committed {
     pub catalog: Catalog,
     pub publisher: Publisher,
+    /// Bytes of chunks that readers do not find yet, and for how many rounds there have been such.
+    unpublished: u64,
+    rounds: u32,
 }
 
+/// A round publishes if what came is worth it: a commit is to take no more than this part of it.
+const PART: u64 = 64;
+/// Otherwise at the last of so many rounds: with three of half a second, readers find what was durable two seconds ago.
+const ROUNDS: u32 = 3;
+
 impl Committed {
+    pub(super) fn new(catalog: Catalog, publisher: Publisher) -> Committed {
+        Committed { catalog, publisher, unpublished: 0, rounds: 0 }
+    }
+
+    /// Counts a round, in which anything came or not, and so many bytes of chunks; whether to publish now.
+    fn is_due(&mut self, came: bool, bytes: u64) -> bool {
+        self.rounds += u32::from(came || self.rounds > 0);
+        self.unpublished += bytes;
+        self.rounds >= ROUNDS || self.rounds > 0 && self.unpublished >= PART * self.publisher.used()
+    }
+
     /// Makes what is known what readers see.
     pub(super) fn publish(&mut self, file: &File, own: &Own) -> io::Result<u64> {
+        (self.unpublished, self.rounds) = (0, 0);
         self.publisher.publish(file, &own.length, &own.allocator, &mut self.catalog)
     }
 }
@@ -40,6 +60,9 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
         (std::mem::take(&mut ledger.unsynced), ledger.journal.entries(), ledger.journal.handle()?)
     };
     if entries.is_empty() {
+        if committed.is_due(false, 0) && !last {
+            show(shared, own, committed)?;
+        }
         return Ok(());
     }
     shared.file.sync_data()?;
@@ -58,16 +81,23 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
         _ => None,
     };
     let slabs: Vec<SlabEntry> = entries.into_iter().filter_map(slab).collect();
-    let failed = shared.failure().is_some();
+    let bytes = slabs.iter().flat_map(|slab| &slab.chunks).map(|chunk| chunk.size).sum();
+    let (due, failed) = (committed.is_due(true, bytes), shared.failure().is_some());
     if !failed {
         shared.reach(Level::Durable, reached(&slabs));
     }
-    if !last || failed {
-        committed.publish(&shared.file, own)?;
-        shared.progress.lock().published = committed.catalog.frames();
+    if failed || due && !last {
+        show(shared, own, committed)?;
     }
     if failed {
         shared.reach(Level::Durable, reached(&slabs));
     }
+    Ok(())
+}
+
+/// Publishes in the midst of the run.
+fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<()> {
+    committed.publish(&shared.file, own)?;
+    shared.progress.lock().published = committed.catalog.frames();
     Ok(())
 }

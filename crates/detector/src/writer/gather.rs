@@ -1,17 +1,16 @@
-//! A writing thread: compresses slabs, gathers chunks into whole stripes within its own extents, writes them, and enters
-//! them in the journal. When nothing waits it writes what it has, so that gathering delays nothing.
+//! A writing thread: compresses slabs, adds their chunks to the stripes that all threads write, and enters in the journal
+//! what has been written. When no frame waits it writes what there is, so that gathering delays nothing.
 
 use super::assemble::Shapes;
 use super::queue::{Job, Next, Part};
-use super::stripes::Stripes;
+use super::stripes::Position;
 use super::{Shared, now};
 use crate::description::Allocate;
 use crate::filters::{Decoder, Encoder};
-use crate::frame::Payload;
+use crate::frame::{Blob, Payload};
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::index::Element;
 use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
-use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
@@ -29,11 +28,11 @@ struct Gather<'s> {
     shared: &'s Shared,
     shapes: Shapes,
     encoder: Encoder,
-    stripes: Stripes<'s>,
-    /// Slabs that are not in the journal yet, and how much must be written before they may be.
-    slabs: VecDeque<(SlabEntry, u64)>,
+    /// How far the stream must be written until the slab at work is.
+    position: Position,
     plain: Vec<u8>,
-    filtered: Vec<u8>,
+    /// What a chunk takes, filtered, as far as is known.
+    filtered_bytes: usize,
 }
 
 impl<'s> Gather<'s> {
@@ -44,31 +43,34 @@ impl<'s> Gather<'s> {
             shared,
             shapes: Shapes::new(description),
             encoder,
-            stripes: Stripes::new(shared),
-            slabs: VecDeque::new(),
+            position: 0,
             plain: Vec::new(),
-            filtered: Vec::new(),
+            filtered_bytes: 0,
         })
     }
 
     fn run(&mut self) -> io::Result<()> {
+        let shared = self.shared;
         loop {
-            match self.shared.queue.pop(self.slabs.is_empty()) {
-                Next::Job(job) => self.take(job)?,
-                Next::Idle => self.flush()?,
-                Next::Closed => return self.flush(),
-            }
-            self.stripes.write_whole()?;
+            // Who has added to the stripes comes here before it waits, so that nothing is left unwritten.
+            let (all, closed) = match shared.queue.pop(shared.stripes.is_empty()) {
+                Next::Job(job) => {
+                    self.take(job)?;
+                    (false, false)
+                }
+                Next::Idle => (true, false),
+                Next::Closed => (true, true),
+            };
+            shared.stripes.write(&shared.file, all)?;
             self.enter()?;
+            if closed {
+                return Ok(());
+            }
         }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        self.stripes.write_all()?;
-        self.enter()
-    }
-
     fn take(&mut self, Job { slab, mut parts }: Job) -> io::Result<()> {
+        self.position = 0;
         let before = self.shared.incomplete.lock().remove(&slab);
         let mut chunks = match &before {
             Some(entry) => entry.chunks.clone(),
@@ -87,7 +89,7 @@ impl<'s> Gather<'s> {
         let again = before.is_some();
         let frames = self.frames(before.map(|entry| entry.frames).unwrap_or_default(), &parts);
         let entry = SlabEntry { slab, epoch: self.shared.ground.epoch(), again, frames, chunks };
-        self.slabs.push_back((entry, self.stripes.taken()));
+        self.shared.stripes.enter(entry, self.position);
         Ok(())
     }
 
@@ -101,8 +103,12 @@ impl<'s> Gather<'s> {
             }
             Payload::Plain(bytes) if self.shapes.is_chunk(0, 0) => {
                 chunks[0] = match self.shared.description.is_unfiltered() {
-                    true => self.place(part.frame.number, 0, bytes)?,
-                    false => self.encode(part.frame.number, 0, &bytes)?,
+                    true => self.place(part.frame.number, 0, bytes.into())?,
+                    false => {
+                        let chunk = self.encode(part.frame.number, 0, &bytes)?;
+                        self.shared.stripes.buffers.put(bytes);
+                        chunk
+                    }
                 };
             }
             Payload::Plain(bytes) => {
@@ -113,6 +119,7 @@ impl<'s> Gather<'s> {
                     *chunk = self.encode(part.frame.number, number as u64, &plain)?;
                     self.plain = plain;
                 }
+                self.shared.stripes.buffers.put(bytes);
             }
         }
         Ok(())
@@ -146,12 +153,12 @@ impl<'s> Gather<'s> {
     }
 
     /// The chunk as a source has filtered it: [`super::check`] has seen to it that the chunk is the source's alone.
-    fn blob(&self, parts: &mut [Part], number: u64) -> Option<Vec<u8>> {
+    fn blob(&self, parts: &mut [Part], number: u64) -> Option<Blob> {
         parts.iter_mut().find_map(|part| {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
             let chunks = self.shapes.chunks_of(part.source)?;
             let at = chunks.iter().position(|chunk| *chunk == number)?;
-            Some(std::mem::take(&mut blobs[at]))
+            Some(std::mem::replace(&mut blobs[at], Vec::new().into()))
         })
     }
 
@@ -187,56 +194,48 @@ impl<'s> Gather<'s> {
     }
 
     fn encode(&mut self, slab: u64, number: u64, plain: &[u8]) -> io::Result<ChunkEntry> {
-        if self.shared.apart() {
-            let mut filtered = std::mem::take(&mut self.filtered);
-            filtered.clear();
-            filter(self.shared, &mut self.encoder, plain, &mut filtered)?;
-            let entry = self.write_apart(slab, number, &filtered);
-            self.filtered = filtered;
-            return entry;
-        }
-        let (bytes, from) = self.stripes.begin();
-        filter(self.shared, &mut self.encoder, plain, bytes)?;
-        let (size, checksum) = ((bytes.len() - from) as u64, xxh3_64(&bytes[from..]));
-        let address = self.stripes.end(from)?;
-        Ok(self.stored(ChunkEntry { address, size, mask: 0, checksum }))
+        let shared = self.shared;
+        let mut filtered = shared.stripes.buffers.get(self.filtered_bytes);
+        filtered.clear();
+        filter(shared, &mut self.encoder, plain, &mut filtered)?;
+        // The next chunk will hardly be larger by more than an eighth.
+        self.filtered_bytes = filtered.len() + filtered.len() / 8;
+        self.place(slab, number, filtered.into())
     }
 
     /// Puts bytes as they are where they will lie.
-    fn place(&mut self, slab: u64, number: u64, bytes: Vec<u8>) -> io::Result<ChunkEntry> {
-        if self.shared.apart() {
-            return self.write_apart(slab, number, &bytes);
-        }
-        let (size, checksum) = (bytes.len() as u64, xxh3_64(&bytes));
-        let address = self.stripes.push(bytes)?;
-        Ok(self.stored(ChunkEntry { address, size, mask: 0, checksum }))
+    fn place(&mut self, slab: u64, number: u64, Blob { bytes, xxh3 }: Blob) -> io::Result<ChunkEntry> {
+        let (size, checksum) = (bytes.len() as u64, xxh3.unwrap_or_else(|| xxh3_64(&bytes)));
+        let address = if self.shared.apart() {
+            self.write_apart(slab, number, bytes)?
+        } else {
+            let (address, position) = self.shared.stripes.push(self.shared, bytes)?;
+            self.position = self.position.max(position);
+            address
+        };
+        self.shared.progress.lock().stored_bytes += size;
+        Ok(ChunkEntry { address, size, mask: 0, checksum })
     }
 
     /// Nothing is gathered: what lies between is never written.
-    fn write_apart(&mut self, slab: u64, number: u64, bytes: &[u8]) -> io::Result<ChunkEntry> {
-        let description = &self.shared.description;
+    fn write_apart(&self, slab: u64, number: u64, bytes: Vec<u8>) -> io::Result<u64> {
+        let (shared, description) = (self.shared, &self.shared.description);
         let address = match description.allocate {
             Allocate::Implicit => description.implicit_address(slab * self.shapes.count() + number),
-            _ => self.stripes.apart(description.chunk_bytes().max(bytes.len()) as u64)?,
+            _ => shared.stripes.apart(shared, description.chunk_bytes().max(bytes.len()) as u64)?,
         };
-        self.shared.file.write_all_at(bytes, address)?;
-        Ok(self.stored(ChunkEntry { address, size: bytes.len() as u64, mask: 0, checksum: xxh3_64(bytes) }))
-    }
-
-    fn stored(&self, entry: ChunkEntry) -> ChunkEntry {
-        self.shared.progress.lock().stored_bytes += entry.size;
-        entry
+        shared.file.write_all_at(&bytes, address)?;
+        shared.stripes.buffers.put(bytes);
+        Ok(address)
     }
 
     /// Enters all slabs that have been written.
-    fn enter(&mut self) -> io::Result<()> {
-        let written = self.stripes.written();
-        let ready = self.slabs.iter().take_while(|(_, end)| *end <= written).count();
-        if ready == 0 {
+    fn enter(&self) -> io::Result<()> {
+        let mut slabs = self.shared.stripes.take_written();
+        if slabs.is_empty() {
             return Ok(());
         }
         let time = now();
-        let mut slabs: Vec<SlabEntry> = self.slabs.drain(..ready).map(|(slab, _)| slab).collect();
         for frame in slabs.iter_mut().flat_map(|slab| &mut slab.frames) {
             if frame.times[3] == 0 {
                 frame.times[3] = time;

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(super) enum Ground {
     /// This process commits the file.
@@ -36,6 +37,8 @@ pub(super) struct Joint {
     pub coordinator: Arc<dyn Coordinator>,
     /// Written, and not synced and reported yet.
     pub waiting: Mutex<Vec<SlabEntry>>,
+    /// Bytes of all extents so far.
+    granted: AtomicU64,
 }
 
 impl Own {
@@ -57,7 +60,18 @@ impl Own {
 
 impl Joint {
     pub(super) fn new(epoch: u32, coordinator: Arc<dyn Coordinator>) -> Joint {
-        Joint { epoch, coordinator, waiting: Mutex::default() }
+        Joint { epoch, coordinator, waiting: Mutex::default(), granted: AtomicU64::new(0) }
+    }
+
+    /// Room for `bytes` and what follows: as the end of the last extent stays unused, the first ones are small.
+    fn extent(&self, settings: &Settings, bytes: u64) -> io::Result<Range<u64>> {
+        const PART: u64 = 16;
+        const STRIPES_MIN: u64 = 2;
+        let least = (STRIPES_MIN * settings.stripe_bytes).min(settings.extent_bytes);
+        let wanted = (self.granted.load(Relaxed) / PART).clamp(least, settings.extent_bytes).max(bytes);
+        let extent = self.coordinator.extent(wanted)?;
+        self.granted.fetch_add(extent.end - extent.start, Relaxed);
+        Ok(extent)
     }
 }
 
@@ -69,15 +83,29 @@ impl Ground {
         }
     }
 
-    pub(super) fn extent(&self, file: &File, settings: &Settings, bytes: u64) -> io::Result<Range<u64>> {
-        let bytes = settings.extent_bytes.max(bytes);
+    /// The address of `bytes` that nothing else lies at, now or ever. `extent` is what is left of the extent of a process
+    /// that joined; who began the run puts one thing after the other.
+    pub(super) fn place(
+        &self,
+        file: &File,
+        settings: &Settings,
+        extent: &mut Range<u64>,
+        bytes: u64,
+    ) -> io::Result<u64> {
         match self {
             Ground::Own(own) => {
-                let extent = own.allocator.extent(bytes, settings.stripe_bytes);
-                own.length.ensure(file, extent.end)?;
-                Ok(extent)
+                let address = own.allocator.bytes(bytes);
+                own.length.ensure(file, address + bytes)?;
+                Ok(address)
             }
-            Ground::Joint(joint) => joint.coordinator.extent(bytes),
+            Ground::Joint(joint) => {
+                if extent.end - extent.start < bytes {
+                    *extent = joint.extent(settings, bytes)?;
+                }
+                let address = extent.start;
+                extent.start += bytes;
+                Ok(address)
+            }
         }
     }
 }

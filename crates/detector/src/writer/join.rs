@@ -43,7 +43,10 @@ impl Writer {
         if self.shared.description.allocate == Allocate::Implicit {
             return Err(io::Error::other("a run without an index has one writer; let it allocate packed or sparse"));
         }
-        self.shared.extent(bytes)
+        let (own, stripe) = (super::own(&self.shared), self.shared.settings.stripe_bytes);
+        let extent = own.allocator.extent(bytes.max(1).next_multiple_of(stripe.max(1)), stripe);
+        own.length.ensure(&self.shared.file, extent.end)?;
+        Ok(extent)
     }
 
     /// Enters what another process has written to its extents and synced.

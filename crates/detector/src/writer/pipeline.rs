@@ -4,6 +4,7 @@ use super::assemble::Shapes;
 use super::ground::Ground;
 use super::levels::Levels;
 use super::queue::{Part, Queue, Refused};
+use super::stripes::Stripes;
 use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
 use crate::filters::Plugin;
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     /// A user's own filter.
     pub plugin: Option<Plugin>,
     pub queue: Queue,
+    pub stripes: Stripes,
     pub levels: Arc<Levels>,
     /// Slabs written of which more may come.
     pub incomplete: Mutex<HashMap<u64, SlabEntry>>,
@@ -73,6 +75,7 @@ impl Shared {
             path: path.to_owned(),
             file,
             queue: Queue::new(settings.queue_bytes, &description),
+            stripes: Stripes::new(settings.stripe_bytes),
             levels: Arc::new(Levels::new(description.sources.len().max(1))),
             incomplete: Mutex::default(),
             rows: Mutex::new(Rows { columns: description.scalars.clone(), ..Rows::default() }),
@@ -87,9 +90,9 @@ impl Shared {
         })
     }
 
-    /// A piece of the file for one thread alone.
-    pub(super) fn extent(&self, bytes: u64) -> io::Result<Range<u64>> {
-        self.ground.extent(&self.file, &self.settings, bytes)
+    /// The address of `bytes` that nothing else lies at; `extent` is what is left of this process's own.
+    pub(super) fn place(&self, extent: &mut Range<u64>, bytes: u64) -> io::Result<u64> {
+        self.ground.place(&self.file, &self.settings, extent, bytes)
     }
 
     /// Whether every chunk has an address that does not follow from those before it.
@@ -356,6 +359,11 @@ impl Pipeline {
     /// Takes nothing more; who waits for room is refused. What was taken is still written.
     pub fn close(&self) {
         self.shared.queue.close();
+    }
+
+    /// Memory for what will be a frame of `bytes`, with what another one left there if there is such.
+    pub fn buffer(&self, bytes: usize) -> Vec<u8> {
+        self.shared.stripes.buffers.get(bytes)
     }
 
     pub fn progress(&self) -> Progress {

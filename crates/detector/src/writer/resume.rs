@@ -52,7 +52,7 @@ impl Writer {
         });
         let epoch = written.max().unwrap_or(0);
         let recover::Found { file, contents, .. } = found;
-        let mut committed = Committed { catalog, publisher: Publisher::new() };
+        let mut committed = Committed::new(catalog, Publisher::new());
         committed.publish(&file, &own).map_err(io)?;
         let shared = Shared::new((path, file), contents.description, settings, Ground::Own(own), acknowledge)?;
         shared.highest.store(frames.end(), Ordering::Relaxed);

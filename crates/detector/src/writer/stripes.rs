@@ -1,196 +1,211 @@
-//! What one thread writes: chunks one after the other in extents of its own, in writes that end where the store's stripes
-//! end. Large chunks are written from where they are; small ones, and what the filter makes, are gathered first.
+//! What all threads write: chunks one after the other as they are made, in writes that end where the store's stripes end.
+//! Whoever has put a stripe's last chunk there writes the stripe, and enters the slabs that are whole then. Large chunks are
+//! written from where they are; small ones are gathered first.
 
 use super::Shared;
+use super::buffers::Buffers;
+use crate::allocate::PAGE_BYTES;
+use crate::journal::SlabEntry;
+use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Chunks from here on are not copied.
 const OWN_BYTES: usize = 64 << 10;
 /// Pieces that the kernel takes in one write.
 const PIECES_MAX: usize = 1024;
 
-pub(super) struct Stripes<'s> {
-    shared: &'s Shared,
-    /// What is left of the extent, from where the first piece will lie on.
-    extent: Range<u64>,
-    pieces: VecDeque<Piece>,
-    gathered: Vec<u8>,
-    /// Bytes of all pieces.
+/// How far the stream of all chunks has come, in bytes; not an address, for the file holds other things in between.
+pub(super) type Position = u64;
+
+pub(super) struct Stripes {
+    stripe: u64,
+    /// What is left of an extent that a coordinator granted. Held while a chunk gets its address and its place in the
+    /// stream, so that both orders are one.
+    extent: Mutex<Range<u64>>,
+    state: Mutex<State>,
+    pub buffers: Buffers,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the first byte that waits will lie; the others follow it without a gap.
+    address: u64,
     waiting: u64,
-    /// Bytes that were ever written.
-    written: u64,
+    pieces: VecDeque<Piece>,
+    /// Small chunks, after all pieces.
+    gathered: Vec<u8>,
+    /// The stream's position at `address`.
+    position: Position,
+    /// Cut off from what waits, and nobody has begun to write them.
+    ready: VecDeque<Batch>,
+    /// Positions at which batches begin that are not written yet.
+    unwritten: BTreeSet<Position>,
+    /// Slabs that are not in the journal yet, by how far the stream must be written before they may be; and by a count, for
+    /// slabs without chunks share a position.
+    slabs: BTreeMap<(Position, u64), SlabEntry>,
+    counted: u64,
 }
 
-enum Piece {
-    /// In `gathered`.
-    Gathered(Range<usize>),
-    Own {
-        bytes: Vec<u8>,
-        from: usize,
-    },
+/// A part of a chunk, or of several.
+struct Piece {
+    bytes: Arc<Vec<u8>>,
+    range: Range<usize>,
 }
 
-impl Piece {
-    fn len(&self) -> usize {
-        match self {
-            Piece::Gathered(range) => range.len(),
-            Piece::Own { bytes, from } => bytes.len() - from,
+/// What one write brings to the file.
+struct Batch {
+    address: u64,
+    position: Position,
+    pieces: VecDeque<Piece>,
+}
+
+impl State {
+    fn add(&mut self, bytes: Vec<u8>) {
+        self.seal();
+        let range = 0..bytes.len();
+        self.pieces.push_back(Piece { bytes: Arc::new(bytes), range });
+    }
+
+    /// Makes a piece of the small chunks.
+    fn seal(&mut self) {
+        if !self.gathered.is_empty() {
+            let bytes = std::mem::take(&mut self.gathered);
+            let range = 0..bytes.len();
+            self.pieces.push_back(Piece { bytes: Arc::new(bytes), range });
         }
     }
 
-    fn cut(&mut self, count: usize) {
-        match self {
-            Piece::Gathered(range) => range.start += count,
-            Piece::Own { from, .. } => *from += count,
+    /// Cuts off the first `bytes` of what waits.
+    fn cut(&mut self, bytes: u64) {
+        if bytes == 0 {
+            return;
         }
+        self.seal();
+        let mut batch = Batch { address: self.address, position: self.position, pieces: VecDeque::new() };
+        let mut rest = bytes as usize;
+        while rest > 0 {
+            let first = self.pieces.front_mut().expect("as many bytes wait");
+            if first.range.len() > rest {
+                let middle = first.range.start + rest;
+                batch.pieces.push_back(Piece { bytes: Arc::clone(&first.bytes), range: first.range.start..middle });
+                first.range.start = middle;
+                break;
+            }
+            rest -= first.range.len();
+            batch.pieces.extend(self.pieces.pop_front());
+        }
+        self.unwritten.insert(batch.position);
+        self.ready.push_back(batch);
+        self.address += bytes;
+        self.position += bytes;
+        self.waiting -= bytes;
+    }
+
+    /// Everything before it has been written.
+    fn written(&self) -> Position {
+        self.unwritten.first().copied().unwrap_or(self.position)
     }
 }
 
-impl<'s> Stripes<'s> {
-    pub(super) fn new(shared: &'s Shared) -> Stripes<'s> {
-        Stripes { shared, extent: 0..0, pieces: VecDeque::new(), gathered: Vec::new(), waiting: 0, written: 0 }
-    }
-
-    /// How much has come, and how much of it has been written.
-    pub(super) fn taken(&self) -> u64 {
-        self.written + self.waiting
-    }
-
-    pub(super) fn written(&self) -> u64 {
-        self.written
-    }
-
-    /// Where the next chunk is to be appended, and from where on it will begin; [`Stripes::end`] follows.
-    pub(super) fn begin(&mut self) -> (&mut Vec<u8>, usize) {
-        let from = self.gathered.len();
-        (&mut self.gathered, from)
-    }
-
-    /// Takes what was appended since [`Stripes::begin`] answered `from`; answers its address.
-    pub(super) fn end(&mut self, from: usize) -> io::Result<u64> {
-        let length = self.gathered.len() - from;
-        if !self.fits(length as u64) {
-            self.write(self.waiting, length)?;
-            self.extend(length as u64)?;
+impl Stripes {
+    pub(super) fn new(stripe: u64) -> Stripes {
+        Stripes {
+            stripe: stripe.max(1),
+            extent: Mutex::new(0..0),
+            state: Mutex::default(),
+            buffers: Buffers::default(),
         }
-        let from = self.gathered.len() - length;
-        Ok(self.add(Piece::Gathered(from..from + length)))
     }
 
-    /// Takes a chunk as it is; answers its address.
-    pub(super) fn push(&mut self, bytes: Vec<u8>) -> io::Result<u64> {
+    /// Takes a chunk as it is; answers its address, and the position that the stream must be written to.
+    pub(super) fn push(&self, shared: &Shared, bytes: Vec<u8>) -> io::Result<(u64, Position)> {
+        let length = bytes.len() as u64;
+        let mut extent = self.extent.lock();
+        let address = shared.place(&mut extent, length)?;
+        let mut state = self.state.lock();
+        if address != state.address + state.waiting {
+            let all = state.waiting;
+            state.cut(all);
+            state.address = address;
+        }
+        state.waiting += length;
         if bytes.len() < OWN_BYTES {
-            let (gathered, from) = self.begin();
-            gathered.extend_from_slice(&bytes);
-            return self.end(from);
+            state.gathered.extend_from_slice(&bytes);
+            self.buffers.put(bytes);
+        } else {
+            state.add(bytes);
         }
-        if !self.fits(bytes.len() as u64) {
-            self.write(self.waiting, 0)?;
-            self.extend(bytes.len() as u64)?;
-        }
-        Ok(self.add(Piece::Own { bytes, from: 0 }))
+        Ok((address, state.position + state.waiting))
     }
 
     /// Sets `bytes` aside which whoever asks writes.
-    pub(super) fn apart(&mut self, bytes: u64) -> io::Result<u64> {
-        let bytes = bytes.next_multiple_of(crate::allocate::PAGE_BYTES);
-        if !self.fits(bytes) {
-            self.extend(bytes)?;
+    pub(super) fn apart(&self, shared: &Shared, bytes: u64) -> io::Result<u64> {
+        let mut extent = self.extent.lock();
+        shared.place(&mut extent, bytes.next_multiple_of(PAGE_BYTES))
+    }
+
+    /// A slab may be entered once the stream is written to `position`.
+    pub(super) fn enter(&self, slab: SlabEntry, position: Position) {
+        let mut state = self.state.lock();
+        state.counted += 1;
+        let number = state.counted;
+        state.slabs.insert((position, number), slab);
+    }
+
+    /// The slabs that may be entered now, each once.
+    pub(super) fn take_written(&self) -> Vec<SlabEntry> {
+        let mut state = self.state.lock();
+        let written = state.written();
+        let after = state.slabs.split_off(&(written, u64::MAX));
+        std::mem::replace(&mut state.slabs, after).into_values().collect()
+    }
+
+    /// Whether nothing waits for somebody to write it.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting == 0 && state.ready.is_empty()
+    }
+
+    /// Writes all whole stripes; or all that waits.
+    pub(super) fn write(&self, file: &File, all: bool) -> io::Result<()> {
+        loop {
+            let mut state = self.state.lock();
+            let end = state.address + state.waiting;
+            let end = if all { end } else { end / self.stripe * self.stripe };
+            let whole = end.saturating_sub(state.address);
+            state.cut(whole);
+            let Some(mut batch) = state.ready.pop_front() else { return Ok(()) };
+            drop(state);
+            write(file, &mut batch)?;
+            self.state.lock().unwritten.remove(&batch.position);
+            let bytes = batch.pieces.into_iter().filter_map(|piece| Arc::into_inner(piece.bytes));
+            bytes.for_each(|bytes| self.buffers.put(bytes));
         }
-        let address = self.extent.start;
-        self.extent.start += bytes;
-        Ok(address)
     }
+}
 
-    fn fits(&self, bytes: u64) -> bool {
-        self.extent.end - self.extent.start >= self.waiting + bytes
-    }
-
-    fn extend(&mut self, bytes: u64) -> io::Result<()> {
-        self.extent = self.shared.extent(bytes)?;
-        Ok(())
-    }
-
-    fn add(&mut self, piece: Piece) -> u64 {
-        let address = self.extent.start + self.waiting;
-        self.waiting += piece.len() as u64;
-        self.pieces.push_back(piece);
-        address
-    }
-
-    /// Writes all whole stripes.
-    pub(super) fn write_whole(&mut self) -> io::Result<()> {
-        let stripe = self.shared.settings.stripe_bytes.max(1);
-        let end = (self.extent.start + self.waiting) / stripe * stripe;
-        self.write(end.saturating_sub(self.extent.start), 0)
-    }
-
-    pub(super) fn write_all(&mut self) -> io::Result<()> {
-        self.write(self.waiting, 0)
-    }
-
-    /// Writes the first `bytes` of what waits; the last `keep` bytes gathered belong to no piece yet.
-    fn write(&mut self, bytes: u64, keep: usize) -> io::Result<()> {
-        let mut rest = bytes;
-        while rest > 0 {
-            let mut slices = Vec::new();
-            let mut room = rest as usize;
-            for piece in self.pieces.iter().take(PIECES_MAX) {
-                let slice = match piece {
-                    Piece::Gathered(range) => &self.gathered[range.clone()],
-                    Piece::Own { bytes, from } => &bytes[*from..],
-                };
-                slices.push(IoSlice::new(&slice[..slice.len().min(room)]));
-                room -= slice.len().min(room);
-                if room == 0 {
-                    break;
-                }
+/// Writes a batch; its pieces are kept.
+fn write(file: &File, batch: &mut Batch) -> io::Result<()> {
+    let mut address = batch.address;
+    let mut slices: Vec<IoSlice<'_>> =
+        batch.pieces.iter().map(|piece| IoSlice::new(&piece.bytes[piece.range.clone()])).collect();
+    let mut slices = &mut slices[..];
+    while !slices.is_empty() {
+        let some = slices.len().min(PIECES_MAX);
+        match rustix::io::pwritev(file, &slices[..some], address) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                address += count as u64;
+                IoSlice::advance_slices(&mut slices, count);
             }
-            let count = match rustix::io::pwritev(&self.shared.file, &slices, self.extent.start) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => count,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            self.advance(count);
-            rest -= count as u64;
-        }
-        if bytes > 0 {
-            self.compact(keep);
-        }
-        Ok(())
-    }
-
-    fn advance(&mut self, mut count: usize) {
-        self.extent.start += count as u64;
-        self.waiting -= count as u64;
-        self.written += count as u64;
-        while let Some(piece) = self.pieces.front_mut() {
-            let length = piece.len();
-            if length > count {
-                piece.cut(count);
-                break;
-            }
-            count -= length;
-            self.pieces.pop_front();
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
-
-    /// Forgets what of `gathered` no piece needs, but for the last `keep` bytes; what remains is less than a stripe.
-    fn compact(&mut self, keep: usize) {
-        let first = self.pieces.iter().find_map(|piece| match piece {
-            Piece::Gathered(range) => Some(range.start),
-            Piece::Own { .. } => None,
-        });
-        let unused = first.unwrap_or(self.gathered.len() - keep);
-        self.gathered.drain(..unused);
-        for piece in &mut self.pieces {
-            if let Piece::Gathered(range) = piece {
-                *range = range.start - unused..range.end - unused;
-            }
-        }
-    }
+    Ok(())
 }

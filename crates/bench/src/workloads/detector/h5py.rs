@@ -10,8 +10,8 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use varve_detector::stream::Role;
 use varve_detector::stream::link::say;
+use varve_detector::stream::{Role, ToService};
 
 const PROGRAM: &str = include_str!("h5py.py");
 
@@ -67,7 +67,7 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measure
     said.read_line(&mut line).map_err(fail())?;
     let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not say its port")))?;
     let mut to = connect(([127, 0, 0, 1], port).into()).map_err(fail())?;
-    say(&mut to, &hello(Role::Frames, 1), &[], 0).map_err(fail())?;
+    say(&mut to, &ToService::Hello(hello(Role::Frames, 1)), &[], 0).map_err(fail())?;
     let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
     let begun = std::time::Instant::now();
     send_frames(&mut to, material, load, &sent).map_err(fail())?;

@@ -22,7 +22,7 @@ use varve_detector::writer::Settings;
 
 /// What clients use unless told otherwise.
 pub const CHECKSUM: BodyChecksum = BodyChecksum::Xxh3;
-const RUN: &str = "bench";
+pub const RUN: &str = "bench";
 /// Nothing in these runs takes so long, but a store that hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// A detector keeps a frame that cannot be sent for so long.
@@ -36,6 +36,9 @@ pub struct Load {
     /// As chunks that were made before, otherwise plain and simulated as they go.
     pub precompressed: bool,
     pub frames: u64,
+    /// Of these frames, every `step`th from `first` on: others send the rest.
+    pub first: u64,
+    pub step: u64,
     /// Frames a second; `None`: as fast as they are taken.
     pub rate: Option<f64>,
     /// Of each frame.
@@ -78,12 +81,12 @@ impl Sent {
     }
 }
 
-fn failed(what: &'static str) -> impl FnOnce(String) -> Error {
+pub fn failed(what: &'static str) -> impl FnOnce(String) -> Error {
     move |why| Error::Io { what: format!("the detector's {what}"), source: io::Error::other(why) }
 }
 
-pub fn hello(role: Role, client: u8) -> ToService {
-    ToService::Hello(Hello {
+pub fn hello(role: Role, client: u8) -> Hello {
+    Hello {
         version: VERSION,
         role,
         checksum: CHECKSUM,
@@ -97,14 +100,14 @@ pub fn hello(role: Role, client: u8) -> ToService {
         run: RUN.to_owned(),
         token: String::new(),
         start: String::new(),
-    })
+    }
 }
 
 /// Sends what `load` says, on a connection that has been greeted.
 pub fn send_frames(to: &mut TcpStream, material: &Material, load: &Load, sent: &Sent) -> io::Result<()> {
     let model = material.simulator.model();
     let mut frame = Vec::new();
-    for number in 0..load.frames {
+    for number in (load.first..load.frames).step_by(load.step as usize) {
         if sent.stopped.load(Relaxed) || interrupt::raised() {
             break;
         }
@@ -159,7 +162,7 @@ pub fn run(material: &Material, directory: &Path, load: &Load) -> Result<Measure
     Ok(measured)
 }
 
-fn config(directory: &Path) -> Config {
+pub fn config(directory: &Path) -> Config {
     Config {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         http: None,
@@ -172,53 +175,101 @@ fn config(directory: &Path) -> Config {
     }
 }
 
-fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measured> {
+/// The run that takes `load`.
+pub fn start_request(material: &Material, load: &Load) -> StartRequest {
     let model = material.simulator.model();
     let mut description = Description::new(model.element, vec![model.height, model.width]);
     description.scan = vec![Some(load.frames)];
     description.structure = Structure::Nexus;
     description.scalars = (0..load.scalars).map(|number| format!("scalar_{number}").into()).collect();
-    let request = StartRequest { absence_s: 5.0, ..StartRequest::new(RUN, "run.h5".into(), description) };
+    StartRequest { absence_s: 5.0, ..StartRequest::new(RUN, "run.h5".into(), description) }
+}
+
+fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measured> {
+    let request = start_request(material, load);
     service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
-    let fail = |error: io::Error| failed("connection")(error.to_string());
-    let mut frames = connect(service.address()).map_err(fail)?;
-    let mut answers = Incoming::new(frames.try_clone().map_err(fail)?);
-    say(&mut frames, &hello(Role::Frames, 1), &[], 0).map_err(fail)?;
+    let way = Way::open(service.address(), hello(Role::Frames, 1))?;
     let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
-    let listened = std::thread::scope(|scope| {
+    let told = std::thread::scope(|scope| {
         let sent = &sent;
-        let sender = scope.spawn(move || send_frames(&mut frames, material, load, sent));
         let scalars = (load.scalars > 0).then(|| {
             let address = service.address();
             scope.spawn(move || send_scalars(address, load, sent))
         });
-        let listened = listen(&mut answers, sent);
-        sent.stopped.store(true, Relaxed);
-        let senders: Vec<_> = [Some(sender), scalars].into_iter().flatten().map(|sender| sender.join()).collect();
-        let sent: io::Result<()> = senders
-            .into_iter()
-            .try_for_each(|sender| sender.unwrap_or_else(|_| Err(io::Error::other("a sender has panicked"))));
-        listened.and_then(|listened| sent.map(|()| listened).map_err(fail))
+        let told = way.feed(material, load, sent);
+        let scalars = scalars.map_or(Ok(()), |scalars| joined(scalars.join()));
+        told.and_then(|told| scalars.map(|()| told))
     });
     interrupt::check()?;
-    let (latencies, received, dropped) = listened?;
-    let lost = sent.lost();
-    if received + dropped != load.frames {
-        let why = format!("{received} frames received and {dropped} dropped of {}", load.frames);
-        return Err(failed("run")(why));
-    }
-    debug_assert!(lost <= dropped, "those that were never sent were told");
+    let told = told?;
+    told.check(load.frames)?;
     Ok(Measured {
-        frames: received,
-        dropped,
+        frames: told.received,
+        dropped: told.dropped,
         seconds: sent.begun.elapsed().as_secs_f64(),
         cpu_s: cpu_seconds() - cpu,
-        latencies,
+        latencies: told.latencies,
     })
 }
 
+fn joined(ended: std::thread::Result<io::Result<()>>) -> Result<()> {
+    ended
+        .unwrap_or_else(|_| Err(io::Error::other("a sender has panicked")))
+        .map_err(|error| failed("connection")(error.to_string()))
+}
+
+/// A connection for frames that has been welcomed.
+pub struct Way {
+    frames: TcpStream,
+    answers: Incoming,
+}
+
+/// What the service has said of a run.
+pub struct Told {
+    pub latencies: Latencies,
+    pub received: u64,
+    pub dropped: u64,
+}
+
+impl Told {
+    /// Nothing may be lost without being counted.
+    pub fn check(&self, frames: u64) -> Result<()> {
+        let Told { received, dropped, .. } = self;
+        if received + dropped == frames {
+            return Ok(());
+        }
+        Err(failed("run")(format!("{received} frames received and {dropped} dropped of {frames}")))
+    }
+}
+
+impl Way {
+    pub fn open(address: SocketAddr, hello: Hello) -> Result<Way> {
+        let fail = |error: io::Error| failed("connection")(error.to_string());
+        let mut frames = connect(address).map_err(fail)?;
+        say(&mut frames, &ToService::Hello(hello), &[], 0).map_err(fail)?;
+        let mut answers = Incoming::new(frames.try_clone().map_err(fail)?);
+        match answers.from_service().map_err(|error| failed("connection")(error.to_string()))? {
+            Some(FromService::Welcome(_)) => Ok(Way { frames, answers }),
+            Some(FromService::Error(refusal)) => Err(failed("run")(refusal.text)),
+            other => Err(failed("connection")(format!("instead of a welcome, it says {other:?}"))),
+        }
+    }
+
+    /// Sends what `load` says, and hears what becomes of it until the run is finished.
+    pub fn feed(mut self, material: &Material, load: &Load, sent: &Sent) -> Result<Told> {
+        std::thread::scope(|scope| {
+            let mut frames = self.frames;
+            let sender = scope.spawn(move || send_frames(&mut frames, material, load, sent));
+            let told = listen(&mut self.answers, sent);
+            sent.stopped.store(true, Relaxed);
+            let sent = joined(sender.join());
+            told.and_then(|told| sent.map(|()| told))
+        })
+    }
+}
+
 /// Reads what the service says until the run is finished; its counts of received and dropped frames.
-fn listen(answers: &mut Incoming, sent: &Sent) -> Result<(Latencies, u64, u64)> {
+fn listen(answers: &mut Incoming, sent: &Sent) -> Result<Told> {
     let mut latencies = Latencies::default();
     loop {
         let message = answers.from_service().map_err(|error| failed("connection")(error.to_string()))?;
@@ -228,7 +279,7 @@ fn listen(answers: &mut Incoming, sent: &Sent) -> Result<(Latencies, u64, u64)> 
                 numbers.filter_map(|number| sent.latency(number)).for_each(|latency| latencies.record(latency));
             }
             Some(FromService::Finished(finished)) => {
-                return Ok((latencies, finished.received + finished.late, finished.dropped));
+                return Ok(Told { latencies, received: finished.received + finished.late, dropped: finished.dropped });
             }
             Some(FromService::Notice(notice)) if notice.code != NoticeCode::Dropped => {
                 return Err(failed("frame")(notice.text));
@@ -243,7 +294,7 @@ fn listen(answers: &mut Incoming, sent: &Sent) -> Result<(Latencies, u64, u64)> 
 /// Rows on a connection of their own, as the frames they belong to are sent.
 fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()> {
     let mut to = connect(address)?;
-    say(&mut to, &hello(Role::Scalars, 2), &[], 0)?;
+    say(&mut to, &ToService::Hello(hello(Role::Scalars, 2)), &[], 0)?;
     let names: Vec<String> = (0..load.scalars).map(|number| format!("scalar_{number}")).collect();
     for first in (0..load.frames).step_by(ROWS as usize) {
         let last = (first + ROWS).min(load.frames) - 1;
@@ -251,7 +302,7 @@ fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()>
             if sent.stopped.load(Relaxed) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(10));
         }
         let rows: Vec<(u64, Vec<f64>)> = (first..=last)
             .map(|frame| (frame, (0..load.scalars).map(|column| (frame * 31 + column as u64) as f64).collect()))

@@ -225,10 +225,9 @@ fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
 /// Reads messages to the end, as the service does.
 fn drain(from: TcpStream) -> io::Result<u64> {
     let mut from = Incoming::new(from);
-    let mut bytes = 0;
+    let (mut bytes, mut body) = (0, Vec::new());
     while let Some((header, _)) = from.from_client().map_err(io::Error::other)? {
-        let (body, whole) = from.body(&header, super::pipeline::CHECKSUM).map_err(io::Error::other)?;
-        if !whole {
+        if !from.body(&header, super::pipeline::CHECKSUM, &mut body).map_err(io::Error::other)? {
             return Err(io::Error::other("a body's checksum differs"));
         }
         bytes += body.len() as u64;

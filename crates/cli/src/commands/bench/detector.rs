@@ -5,7 +5,7 @@ use crate::output::{self, Output};
 use crate::problem::{Exit, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use varve_bench::workloads::detector::{self, DetectorConfig, RATES};
+use varve_bench::workloads::detector::{self, Case, DetectorConfig, RATES};
 use varve_detector::simulator::Model;
 
 /// Measure the detector service: frames a second, drops, latencies, and what each stage takes
@@ -23,13 +23,17 @@ pub struct Arguments {
     /// Frames of a run without a rate
     #[arg(long, default_value_t = 800)]
     frames: u64,
+    /// What to measure instead of all: precompressed, raw-bslz4, h5py, scalars-0, scalars-30, writers-4-one-file,
+    /// writers-4-four-files, rate-HZ
+    #[arg(long, value_name = "CASE", value_delimiter = ',', conflicts_with = "rates")]
+    cases: Vec<Case>,
     /// Rates at which a Pilatus 6M is simulated, in frames a second; `none`: not at all
     #[arg(long, value_name = "HZ", value_delimiter = ',', default_values_t = RATES.map(|rate| rate.to_string()))]
     rates: Vec<String>,
     /// Seconds of a run at a rate
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
     rate_seconds: f64,
-    /// How often everything without a rate is measured
+    /// How often everything without a rate is measured, in turns; 10 or more give intervals of the ratios
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeat: u32,
     /// Python with h5py and hdf5plugin, for the process that is measured beside [default: venv/bin/python, python3]
@@ -41,10 +45,16 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let rates = arguments.rates.iter().filter(|rate| *rate != "none").map(|rate| rate.parse());
-    let rates = rates.collect::<std::result::Result<_, _>>().map_err(|_| {
+    let rates = arguments.rates.iter().filter(|rate| *rate != "none").map(|rate| rate.parse().map(Case::Rate));
+    let rates = rates.collect::<std::result::Result<Vec<Case>, _>>().map_err(|_| {
         crate::problem::Problem::usage("--rates are whole numbers of frames a second, with commas between, or `none`")
     })?;
+    let cases = match arguments.cases.as_slice() {
+        [] => Case::FAST.into_iter().chain(rates).collect(),
+        cases => cases.to_vec(),
+    };
+    let program = std::env::current_exe()
+        .map_err(|error| crate::problem::Problem::new("cannot find this program itself").caused_by(&error))?;
     let candidates = match &arguments.python {
         Some(python) => vec![python.clone()],
         None => vec!["venv/bin/python".into(), "python3".into()],
@@ -54,9 +64,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         model: arguments.model.clone(),
         compress_ratio: arguments.compress_ratio,
         frames: arguments.frames,
-        rates,
+        cases,
         rate_seconds: arguments.rate_seconds,
         repeat: arguments.repeat,
+        program,
         python: detector::find_python(&candidates),
         progress: output.shows_progress(),
         arguments: command_line(),

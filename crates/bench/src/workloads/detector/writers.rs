@@ -1,0 +1,163 @@
+//! Four processes that take frames, compress and write them: into one file, which this process commits, or each into a
+//! file of its own.
+
+use super::Material;
+use super::pipeline::{self, Load, Measured, RUN, Sent, Told, Way, failed, hello};
+use super::stages::cpu_seconds;
+use crate::measure::Latencies;
+use crate::{Error, Result, interrupt};
+use serde::Deserialize;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use varve_detector::service::{Service, StartRequest};
+use varve_detector::stream::{Hello, Role};
+
+pub const WRITERS: u64 = 4;
+
+/// Of one file, or of four.
+pub fn run(program: &Path, one: bool, material: &Material, directory: &Path, load: &Load) -> Result<Measured> {
+    let root = directory.join("writers");
+    std::fs::create_dir(&root).map_err(Error::io("cannot make the writers' directory"))?;
+    let measured =
+        if one { one_file(program, material, &root, load) } else { four_files(program, material, &root, load) };
+    std::fs::remove_dir_all(&root).map_err(Error::io("cannot remove the files of the writers"))?;
+    measured
+}
+
+fn one_file(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<Measured> {
+    let service = Service::start(pipeline::config(root)).map_err(|error| failed("service")(error.to_string()))?;
+    let request = StartRequest { sources: WRITERS as u16, ..pipeline::start_request(material, load) };
+    service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
+    let (address, root) = (service.address().to_string(), root.display().to_string());
+    let fed = Processes::start(program, |writer| {
+        let source = writer.to_string();
+        ["record", "join", &address, RUN, "--directory", &root, "--source", &source].map(str::to_owned).to_vec()
+    })
+    .and_then(|processes| {
+        let sent = Sent::new(load.frames);
+        let parts = (0..WRITERS).map(|writer| Load { first: writer, step: WRITERS, ..*load });
+        processes.feed(material, &hello(Role::Frames, 1), parts.map(|part| (part, &sent)).collect())
+    });
+    service.stop();
+    let (mut measured, told) = fed?;
+    // Each is told of the whole run.
+    told.iter().try_for_each(|told| told.check(load.frames))?;
+    measured.frames = told[0].received;
+    measured.dropped = told[0].dropped;
+    Ok(measured)
+}
+
+fn four_files(program: &Path, material: &Material, root: &Path, load: &Load) -> Result<Measured> {
+    let parts: Vec<Load> =
+        (0..WRITERS).map(|writer| Load { frames: (load.frames - writer).div_ceil(WRITERS), ..*load }).collect();
+    let sent: Vec<Sent> = parts.iter().map(|part| Sent::new(part.frames)).collect();
+    let directories: Vec<PathBuf> = (0..WRITERS).map(|writer| root.join(writer.to_string())).collect();
+    for directory in &directories {
+        std::fs::create_dir(directory).map_err(Error::io("cannot make a writer's directory"))?;
+    }
+    let processes = Processes::start(program, |writer| {
+        let directory = directories[writer as usize].display().to_string();
+        let at = "127.0.0.1:0";
+        ["record", "serve", &directory, "--listen", at, "--http", at].map(str::to_owned).to_vec()
+    })?;
+    let start = serde_json::to_string(&pipeline::start_request(material, &parts[0]))?;
+    let hello = Hello { start, ..hello(Role::Frames, 1) };
+    let (mut measured, told) = processes.feed(material, &hello, parts.iter().copied().zip(&sent).collect())?;
+    parts.iter().zip(&told).try_for_each(|(part, told)| told.check(part.frames))?;
+    measured.frames = told.iter().map(|told| told.received).sum();
+    measured.dropped = told.iter().map(|told| told.dropped).sum();
+    Ok(measured)
+}
+
+/// What a process says once it can be reached.
+#[derive(Deserialize)]
+struct Serving {
+    listen: SocketAddr,
+}
+
+/// The four, ended whatever happens.
+struct Processes(Vec<(Child, SocketAddr)>);
+
+impl Processes {
+    fn start(program: &Path, arguments: impl Fn(u64) -> Vec<String>) -> Result<Processes> {
+        let fail = || Error::io(format!("a process of {}", program.display()));
+        let mut processes = Processes(Vec::new());
+        for writer in 0..WRITERS {
+            let mut child = Command::new(program)
+                .args(["--json"])
+                .args(arguments(writer))
+                // One writes for each, as many processes as share the processors.
+                .args(["--threads", "1"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .map_err(fail())?;
+            let mut said = BufReader::new(child.stdout.take().expect("piped above"));
+            let mut line = String::new();
+            // Known from here on, so that it is ended.
+            processes.0.push((child, SocketAddr::from(([127, 0, 0, 1], 0))));
+            said.read_line(&mut line).map_err(fail())?;
+            if line.is_empty() {
+                return Err(failed("writer")("it ended before it took frames; what it said is above".into()));
+            }
+            let serving: Serving = serde_json::from_str(&line)?;
+            processes.0[writer as usize].1 = serving.listen;
+        }
+        Ok(processes)
+    }
+
+    /// Feeds each its part, from the moment when all are ready until all are done. The frames are not counted yet.
+    fn feed(self, material: &Material, hello: &Hello, parts: Vec<(Load, &Sent)>) -> Result<(Measured, Vec<Told>)> {
+        let ways = self.0.iter().map(|(_, address)| Way::open(*address, hello.clone())).collect::<Result<Vec<_>>>()?;
+        let (begun, cpu) = (Instant::now(), self.cpu_seconds()?);
+        let told = std::thread::scope(|scope| {
+            let fed: Vec<_> = ways
+                .into_iter()
+                .zip(&parts)
+                .map(|(way, (load, sent))| scope.spawn(move || way.feed(material, load, sent)))
+                .collect();
+            fed.into_iter()
+                .map(|fed| fed.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
+                .collect::<Result<Vec<_>>>()
+        });
+        interrupt::check()?;
+        let told = told?;
+        let mut measured = Measured {
+            frames: 0,
+            dropped: 0,
+            seconds: begun.elapsed().as_secs_f64(),
+            cpu_s: self.cpu_seconds()? - cpu,
+            latencies: Latencies::default(),
+        };
+        told.iter().for_each(|told| measured.latencies.add(&told.latencies));
+        Ok((measured, told))
+    }
+
+    /// Of these processes and this one.
+    fn cpu_seconds(&self) -> Result<f64> {
+        /// Of every Linux but on the oldest of processors.
+        const TICKS_PER_S: f64 = 100.0;
+        self.0.iter().try_fold(cpu_seconds(), |sum, (child, _)| {
+            let path = format!("/proc/{}/stat", child.id());
+            let stat = std::fs::read_to_string(&path).map_err(Error::io(path))?;
+            // Past the name, which may hold anything: the 12th and 13th number are user's and system's ticks.
+            let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+            let ticks: f64 =
+                fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+            Ok(sum + ticks / TICKS_PER_S)
+        })
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for (child, _) in &mut self.0 {
+            // Its run is over, and it may have gone on its own.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -248,7 +248,14 @@ fn the_benchmark_says_what_it_promises() {
         for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
             assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");
         }
-        assert_eq!(result["dropped"], 0, "{result}");
+        // At a rate the detector does not wait: how many frames are dropped is the machine's affair, that they are counted is not.
+        let taken_or_dropped =
+            result["frames"].as_u64().zip(result["dropped"].as_u64()).map(|(taken, dropped)| taken + dropped);
+        if result["case"] == "rate-50" {
+            assert_eq!(taken_or_dropped, Some(25), "{result}");
+        } else {
+            assert_eq!(result["dropped"], 0, "{result}");
+        }
         assert!(result["latency_ms"]["p50"].as_f64() <= result["latency_ms"]["p99"].as_f64(), "{result}");
     }
     let ceilings = names("ceilings", "name");

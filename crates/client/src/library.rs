@@ -23,11 +23,13 @@ const NAMES_MAX: usize = 16 * 1024;
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
 
+/// What directories' names mean, and until when that may be believed.
+type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
+
 pub struct Library {
     file_system: Arc<FileSystem>,
     caller: Credentials,
-    /// What directories' names mean, and until when that may be believed.
-    names: Mutex<HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>>,
+    names: Mutex<KnownNames>,
 }
 
 impl Library {

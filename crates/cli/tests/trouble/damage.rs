@@ -301,7 +301,9 @@ fn a_damaged_shard_fails_alone() {
             } else {
                 mount.unmount()
             }
-            server.map(|server| server.kill());
+            if let Some(server) = server {
+                server.kill();
+            }
             drop(damaged);
         }
         let mount = volume.mount(&[]);

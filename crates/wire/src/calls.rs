@@ -38,7 +38,12 @@ pub struct Response {
 pub enum Locator {
     /// By its entry. Answered with `NotHere` unless that name still means that inode and its attributes are in the
     /// entry itself.
-    Entry { parent: u64, name: Vec<u8>, inode: u64 },
+    Entry {
+        parent: u64,
+        #[serde(with = "crate::octets")]
+        name: Vec<u8>,
+        inode: u64,
+    },
     /// By its inode row (or, for a directory, its directory row), at the shard that made the inode.
     Inode { inode: u64 },
 }
@@ -47,11 +52,18 @@ pub enum Locator {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewNode {
     Regular,
-    Symlink { target: Vec<u8> },
+    Symlink {
+        #[serde(with = "crate::octets")]
+        target: Vec<u8>,
+    },
     Fifo,
     Socket,
-    CharDevice { rdev: u32 },
-    BlockDevice { rdev: u32 },
+    CharDevice {
+        rdev: u32,
+    },
+    BlockDevice {
+        rdev: u32,
+    },
 }
 
 /// renameat2(2)'s flags.
@@ -82,11 +94,13 @@ pub enum Call {
     // Names in a directory; to the shard of the name's partition.
     Lookup {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     /// Makes anything but a directory. `open`: the session holds the new file open, as after `Open`.
     Create {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
         node: NewNode,
         mode: u16,
@@ -94,27 +108,33 @@ pub enum Call {
     },
     MakeDirectory {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
         mode: u16,
     },
     /// Gives the directory that `name` means its rows back, should they have been lost with power: it is empty then.
     ReviveDirectory {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     Unlink {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     RemoveDirectory {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     /// To the shard of the old name's partition.
     Rename {
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
         new_parent: u64,
+        #[serde(with = "crate::octets")]
         new_name: Vec<u8>,
         flags: RenameFlags,
     },
@@ -123,6 +143,7 @@ pub enum Call {
         source: Locator,
         inode: u64,
         parent: u64,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     /// Entries with hashes from `from` on, in order of hash, about `bytes_max` of them; entries of equal hash are
@@ -162,6 +183,7 @@ pub enum Call {
     WriteInline {
         at: Locator,
         generation: u32,
+        #[serde(with = "crate::octets")]
         data: Vec<u8>,
         mtime: Option<WireTime>,
     },
@@ -190,11 +212,14 @@ pub enum Call {
     },
     GetXattr {
         at: Locator,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
     SetXattr {
         at: Locator,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
+        #[serde(with = "crate::octets")]
         value: Vec<u8>,
         mode: XattrMode,
     },
@@ -203,6 +228,7 @@ pub enum Call {
     },
     RemoveXattr {
         at: Locator,
+        #[serde(with = "crate::octets")]
         name: Vec<u8>,
     },
 
@@ -214,6 +240,7 @@ pub enum Call {
     ShardStatus,
     /// Answered at once; measures the transport.
     Ping {
+        #[serde(with = "crate::octets")]
         payload: Vec<u8>,
     },
     /// Holds this moment of all shards of the server under a number that the client chose at random; to any shard.
@@ -224,7 +251,9 @@ pub enum Call {
     /// `bytes_max` of them. Refused with ESTALE where the moment is no longer held.
     ReadMoment {
         number: u64,
+        #[serde(with = "crate::octets")]
         from: Vec<u8>,
+        #[serde(with = "crate::octets")]
         end: Vec<u8>,
         bytes_max: u32,
     },
@@ -237,7 +266,10 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileContent {
     /// In the row. Present only in answers to `Open`; otherwise the bytes are left out.
-    Inline { data: Option<Vec<u8>> },
+    Inline {
+        #[serde(with = "crate::octets::option")]
+        data: Option<Vec<u8>>,
+    },
     /// In the store's file `data/<xx>/<inode>`. `settled`: the row's size and mtime are right; else the backing
     /// file's are (the answer already carries them).
     Backing { settled: bool },
@@ -269,6 +301,7 @@ pub enum EntryReply {
 /// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
+    #[serde(with = "crate::octets")]
     pub name: Vec<u8>,
     pub hash: u64,
     pub entry: EntryReply,
@@ -328,11 +361,12 @@ pub enum Reply {
         ctime: WireTime,
     },
     Listing(Listing),
-    Target(Vec<u8>),
-    Xattr(Vec<u8>),
+    Target(#[serde(with = "crate::octets")] Vec<u8>),
+    Xattr(#[serde(with = "crate::octets")] Vec<u8>),
     Xattrs(Vec<Vec<u8>>),
     ShardStatus(ShardStatus),
     Pong {
+        #[serde(with = "crate::octets")]
         payload: Vec<u8>,
     },
     /// To `ReadMoment`: keys and rows in order; none when there are no more.

@@ -8,6 +8,7 @@ pub mod calls;
 pub mod frame;
 pub mod handshake;
 mod nouns;
+mod octets;
 
 pub use calls::{
     Call, CallId, Child, EntryReply, Failure, FileContent, Listing, Locator, NewNode, NodeReply, OpenMode, RenameFlags,

@@ -337,8 +337,10 @@ impl Shard {
             },
             reply: (record.encode)(&outcome),
         });
-        let (mut changes, elsewhere): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(|change| self.is_here(&state, change));
+        let (mut changes, elsewhere) = match changes.iter().all(|change| self.is_here(&state, change)) {
+            true => (changes, Vec::new()),
+            false => changes.into_iter().partition(|change| self.is_here(&state, change)),
+        };
         if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, way.fresh)) {
             changes.extend(elsewhere);
             if way.rename_lock.is_none() && changes.iter().any(|change| moves_directory(&state, foreign, change)) {

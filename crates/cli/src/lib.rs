@@ -83,8 +83,17 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     }
 }
 
+/// The filter for what is logged. The database beneath the tables tells each failure in the words of its own source, some
+/// of them several times; what comes of it is told by us, so it is heard only by who asks for it, or for everything.
+fn in_our_words(filter: &str) -> String {
+    match filter.trim() {
+        level @ ("error" | "warn" | "info") => format!("{level},slatedb=off"),
+        other => other.to_owned(),
+    }
+}
+
 fn listen_to_logs(global: &Global) -> Result<()> {
-    let filter = EnvFilter::builder().parse(&global.log).map_err(|error| {
+    let filter = EnvFilter::builder().parse(in_our_words(&global.log)).map_err(|error| {
         Problem::usage(format!("--log {}", global.log))
             .caused_by(&error)
             .next("Say a level, such as info, or crate=level.")

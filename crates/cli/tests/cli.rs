@@ -220,6 +220,18 @@ fn a_dead_mount_is_not_mounted_over() {
     outcome(&["umount", text(&mount.0)]).succeeded("umount");
 }
 
+/// A second mount on the same directory would hide the first.
+#[test]
+fn a_mount_is_not_mounted_over() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let mount = Background::mount(&volume);
+    let refused = outcome(&["mount", text(&volume.store()), text(&mount.0)]);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("already") && refused.stderr.contains("varve umount"), "{}", refused.stderr);
+    outcome(&["umount", text(&mount.0)]).succeeded("umount");
+    assert!(!is_mounted(&mount.0));
+}
+
 /// A mount made by `varve mount` without `-f`; taken away at the end if it is still there.
 struct Background(std::path::PathBuf);
 

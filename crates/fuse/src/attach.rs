@@ -8,7 +8,7 @@
 #![allow(clippy::disallowed_types, reason = "fusermount3 hands the device over by a socket; nobody else is talked to")]
 
 use crate::error::{Error, Result};
-use crate::mounts::TYPE;
+use crate::mounts::{self, TYPE};
 use crate::options::MountOptions;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
@@ -32,7 +32,7 @@ pub(crate) struct Attached {
 }
 
 /// # Errors
-/// If nothing can be mounted at `target`: it is no directory, or a mount whose process has died.
+/// If nothing can be mounted at `target`: it is no directory, or a mount of ours, whether its process lives or has died.
 pub fn check_target(target: &Path) -> Result<()> {
     resolve(target).map(drop)
 }
@@ -45,7 +45,13 @@ pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
     };
     let resolved = target.canonicalize().map_err(wrap)?;
     // Of a mount whose process died, the kernel may still know that it is a directory, but not how full it is.
-    rustix::fs::statfs(&resolved).map_err(|errno| wrap(errno.into()))?;
+    match rustix::fs::statfs(&resolved).map_err(io::Error::from) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Err(wrap(error)),
+        _ if mounts::at(&mounts::table().map_err(wrap)?, &resolved).is_some_and(|mount| mount.kind == TYPE) => {
+            return Err(Error::Mounted(resolved));
+        }
+        answer => answer.map_err(wrap)?,
+    };
     match resolved.metadata().map_err(wrap)?.is_dir() {
         true => Ok(resolved),
         false => Err(Error::NotADirectory(resolved)),

@@ -18,6 +18,8 @@ pub enum Error {
     NotADirectory(PathBuf),
     #[error("{} is a mount whose process has died; clear it with `varve umount {}` first", .0.display(), .0.display())]
     DeadMount(PathBuf),
+    #[error("a volume is mounted on {} already; unmount it with `varve umount {}` first", .0.display(), .0.display())]
+    Mounted(PathBuf),
     #[error(
         "cannot open /dev/fuse: {0}; is the kernel's module loaded (modprobe fuse), and may this user read and \
              write the device?"

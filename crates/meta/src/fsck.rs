@@ -70,6 +70,9 @@ macro_rules! kinds {
 }
 
 kinds! {
+    DamagedKey = Damage, "damaged-key",
+        "no server starts without the key: restore the file from a copy, or let --repair make another one, which needs nothing \
+         else to be changed";
     DamagedTable = Damage, "damaged-table",
         "the store returned bytes that Varve did not write: check the disks beneath; restore the file from a copy, or let \
          --repair save what else is in the table";
@@ -276,6 +279,10 @@ fn check_locked(
     let mut report = Report::default();
     let mut census = Census::new(settings);
     report.counts.shards = u64::from(settings.shards.get());
+    if let Err(error) = volume.read_key() {
+        report.add(FindingKind::DamagedKey, "key", error);
+        report.fix(Fix::MakeKey);
+    }
     let unreadable = rows::read(volume, settings, &mut census, &mut report, progress)?;
     if !unreadable.is_empty() {
         report.incomplete = true;

@@ -9,6 +9,7 @@
 //! to the worker that owns the shard. What they do share is in [`shared`].
 
 mod board;
+mod complaints;
 mod connection;
 mod dispatch;
 mod guest;
@@ -169,11 +170,13 @@ impl Server {
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";
+        let room = "cannot tell how much room the store has";
+        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?;
+        reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
         volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
-        let reserve = Reserve::of(volume.reserve()).map_err(doing("cannot tell how much room the store has"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve));
         store.remove_leftovers().map_err(doing(leftovers))?;

@@ -30,11 +30,25 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// The reserve of the store that `path`, the reserve's file, is in. Nothing is held before [`Reserve::tend`].
+    /// The reserve of the store that `path`, the reserve's file, is in. What is held is what an earlier process held;
+    /// more is taken by [`Reserve::tend`].
     pub fn of(path: PathBuf) -> io::Result<Reserve> {
         let store = look(&path)?;
         let bytes = (store.f_blocks * store.f_frsize / PART_OF_STORE).min(BYTES_MAX);
-        Ok(Reserve { path, bytes, held: Mutex::new(false), short: AtomicBool::new(false) })
+        let held = match path.metadata() {
+            Ok(file) => file.len() >= bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Reserve { path, bytes, held: Mutex::new(held), short: AtomicBool::new(false) })
+    }
+
+    /// Gives the room up if the store is full already, for whoever is about to begin work that needs some.
+    pub fn release_if_full(&self) -> io::Result<()> {
+        if free(&self.path)? < self.bytes / 2 {
+            self.release();
+        }
+        Ok(())
     }
 
     /// The store has so little room left that only what makes room should be done.

@@ -126,8 +126,10 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     })?;
     let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse).map_err(of_mount)?;
     // The first answer comes when the kernel and the mount have agreed on how to talk.
-    std::fs::metadata(mounted.target())
-        .map_err(|error| Problem::new(failed()).because(format!("it does not answer: {error}")))?;
+    std::fs::metadata(mounted.target()).map_err(|error| {
+        let problem = Problem::new(failed()).because(format!("its root directory does not answer: {error}"));
+        problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
+    })?;
     Ok(Mount { mounted, file_system, server, signals })
 }
 

@@ -52,8 +52,18 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     disk.fill();
     let errno = fails("writing to a full store", || fill_until_refused(&mut site.kept, &site.mount.directory));
     assert!(matches!(errno, libc::ENOSPC | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    still_readable(&site.kept, &site.mount.directory);
     disk.give_room();
     site.ends_well();
+}
+
+/// What is there can be read and listed although nothing can be written: at once, or as soon as the server has noticed.
+fn still_readable(kept: &Kept, directory: &Path) {
+    comes_back("listing", || std::fs::read_dir(directory)?.try_for_each(|entry| entry.map(drop)));
+    for (name, bytes) in &kept.files {
+        let found = comes_back("reading", || std::fs::read(directory.join(name)));
+        assert!(found == *bytes, "{name} has {} other bytes", found.len());
+    }
 }
 
 /// Filled through the mount itself, by a large file whose bytes go to the store past every limit of ours: names and small
@@ -90,6 +100,31 @@ fn a_full_store_takes_removals() {
     site.ends_well();
 }
 
+/// A server that was killed, and whose store was filled by others meanwhile, starts on what it had kept back, so that
+/// something can be removed.
+#[test]
+fn a_server_starts_on_a_full_store() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let Site { volume, server, mount, mut kept } = Site::on(&disk.path());
+    let reserve = volume.store().join("reserve");
+    comes_back("keeping room back", || match reserve.metadata()?.len() {
+        0 => Err(io::Error::other("nothing is kept back yet")),
+        _ => Ok(()),
+    });
+    mount.unmount();
+    server.kill();
+    disk.fill();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", DEADLINE_OPTION]);
+    kept.expect(&mount.directory);
+    for name in ["before-1", "before-3"] {
+        std::fs::remove_file(mount.directory.join(name)).expect("removals go on");
+        kept.files.remove(name);
+    }
+    disk.give_room();
+    Site { volume, server, mount, kept }.ends_well();
+}
+
 #[test]
 fn a_store_that_hangs_is_waited_for() {
     let Some(disk) = Disk::make("64M") else { return };
@@ -114,6 +149,7 @@ fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
     });
     assert!(matches!(errno, libc::EROFS | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
     assert!(server.log().contains("Read-only file system"), "the server does not say why:\n{}", server.log());
+    still_readable(&kept, &mount.directory);
     expect_no_panic("the server", &server.log());
     drop(mount);
     server.kill();

@@ -26,6 +26,8 @@ pub enum Stage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
+    /// Makes the volume another key.
+    MakeKey,
     /// Applies what is decided and drops the rest, as the next server would.
     Resolve,
     /// Keeps the bytes in a file outside of the table and removes the row.
@@ -167,7 +169,8 @@ pub enum Fix {
 impl Fix {
     pub fn stage(&self) -> Stage {
         match self {
-            Fix::Resolve
+            Fix::MakeKey
+            | Fix::Resolve
             | Fix::SetAside { .. }
             | Fix::MoveRow { .. }
             | Fix::DropRow { .. }

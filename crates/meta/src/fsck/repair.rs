@@ -141,6 +141,7 @@ fn carry_out(
 impl Bench<'_> {
     async fn carry_out(&mut self, fix: &Fix) -> Result<(), FsckError> {
         match fix.clone() {
+            Fix::MakeKey => self.make_key(),
             Fix::Resolve => self.resolve().await,
             Fix::SetAside { shard, key, row } => self.set_aside(shard, &key, &row),
             Fix::MoveRow { from, to, key } => self.move_row(from, to, key).await,

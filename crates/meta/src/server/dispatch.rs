@@ -13,6 +13,7 @@ mod translate;
 pub use retries::InFlight;
 
 use super::metrics::Outcome;
+use super::opening::To;
 use super::sessions::Admitted;
 use super::worker::Worker;
 use crate::shards::Shard;
@@ -46,13 +47,21 @@ pub fn answer_at_once(request: &Request) -> Option<Response> {
 pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> Answer {
     let _passage = stages::enter(Stage::Served);
     let begun = worker.metrics.begin(&request.call);
-    let id = request.id;
+    let (id, shard) = (request.id, request.shard);
     let answer = match respond(&worker, &caller, request).await {
         Ok(Answered::Reply(reply)) => Answer::Response(Response { id, result: Ok(reply) }),
         Ok(Answered::Encoded(body)) => Answer::Recorded { id, body },
         Err(failure) => {
             if let Failure::Server { message, .. } = &failure {
-                tracing::error!("a call of session {:016x} failed: {message}", id.session);
+                let untold = worker.complaints.due(shard, worker.shared.clock.monotonic());
+                match untold {
+                    Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
+                    Some(untold) => tracing::error!(
+                        "a call of session {:016x} failed, as {untold} calls since it was last told: {message}",
+                        id.session
+                    ),
+                    None => {}
+                }
             }
             Answer::Response(Response { id, result: Err(failure) })
         }
@@ -73,7 +82,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
         Some(shard) => shard,
         None if !worker.owns(id) => return Err(Failure::NotOwner),
         // In a box of its own, so that the calls that need not wait stay small.
-        None => match Box::pin(worker.wanted(id)).await {
+        None => match Box::pin(worker.wanted(id, wanted_to(&request.call))).await {
             Ok(shard) => shard,
             Err(Failure::Server { .. }) if matches!(request.call, Call::Sync) && has_nothing_in(worker, caller, id) => {
                 return Ok(Reply::Done.into());
@@ -85,7 +94,22 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
     if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
         worker.reopen(&shard);
     }
+    if answered.is_err() && shard.is_at_rest() && worker.shard(id).is_some() {
+        // It was opened meanwhile, and what was read at rest is let go of.
+        return Err(Failure::Busy);
+    }
     answered
+}
+
+/// Whether a call can be answered by a shard that changes nothing. A sync cannot: nobody knows what is unsynced in a shard
+/// that has no owner.
+fn wanted_to(call: &Call) -> To {
+    match call {
+        Call::Sync | Call::Release | Call::ShardStatus => To::Change,
+        Call::TakeMoment { .. } | Call::ReadMoment { .. } | Call::ForgetMoment { .. } => To::Change,
+        call if changes(call) => To::Change,
+        _ => To::Read,
+    }
 }
 
 /// Whether nothing that the caller was acknowledged can be unsynced in a shard that cannot be opened: an observer changes

@@ -1,6 +1,7 @@
 //! Messages to a worker, and the other shards as a worker's shards reach them.
 
 use super::guest::{self, Visit};
+use super::opening::To;
 use super::worker::Worker;
 use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
 use std::rc::{Rc, Weak};
@@ -107,7 +108,8 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
 
 /// Runs what another shard asks of one of this worker's.
 async fn answer(worker: &Worker, shard: ShardId, call: PeerCall) -> PeerReply {
-    match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard)).await {
+    let to = if call.only_reads() { To::Read } else { To::Change };
+    match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await {
         Ok(Ok(shard)) => shard.peer_call(call).await,
         Ok(Err(reason)) => PeerReply::Failed(reason),
         Err(_) => PeerReply::Failed(format!("shard {shard} is not open")),

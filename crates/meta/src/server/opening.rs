@@ -6,6 +6,9 @@
 //!
 //! A shard that cannot be opened takes no other with it: calls for it are answered with the reason, and it is tried again
 //! when somebody asks for it. Only where none at all can be opened the server ends, for it would serve nothing.
+//!
+//! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
+//! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
 use super::worker::Worker;
 use crate::shards::{HOLD_VALID, Shard, ShardConfig, ShardError, TableConfig};
@@ -17,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use varve_types::{Errno, InodeId, ShardId};
+use varve_types::{Epoch, Errno, InodeId, ShardId};
 use varve_wire::Failure;
 
 /// Shards that one worker opens at a time: while one waits for the store, another uses the processor. With more, one that
@@ -37,6 +40,13 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
 const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// What a shard is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    Read,
+    Change,
+}
+
 /// The shards that are not open.
 #[derive(Default)]
 pub struct Opening {
@@ -45,7 +55,9 @@ pub struct Opening {
     under_way: Cell<usize>,
     /// Those that could not be, and why.
     refused: RefCell<HashMap<ShardId, String>>,
-    /// Those of them that were asked for since.
+    /// Those that are read at rest until they can be opened.
+    at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    /// Those that were refused and asked for since.
     asked: RefCell<HashSet<ShardId>>,
     /// Those that this server has had open.
     had: RefCell<HashSet<ShardId>>,
@@ -89,7 +101,7 @@ impl Worker {
                         return Err(refused.reason);
                     }
                     tracing::error!("{}; calls for it fail until it can", refused.reason);
-                    self.spawn(Rc::clone(self).open_later(shard, refused.damaged));
+                    self.spawn(Rc::clone(self).open_later(shard, refused));
                 }
             }
             Ok(())
@@ -106,6 +118,7 @@ impl Worker {
                 self.opening.refused.borrow_mut().remove(&id);
                 self.opening.had.borrow_mut().insert(id);
                 self.shards.borrow_mut().insert(id, shard);
+                self.end_rest(id);
                 Ok(())
             }
             Err(error) => {
@@ -117,16 +130,49 @@ impl Worker {
             }
         };
         self.changed.notify_waiters();
+        if matches!(&opened, Err(refused) if !refused.damaged) {
+            self.read_at_rest(id, None).await;
+        }
         opened
     }
 
-    /// Tries until the shard is open. One that is damaged is left alone until somebody asks for it.
-    async fn open_later(self: Rc<Self>, id: ShardId, mut damaged: bool) {
+    /// Opens the shard to be read until it can be opened, unless it is. Nobody may own it: where it failed because somebody
+    /// has taken it over, there is a later epoch than the one that was `owned`.
+    async fn read_at_rest(&self, id: ShardId, owned: Option<Epoch>) {
+        if self.at_rest(id).is_some() {
+            return;
+        }
+        match Shard::open_at_rest(self.shard_config(id)).await {
+            Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_at_rest().await,
+            Ok(shard) => {
+                tracing::warn!("shard {id} is only read until its store takes writes");
+                self.opening.at_rest.borrow_mut().insert(id, shard);
+                self.changed.notify_waiters();
+            }
+            Err(error) => tracing::error!("shard {id} cannot be read meanwhile: {error}"),
+        }
+    }
+
+    /// The shard as its last owner left it, if it is not open but can be read.
+    pub fn at_rest(&self, id: ShardId) -> Option<Rc<Shard>> {
+        self.opening.at_rest.borrow().get(&id).cloned()
+    }
+
+    /// The shard has an owner again. Reads under way at rest fail, and are asked again of the owner.
+    fn end_rest(&self, id: ShardId) {
+        if let Some(shard) = self.opening.at_rest.borrow_mut().remove(&id) {
+            tokio::task::spawn_local(async move { shard.close_at_rest().await });
+        }
+    }
+
+    /// Tries until the shard is open. One that is damaged is left alone until somebody asks for it. What was `refused`
+    /// before for the same reason is not told again.
+    async fn open_later(self: Rc<Self>, id: ShardId, mut refused: Refused) {
         let mut pause = REOPEN_PAUSE;
         loop {
             let due = async {
                 tokio::time::sleep(pause).await;
-                if damaged {
+                if refused.damaged {
                     self.asked_for(id).await;
                 }
             };
@@ -136,12 +182,14 @@ impl Worker {
             }
             match self.open_shard(id).await {
                 Ok(()) => return tracing::info!("shard {id} is open again"),
-                Err(refused) => {
-                    tracing::error!("{}", refused.reason);
-                    damaged = refused.damaged;
+                Err(again) => {
+                    if again.reason != refused.reason {
+                        tracing::error!("{}", again.reason);
+                    }
+                    refused = again;
                 }
             }
-            pause = (pause * 2).min(if damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
+            pause = (pause * 2).min(if refused.damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
         }
     }
 
@@ -161,12 +209,15 @@ impl Worker {
     }
 
     /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
-    /// attempt failed.
-    pub async fn opened(&self, shard: ShardId) -> Result<Rc<Shard>, String> {
+    /// attempt failed. To be read it may be at rest.
+    pub async fn opened(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, String> {
         self.opening.prefer(shard);
         loop {
             let changed = self.changed.notified();
             if let Some(shard) = self.shard(shard) {
+                return Ok(shard);
+            }
+            if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
                 return Ok(shard);
             }
             if let Some(reason) = self.opening.refused.borrow().get(&shard) {
@@ -180,9 +231,9 @@ impl Worker {
     }
 
     /// The shard, which is this worker's, when it is open; Busy: not soon.
-    pub async fn wanted(&self, shard: ShardId) -> Result<Rc<Shard>, Failure> {
+    pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
         tokio::select! {
-            opened = self.opened(shard) => {
+            opened = self.opened(shard, to) => {
                 opened.map_err(|message| Failure::Server { errno: Errno::EIO.number(), message })
             }
             () = self.stopping() => Err(Failure::Busy),
@@ -201,7 +252,10 @@ impl Worker {
         shards.remove(&id);
         let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
         self.spawn(async move {
-            if let Err(error) = failed.close().await {
+            // A table that has failed writes no more, though it may take seconds to say so.
+            let owned = Some(failed.epoch());
+            let (closed, ()) = future::join(failed.close(), worker.read_at_rest(id, owned)).await;
+            if let Err(error) = closed {
                 tracing::debug!("shard {id} was not closed well: {error}");
             }
             // What it held in memory for others is not relied on any longer than that.
@@ -213,7 +267,7 @@ impl Worker {
                 Ok(()) => tracing::info!("shard {id} is open again"),
                 Err(refused) => {
                     tracing::error!("{}", refused.reason);
-                    worker.open_later(id, refused.damaged).await;
+                    worker.open_later(id, refused).await;
                 }
             }
         });
@@ -237,6 +291,8 @@ impl Worker {
         });
         let closed: Vec<_> = closed.buffer_unordered(CLOSING_MAX).collect().await;
         self.shards.borrow_mut().clear();
+        let at_rest = std::mem::take(&mut *self.opening.at_rest.borrow_mut());
+        future::join_all(at_rest.values().map(|shard| shard.close_at_rest())).await;
         closed.into_iter().collect()
     }
 

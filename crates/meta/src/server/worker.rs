@@ -6,6 +6,7 @@
 //! memory may not be.
 
 use super::board::{Board, Stage};
+use super::complaints::Complaints;
 use super::dispatch::InFlight;
 use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
@@ -62,6 +63,7 @@ pub struct Worker {
     pub metrics: Metrics,
     pub in_flight: InFlight,
     pub vigil: Vigil,
+    pub complaints: Complaints,
     board: Arc<Board>,
     inboxes: Vec<mpsc::Sender<Message>>,
     pub(super) peers: Rc<dyn Peers>,
@@ -244,6 +246,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
         vigil: Vigil::default(),
+        complaints: Complaints::default(),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
         opening: Opening::of(own_shards(&config)),

@@ -3,6 +3,7 @@
 use super::batch::Batch;
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
+use super::rows::no_changes;
 use super::shard::{Shard, State};
 use super::table::{TableBatch, TableError};
 use crate::tables::{Key, Row};
@@ -158,6 +159,9 @@ impl Shard {
             }
             if let Some(reason) = &state.failed {
                 return Err(Refusal::Failed(reason.clone()));
+            }
+            if self.is_at_rest() {
+                return Err(Refusal::Failed(no_changes(self.id)));
             }
             let (sender, receiver) = oneshot::channel();
             if batch == state.open.number {

@@ -132,7 +132,8 @@ impl Shard {
 
     /// `session` has closed `inode` for the last time.
     pub fn release(self: &Rc<Self>, session: SessionId, inode: InodeId) {
-        if self.open_files.release(session, inode) {
+        // At rest an orphan is left to the next owner.
+        if self.open_files.release(session, inode) && !self.is_at_rest() {
             self.reap_if_orphan(inode);
         }
     }

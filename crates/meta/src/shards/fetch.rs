@@ -241,7 +241,7 @@ impl Shard {
                 _ => return Err(Refusal::Failed(format!("shard {}: a damaged key among names: {key:?}", self.id))),
             }
         }
-        if row.depth > 0 {
+        if row.depth > 0 && !self.is_at_rest() {
             self.purge_moved_rows(directory, range);
         }
         Ok(Some(names))

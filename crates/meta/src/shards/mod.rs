@@ -22,6 +22,7 @@ mod refusal;
 mod removal;
 mod replies;
 mod resident;
+mod rows;
 mod serve_peer;
 mod shard;
 mod split;

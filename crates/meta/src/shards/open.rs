@@ -8,8 +8,9 @@ use super::refusal::Refusal;
 use super::removal::Removals;
 use super::replies::Replies;
 use super::resident::{BatchNumber, Resident};
+use super::rows::Rows;
 use super::shard::{Shard, ShardConfig, State};
-use super::table::{Table, TableError};
+use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
 use crate::tables::codec;
 use crate::tables::{Key, Kind, Row};
@@ -17,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use tokio::sync::Notify;
-use varve_types::{InodeId, SessionId};
+use varve_types::{Epoch, InodeId, SessionId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
@@ -36,7 +37,29 @@ impl Shard {
     /// Opens the table, claiming its next epoch, and takes up what the last owner left. Must run on a `LocalSet`. Serves
     /// from its return on; undecided changes of the last epoch stay locked until their coordinators are asked.
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
-        let table = Table::open(config.table).await?;
+        let table = Table::open(config.table.clone()).await?;
+        let shard = Shard::on(Rows::Own(table), config);
+        tokio::task::spawn_local(shard.clone().commit_batches());
+        shard.restore().await?;
+        tokio::task::spawn_local(shard.clone().collect_garbage());
+        Ok(shard)
+    }
+
+    /// Opens what the last owner left, to be read alone: claims nothing and writes nothing, so that it can be done where
+    /// [`Shard::open`] cannot. What a change that nobody knows the outcome of has locked stays hidden. For as long as this
+    /// is used, nobody may own the shard.
+    pub async fn open_at_rest(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
+        let reader = TableReader::open(&config.table).await?;
+        let shard = Shard::on(Rows::AtRest(reader), config);
+        for (key, row) in shard.rows_of(Kind::Intent).await? {
+            if let (Key::Intent(transaction), Row::Intent(intent)) = (key, row) {
+                shard.lock_for(transaction, &intent);
+            }
+        }
+        Ok(shard)
+    }
+
+    fn on(table: Rows, config: ShardConfig) -> Rc<Shard> {
         let state = State {
             resident: Resident::new(config.cache),
             fetched: 0,
@@ -60,7 +83,7 @@ impl Shard {
             failed: None,
             closing: false,
         };
-        let shard = Rc::new(Shard {
+        Rc::new(Shard {
             id: config.id,
             settings: config.settings,
             volume: config.volume,
@@ -72,11 +95,7 @@ impl Shard {
             state: RefCell::new(state),
             changed: Notify::new(),
             work: Notify::new(),
-        });
-        tokio::task::spawn_local(shard.clone().commit_batches());
-        shard.restore().await?;
-        tokio::task::spawn_local(shard.clone().collect_garbage());
-        Ok(shard)
+        })
     }
 
     async fn restore(self: &Rc<Self>) -> Result<(), ShardError> {
@@ -141,6 +160,18 @@ impl Shard {
         Ok(closed?)
     }
 
+    /// Of this ownership; at rest, of the last one.
+    pub fn epoch(&self) -> Epoch {
+        self.table.epoch()
+    }
+
+    /// Lets go of a shard that was open to be read; reads that are under way fail.
+    pub async fn close_at_rest(&self) {
+        if let Err(error) = self.table.close().await {
+            tracing::debug!("shard {} was not closed well after it was read at rest: {error}", self.id);
+        }
+    }
+
     pub fn end_session(self: &Rc<Self>, session: SessionId) {
         self.state.borrow_mut().replies.end_session(session);
     }
@@ -173,7 +204,7 @@ impl Shard {
 /// Figures of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardFigures {
-    pub epoch: varve_types::Epoch,
+    pub epoch: Epoch,
     pub partitions_loaded: u64,
     pub names_loaded: u64,
     pub cache_bytes: u64,

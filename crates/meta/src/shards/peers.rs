@@ -84,6 +84,13 @@ pub enum PeerCall {
     UnlockRenames(u64),
 }
 
+impl PeerCall {
+    /// Whether it can be answered without changing anything.
+    pub fn only_reads(&self) -> bool {
+        matches!(self, PeerCall::Fetch(_) | PeerCall::Map(_) | PeerCall::SplitOutcome { .. })
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum PeerReply {
     Done,

@@ -13,6 +13,9 @@ impl Shard {
         if let Some(reason) = self.failed() {
             return PeerReply::Failed(reason);
         }
+        if self.is_at_rest() && !call.only_reads() {
+            return PeerReply::Failed(super::rows::no_changes(self.id));
+        }
         match call {
             PeerCall::Fetch(keys) => self.rows_for_peer(keys).await,
             PeerCall::Map(directory) => self.map_for_peer(directory).await,

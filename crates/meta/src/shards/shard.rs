@@ -19,7 +19,8 @@ use super::refusal::Refusal;
 use super::removal::Removals;
 use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
-use super::table::{Table, TableConfig};
+use super::rows::{self, Rows};
+use super::table::TableConfig;
 use super::transaction::{AnswerWhen, Transactions};
 use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
@@ -56,7 +57,7 @@ pub struct Shard {
     pub(super) id: ShardId,
     pub(super) settings: VolumeSettings,
     pub(super) volume: VolumeDir,
-    pub(super) table: Table,
+    pub(super) table: Rows,
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
@@ -177,6 +178,11 @@ impl View for Sight<'_> {
 impl Shard {
     pub fn id(&self) -> ShardId {
         self.id
+    }
+
+    /// Whether it only reads what the last owner left.
+    pub fn is_at_rest(&self) -> bool {
+        matches!(self.table, Rows::AtRest(_))
     }
 
     /// Why this shard must be opened again, if it must.
@@ -320,6 +326,7 @@ impl Shard {
         let (mut changes, effects, outcome) = match decision {
             Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
             Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
+            Decision::Commit { .. } if self.is_at_rest() => return Err(Refusal::Failed(rows::no_changes(self.id))),
             Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
         };
         changes.extend(super::garbage::rows_for(&effects));

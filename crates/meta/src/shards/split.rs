@@ -467,6 +467,7 @@ impl Shard {
         match depth {
             None => PeerReply::Absent,
             // Partition `index` was cut off at the depth of its highest bit.
+            Some(depth) if index.depth_of_cut() < depth && self.is_at_rest() => PeerReply::Split(SplitState::Committed),
             Some(depth) if index.depth_of_cut() < depth => {
                 // The commit may be decided and not yet in the log.
                 let batch = self.state.borrow().open.number;
@@ -475,6 +476,7 @@ impl Shard {
                     failed => failed,
                 }
             }
+            Some(_) if self.is_at_rest() => PeerReply::Split(SplitState::Pending),
             Some(_) => {
                 tokio::task::spawn_local(self.clone().split(directory));
                 PeerReply::Split(SplitState::Pending)

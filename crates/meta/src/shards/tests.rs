@@ -1,5 +1,6 @@
 //! Several real shards on real tables, on one thread: verbs, several-shard changes, splits, and what a new epoch finds.
 
+mod at_rest;
 mod cluster;
 mod names;
 mod power;

@@ -446,6 +446,11 @@ impl Shard {
         }
     }
 
+    /// Hides what `intent`, found at rest, changes.
+    pub(super) fn lock_for(&self, transaction: TransactionId, intent: &IntentRow) {
+        lock_keys(&mut self.state.borrow_mut(), transaction, &intent.changes);
+    }
+
     /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
     async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
         for directory in intent.changes.iter().filter_map(directory_of) {

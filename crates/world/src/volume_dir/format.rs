@@ -107,10 +107,23 @@ impl VolumeDir {
         disk::sync_directory(self.root())
     }
 
+    fn write_key(&self) -> io::Result<()> {
+        let key: [u8; KEY_BYTES] = random::bytes();
+        disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)
+    }
+
+    /// Replaces a key that is damaged or gone. `owner` is the volume's, for whom root may do it.
+    pub fn make_key(&self, owner: u32) -> io::Result<()> {
+        self.write_key()?;
+        match rustix::process::geteuid().as_raw() {
+            own if own == owner => Ok(()),
+            _ => std::os::unix::fs::chown(self.key_file(), Some(owner), None),
+        }
+    }
+
     fn lay_out(&self, shards: ShardCount, volume_file: &str, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let exclusive = Exclusive::prove(self.root())?;
-        let key: [u8; KEY_BYTES] = random::bytes();
-        disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)?;
+        self.write_key()?;
         disk::create_directories(&self.servers())?;
         disk::create_directories(&self.shards())?;
         self.close_tables_to_others()?;

@@ -90,7 +90,7 @@ enum Problem {
 }
 
 fn parse(text: &str) -> Result<VolumeSettings, Problem> {
-    let invalid = |error: toml::de::Error| Problem::Invalid(error.to_string());
+    let invalid = |error: toml::de::Error| Problem::Invalid(error.message().to_owned());
     let table: toml::Table = text.parse().map_err(invalid)?;
     // The version first: a newer format may have keys that would otherwise be reported as unknown.
     match table.get("format_version").and_then(toml::Value::as_integer) {
@@ -124,8 +124,8 @@ pub enum VolumeFileError {
         "{} has format version {found}, and this program reads up to {FORMAT_VERSION}: use a newer varve", path.display()
     )]
     Newer { path: PathBuf, found: i64 },
-    #[error("{} is not a volume file: {reason}", path.display())]
+    #[error("{} is not a volume file: {reason}; restore it from a copy of the store", path.display())]
     Invalid { path: PathBuf, reason: String },
-    #[error("{} is not a volume file: {source}", path.display())]
+    #[error("{} is not a volume file: {source}; restore it from a copy of the store", path.display())]
     Settings { path: PathBuf, source: VolumeSettingsError },
 }

@@ -52,6 +52,14 @@ impl Bench<'_> {
         self.flush().await
     }
 
+    /// Whoever connects reads the key anew, so another one is as good.
+    pub fn make_key(&mut self) -> Result<(), FsckError> {
+        let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };
+        self.volume.make_key(self.settings.owner_uid).map_err(failed)?;
+        self.note("made the volume another key".to_owned());
+        Ok(())
+    }
+
     /// The bytes go to a file of the store's, for whoever may make sense of them.
     pub fn set_aside(&mut self, shard: ShardId, key: &[u8], row: &[u8]) -> Result<(), FsckError> {
         let directory = self.volume.damaged();

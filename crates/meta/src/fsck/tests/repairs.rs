@@ -487,6 +487,18 @@ fn content_of_removed_files_goes_and_that_of_others_stays() {
     assert_eq!(site.rows(Kind::Garbage), []);
 }
 
+/// No server starts without the key, though nothing else needs it.
+#[test]
+fn a_damaged_key_is_made_again() {
+    let keys = |site: &Site| VolumeDir::new(site.volume.root()).read_key();
+    let cut = |site: &Site| std::fs::write(site.volume.key_file(), b"short").unwrap();
+    let site = repaired(cut, FindingKind::DamagedKey, &NOTHING);
+    let made = keys(&site).unwrap();
+    let site =
+        repaired(|site| std::fs::remove_file(site.volume.key_file()).unwrap(), FindingKind::DamagedKey, &NOTHING);
+    assert_ne!(keys(&site).unwrap(), made);
+}
+
 #[test]
 fn counters_are_raised() {
     let counter = Row::Counter(CounterRow { inodes_end: 4 });

@@ -1,6 +1,7 @@
 //! Why a table cannot do what it was asked.
 
 use crate::shards::log::LogError;
+use crate::shards::rows::no_changes;
 use slatedb::wal::WalError;
 use slatedb::{CloseReason, ErrorKind};
 use std::error::Error;
@@ -20,6 +21,9 @@ pub enum TableError {
     /// The table was closed by its owner.
     #[error("shard {shard} is closed")]
     Closed { shard: ShardId },
+    /// The table was opened to be read alone, because its store takes no writes.
+    #[error("{}", no_changes(*shard))]
+    AtRest { shard: ShardId },
     /// The store does not do what it should: it is full, broken or away. Opening the table again may help.
     #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Unavailable { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
@@ -86,7 +90,7 @@ impl TableError {
     /// store that became read-only (EROFS).
     pub fn io_error(&self) -> Option<&io::Error> {
         match self {
-            TableError::Fenced { .. } | TableError::Closed { .. } => None,
+            TableError::Fenced { .. } | TableError::Closed { .. } | TableError::AtRest { .. } => None,
             TableError::Unavailable { source, .. }
             | TableError::Damaged { source, .. }
             | TableError::Internal { source, .. } => io_error_within(source.as_ref()),

@@ -9,7 +9,7 @@ use slatedb::wal::WalError;
 use slatedb::{DbReader, DbReaderMode};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_types::ShardId;
+use varve_types::{Epoch, ShardId};
 
 /// A table at rest does not change, so there is nothing to look for; SlateDB wants a number.
 const POLL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -17,6 +17,8 @@ const POLL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The tables and what the log holds beyond them, which is kept in memory: at most as much as the shard's memtable was.
 pub struct TableReader {
     shard: ShardId,
+    /// Of the last owner.
+    epoch: Epoch,
     /// `None`: the shard was never opened, and is empty.
     db: Option<DbReader>,
 }
@@ -27,9 +29,23 @@ impl TableReader {
         let shard = config.shard;
         let config = config.clone();
         let opened = config.background.clone().spawn(async move { open(&config).await }).await;
-        let db =
+        let (epoch, db) =
             opened.map_err(|join| TableError::internal(shard, format!("opening it was interrupted: {join}")))??;
-        Ok(TableReader { shard, db })
+        Ok(TableReader { shard, epoch, db })
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
+        let Some(db) = &self.db else { return Ok(None) };
+        db.get(key).await.map_err(|error| TableError::new(self.shard, "read", error, None))
+    }
+
+    /// What is answered to who wants to write.
+    pub fn takes_no_changes(&self) -> TableError {
+        TableError::AtRest { shard: self.shard }
     }
 
     /// The rows whose keys are in `from..end`.
@@ -40,18 +56,19 @@ impl TableReader {
         Ok(Cursor::new(self.shard, rows.map_err(|error| TableError::new(self.shard, "scan", error, None))?))
     }
 
-    pub async fn close(self) -> Result<(), TableError> {
-        match self.db {
+    pub async fn close(&self) -> Result<(), TableError> {
+        match &self.db {
             Some(db) => db.close().await.map_err(|error| TableError::new(self.shard, "close", error, None)),
             None => Ok(()),
         }
     }
 }
 
-async fn open(config: &TableConfig) -> Result<Option<DbReader>, TableError> {
+async fn open(config: &TableConfig) -> Result<(Epoch, Option<DbReader>), TableError> {
     let failed = |error| TableError::new(config.shard, "open", error, None);
     let admin = Admin::builder(config.path(), config.object_store()).build();
-    let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? else { return Ok(None) };
+    let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? else { return Ok((Epoch(0), None)) };
+    let epoch = Epoch(manifest.writer_epoch());
     let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
     let flushed = manifest.next_wal_sst_id().saturating_sub(1);
     let log = tokio::task::spawn_blocking(move || LogAtRest::open(&log, replay_after, flushed)).await;
@@ -69,5 +86,5 @@ async fn open(config: &TableConfig) -> Result<Option<DbReader>, TableError> {
         .with_options(options)
         .build()
         .await;
-    reader.map(Some).map_err(failed)
+    Ok((epoch, Some(reader.map_err(failed)?)))
 }

@@ -1,6 +1,7 @@
 //! A few shards of one volume in a temporary directory, with the real table and log beneath.
 
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
+use crate::shards::rows::Rows;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 use crate::shards::{
     Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
@@ -145,6 +146,15 @@ impl Cluster {
         self.open().await;
     }
 
+    /// Opens every shard at rest, as after the death of the process on a store that takes no writes.
+    pub async fn rest_after_crash(&self) {
+        self.die();
+        for id in self.settings.shards.all() {
+            let shard = Shard::open_at_rest(self.config(id)).await.unwrap();
+            self.peers.shards.borrow_mut().insert(id, shard);
+        }
+    }
+
     fn die(&self) {
         let dead = std::mem::take(&mut *self.peers.shards.borrow_mut());
         for shard in dead.values() {
@@ -256,7 +266,10 @@ impl Cluster {
     /// All that is in memory goes into tables.
     pub async fn flush(&self) {
         for id in self.settings.shards.all() {
-            self.shard(id).table.flush().await.unwrap();
+            match &self.shard(id).table {
+                Rows::Own(table) => table.flush().await.unwrap(),
+                Rows::AtRest(_) => panic!("shard {id} is at rest"),
+            }
         }
     }
 

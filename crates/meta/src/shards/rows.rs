@@ -1,0 +1,67 @@
+//! Where a shard's rows are: in a table of its own, or, while the store takes no writes, as the last owner left them.
+
+use super::table::{Cursor, Table, TableBatch, TableError, TableReader};
+use bytes::Bytes;
+use varve_types::{Epoch, ShardId};
+
+pub(super) enum Rows {
+    Own(Table),
+    AtRest(TableReader),
+}
+
+impl Rows {
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
+        match self {
+            Rows::Own(table) => table.get(key).await,
+            Rows::AtRest(reader) => reader.get(key).await,
+        }
+    }
+
+    pub async fn scan(&self, from: Bytes, end: Bytes) -> Result<Cursor, TableError> {
+        match self {
+            Rows::Own(table) => table.scan(from, end).await,
+            Rows::AtRest(reader) => reader.scan(from, end).await,
+        }
+    }
+
+    pub async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
+        match self {
+            Rows::Own(table) => table.write(batch).await,
+            Rows::AtRest(reader) => Err(reader.takes_no_changes()),
+        }
+    }
+
+    pub async fn sync(&self) -> Result<(), TableError> {
+        match self {
+            Rows::Own(table) => table.sync().await,
+            Rows::AtRest(reader) => Err(reader.takes_no_changes()),
+        }
+    }
+
+    pub async fn close(&self) -> Result<(), TableError> {
+        match self {
+            Rows::Own(table) => table.close().await,
+            Rows::AtRest(reader) => reader.close().await,
+        }
+    }
+
+    /// Of the owner, or of the last one.
+    pub fn epoch(&self) -> Epoch {
+        match self {
+            Rows::Own(table) => table.epoch(),
+            Rows::AtRest(reader) => reader.epoch(),
+        }
+    }
+
+    pub fn unsynced_bytes(&self) -> u64 {
+        match self {
+            Rows::Own(table) => table.unsynced_bytes(),
+            Rows::AtRest(_) => 0,
+        }
+    }
+}
+
+/// What is said of changes to a shard that is at rest.
+pub(super) fn no_changes(shard: ShardId) -> String {
+    format!("shard {shard} can only be read until its store takes writes again")
+}

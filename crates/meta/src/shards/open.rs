@@ -50,7 +50,7 @@ impl Shard {
     /// is used, nobody may own the shard.
     pub async fn open_at_rest(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
         let reader = TableReader::open(&config.table).await?;
-        let shard = Shard::on(Rows::AtRest(reader), config);
+        let shard = Shard::on(Rows::AtRest(Box::new(reader)), config);
         for (key, row) in shard.rows_of(Kind::Intent).await? {
             if let (Key::Intent(transaction), Row::Intent(intent)) = (key, row) {
                 shard.lock_for(transaction, &intent);

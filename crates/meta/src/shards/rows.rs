@@ -6,7 +6,7 @@ use varve_types::{Epoch, ShardId};
 
 pub(super) enum Rows {
     Own(Table),
-    AtRest(TableReader),
+    AtRest(Box<TableReader>),
 }
 
 impl Rows {

@@ -1,6 +1,9 @@
 //! The bit transpose of bitshuffle (K. Masui et al., Astronomy and Computing 12, 2015): within a block, first bit 0 of
 //! byte 0 of every element, then bit 1 of byte 0, and so on.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 /// Elements of a block if the filter is not told otherwise: 8 KiB of them, in whole groups of 8, at least 128.
 pub fn block_elements(element: usize) -> usize {
     const TARGET_BYTES: usize = 8192;
@@ -58,9 +61,19 @@ fn wide(_block: &[u8], _element: usize, _out: &mut [u8]) -> usize {
     0
 }
 
-/// The elements at the start that vector instructions have transposed. SSE2 belongs to every x86-64.
+/// The elements at the start that vector instructions have transposed.
 #[cfg(target_arch = "x86_64")]
 fn wide(block: &[u8], element: usize, out: &mut [u8]) -> usize {
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: this processor has it.
+        return unsafe { avx2::wide(block, element, out) };
+    }
+    narrow(block, element, out)
+}
+
+/// As [`wide`], with SSE2, which belongs to every x86-64.
+#[cfg(target_arch = "x86_64")]
+fn narrow(block: &[u8], element: usize, out: &mut [u8]) -> usize {
     let count = block.len() / element;
     let vectors = count / 16;
     let row = count / 8;
@@ -132,3 +145,6 @@ fn planes<const ELEMENT: usize>(
         }
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;

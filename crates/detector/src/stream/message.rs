@@ -2,7 +2,7 @@
 
 use super::{BadMessage, bad};
 use std::io::{self, IoSlice, Write};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub const HEADER_BYTES: usize = 32;
 /// A start with its structure's description fits; what a frame's head can make the service allocate stays small.
@@ -30,23 +30,59 @@ impl BodyChecksum {
         }
     }
 
+    /// Of a body that comes piece by piece.
+    pub fn begin(self) -> BodySum {
+        let state = match self {
+            BodyChecksum::None => State::None,
+            BodyChecksum::Crc32 => State::Crc32(crc32fast::Hasher::new()),
+            BodyChecksum::Xxh3 => State::Xxh3(Box::new(Xxh3::new())),
+        };
+        BodySum { state, any: false }
+    }
+
     /// Of a body in parts.
     pub fn of_parts(self, parts: &[&[u8]]) -> u64 {
         match (self, parts) {
             (_, []) => 0,
             (_, [body]) => self.of(body),
-            (_, parts) if parts.iter().all(|part| part.is_empty()) => 0,
-            (BodyChecksum::None, _) => 0,
-            (BodyChecksum::Crc32, parts) => {
-                let mut hasher = crc32fast::Hasher::new();
-                parts.iter().for_each(|part| hasher.update(part));
-                hasher.finalize().into()
+            (_, parts) => {
+                let mut sum = self.begin();
+                parts.iter().for_each(|part| sum.add(part));
+                sum.end()
             }
-            (BodyChecksum::Xxh3, parts) => {
-                let mut hasher = xxhash_rust::xxh3::Xxh3::new();
-                parts.iter().for_each(|part| hasher.update(part));
-                hasher.digest()
-            }
+        }
+    }
+}
+
+/// A checksum under way.
+pub struct BodySum {
+    state: State,
+    /// An empty body's checksum is 0.
+    any: bool,
+}
+
+enum State {
+    None,
+    Crc32(crc32fast::Hasher),
+    Xxh3(Box<Xxh3>),
+}
+
+impl BodySum {
+    pub fn add(&mut self, piece: &[u8]) {
+        self.any |= !piece.is_empty();
+        match &mut self.state {
+            State::None => {}
+            State::Crc32(sum) => sum.update(piece),
+            State::Xxh3(sum) => sum.update(piece),
+        }
+    }
+
+    pub fn end(self) -> u64 {
+        match self.state {
+            _ if !self.any => 0,
+            State::None => 0,
+            State::Crc32(sum) => sum.finalize().into(),
+            State::Xxh3(sum) => sum.digest(),
         }
     }
 }

@@ -75,6 +75,7 @@ pub struct Ratio {
     pub max: f64,
     /// What is promised at least.
     pub bar: f64,
+    /// Whether the interval's lower end reaches the bar; the median, where there is no interval.
     pub holds: bool,
     /// Where the median lies, if there were turns enough to tell.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,7 +236,8 @@ impl DetectorReport {
         for (name, bar, of) in COMPARED {
             let (these, those): (Vec<f64>, Vec<f64>) = self.turns.iter().filter_map(of).unzip();
             if let Some((Spread { median, min, max, .. }, interval)) = paired_ratios(&these, &those) {
-                self.ratios.push(Ratio { name, median, min, max, bar, holds: median >= bar, interval });
+                let holds = interval.map_or(median, |Interval { low, .. }| low) >= bar;
+                self.ratios.push(Ratio { name, median, min, max, bar, holds, interval });
             }
         }
         let near = |ratio: &Ratio| ratio.interval.is_none() && (ratio.median / ratio.bar - 1.0).abs() < 0.2;

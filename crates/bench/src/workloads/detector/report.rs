@@ -203,36 +203,10 @@ impl DetectorReport {
         });
         let fast: Vec<CaseResult> = fast.collect();
         self.results.splice(0..0, fast);
-        let over = |value: fn(&Turn) -> f64| median(&self.turns.iter().map(value).collect::<Vec<_>>());
-        self.ceilings = vec![
-            limit("precompressed", over(|turn| turn.limit_precompressed)),
-            limit("raw-bslz4", over(|turn| turn.limit_raw)),
-            stage(
-                "loopback-receive",
-                over(|turn| turn.stages.receive_frames.bytes_per_s),
-                over(|turn| turn.stages.receive_frames.cpu_s_per_byte),
-            ),
-            stage(
-                "pwrite",
-                over(|turn| turn.stages.pwrite.bytes_per_s),
-                over(|turn| turn.stages.pwrite.cpu_s_per_byte),
-            ),
-            stage(
-                "compression",
-                over(|turn| turn.stages.compress.bytes_per_s),
-                over(|turn| turn.stages.compress.cpu_s_per_byte),
-            ),
-            stage(
-                "loopback-receive-chunks",
-                over(|turn| turn.stages.receive_chunks.bytes_per_s),
-                over(|turn| turn.stages.receive_chunks.cpu_s_per_byte),
-            ),
-            stage(
-                "simulator",
-                over(|turn| turn.stages.simulate.bytes_per_s),
-                over(|turn| turn.stages.simulate.cpu_s_per_byte),
-            ),
-        ];
+        // Rates alone have no turns, and so no stages.
+        if !self.turns.is_empty() {
+            self.ceilings = ceilings(&self.turns);
+        }
         for (name, bar, of) in COMPARED {
             let (these, those): (Vec<f64>, Vec<f64>) = self.turns.iter().filter_map(of).unzip();
             if let Some((Spread { median, min, max, .. }, interval)) = paired_ratios(&these, &those) {
@@ -297,6 +271,35 @@ impl DetectorReport {
             let _ = writeln!(text, "{name:<24}{median:>8.3}{min:>8.3}{max:>8.3}{interval:>16}{bar:>8.2}  {holds}");
         }
     }
+}
+
+fn ceilings(turns: &[Turn]) -> Vec<Ceiling> {
+    let over = |value: fn(&Turn) -> f64| median(&turns.iter().map(value).collect::<Vec<_>>());
+    vec![
+        limit("precompressed", over(|turn| turn.limit_precompressed)),
+        limit("raw-bslz4", over(|turn| turn.limit_raw)),
+        stage(
+            "loopback-receive",
+            over(|turn| turn.stages.receive_frames.bytes_per_s),
+            over(|turn| turn.stages.receive_frames.cpu_s_per_byte),
+        ),
+        stage("pwrite", over(|turn| turn.stages.pwrite.bytes_per_s), over(|turn| turn.stages.pwrite.cpu_s_per_byte)),
+        stage(
+            "compression",
+            over(|turn| turn.stages.compress.bytes_per_s),
+            over(|turn| turn.stages.compress.cpu_s_per_byte),
+        ),
+        stage(
+            "loopback-receive-chunks",
+            over(|turn| turn.stages.receive_chunks.bytes_per_s),
+            over(|turn| turn.stages.receive_chunks.cpu_s_per_byte),
+        ),
+        stage(
+            "simulator",
+            over(|turn| turn.stages.simulate.bytes_per_s),
+            over(|turn| turn.stages.simulate.cpu_s_per_byte),
+        ),
+    ]
 }
 
 fn limit(name: &'static str, bytes_per_s: f64) -> Ceiling {

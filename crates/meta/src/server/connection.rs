@@ -4,16 +4,18 @@
 //! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
 //! its answer is recorded for the retry. All answers that are ready go out in one write.
 
-use super::dispatch::{self, Answer};
+use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
 use super::sessions::{Admitted, Peer};
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_wire::frame::{self, FrameError};
@@ -78,6 +80,7 @@ where
 {
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
     let mut output = Output::default();
+    let outbox = Rc::new(Outbox::default());
     let mut in_flight = FuturesUnordered::new();
     let mut spare = Vec::new();
     let mut progress = Progress::default();
@@ -87,14 +90,19 @@ where
     let mut end: Option<Result<(), ConnectionError>> = None;
     let mut read_at = None;
     loop {
-        while end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX {
+        outbox.empty_into(&mut output);
+        let has_room = |in_flight: usize, output: &Output| {
+            in_flight + outbox.expected.get() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX
+        };
+        while end.is_none() && has_room(in_flight.len(), &output) {
             match take_request(&mut input, &caller) {
                 Ok(Some(request)) => {
                     stages::end(Stage::Queue, read_at);
                     worker.vigil.came();
-                    match dispatch::answer_at_once(&request) {
-                        Some(response) => output.add(&Answer::Response(response)),
-                        None => {
+                    match dispatch::begin(&worker, &caller, request) {
+                        Begun::Answered(answer) => output.add(&answer),
+                        Begun::Changed(underway) => underway.then(outbox.place()),
+                        Begun::Waits(request) => {
                             let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
                             let mut answering = Answering::new(answer, &mut spare);
                             // What need not wait for anything never joins those that do.
@@ -110,18 +118,20 @@ where
             }
         }
         if in_flight.is_empty()
+            && outbox.expected.get() == 0
             && output.is_empty()
             && let Some(end) = end
         {
             return end;
         }
-        let reads = end.is_none() && in_flight.len() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
+        let reads = end.is_none() && has_room(in_flight.len(), &output);
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
         tokio::select! {
             biased;
             Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
                 take_answer(answered, &mut output, &mut spare);
             }
+            () = poll_fn(|context| outbox.poll_laid(context)), if outbox.expected.get() > 0 => {}
             written = writer.write(output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
@@ -186,6 +196,43 @@ fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, s
     output.add(&answer);
     if spare.len() < SPARE_MAX {
         spare.push(place);
+    }
+}
+
+/// Where answers to what the log has now are laid down for the connection to take.
+#[derive(Default)]
+struct Outbox {
+    laid: RefCell<Vec<Answer>>,
+    /// Answers that are still to come, and those laid down.
+    expected: Cell<usize>,
+    taker: RefCell<Option<Waker>>,
+}
+
+impl Outbox {
+    /// A place for one answer.
+    fn place(self: &Rc<Self>) -> impl FnOnce(Answer) + 'static {
+        self.expected.set(self.expected.get() + 1);
+        let outbox = Rc::clone(self);
+        move |answer| {
+            outbox.laid.borrow_mut().push(answer);
+            if let Some(taker) = outbox.taker.take() {
+                taker.wake();
+            }
+        }
+    }
+
+    fn empty_into(&self, output: &mut Output) {
+        let mut laid = self.laid.borrow_mut();
+        self.expected.set(self.expected.get() - laid.len());
+        laid.drain(..).for_each(|answer| output.add(&answer));
+    }
+
+    fn poll_laid(&self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.laid.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        self.taker.replace(Some(context.waker().clone()));
+        Poll::Pending
     }
 }
 

@@ -1,6 +1,7 @@
 //! From a request to its answer: wire call → verb → shard → wire reply. What a call means is decided elsewhere; here it
 //! is checked, translated and routed.
 
+mod at_once;
 mod backing;
 mod case;
 mod directories;
@@ -10,9 +11,10 @@ mod names;
 mod retries;
 mod translate;
 
+pub use at_once::{Begun, begin};
 pub use retries::InFlight;
 
-use super::metrics::Outcome;
+use super::metrics::{Outcome, Timed};
 use super::opening::To;
 use super::sessions::Admitted;
 use super::worker::Worker;
@@ -20,7 +22,7 @@ use crate::shards::Shard;
 use case::{Answered, Case};
 use std::rc::Rc;
 use varve_types::{Credentials, Errno, InodeId, ShardId};
-use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, ShardStatus};
+use varve_wire::{Call, CallId, Failure, OpenMode, Reply, Request, Response, ShardStatus, WireCredentials};
 use varve_world::stages::{self, Stage};
 
 /// What goes back.
@@ -33,27 +35,23 @@ pub enum Answer {
     },
 }
 
-/// The answer to a call that needs neither shard nor waiting.
-pub fn answer_at_once(request: &Request) -> Option<Response> {
-    match &request.call {
-        Call::Ping { payload } if request.released.is_empty() => {
-            Some(Response { id: request.id, result: Ok(Reply::Pong { payload: payload.clone() }) })
-        }
-        _ => None,
-    }
-}
-
-/// Runs a request to its end.
+/// Runs a request to its end. Those that [`begin`] has not answered come here.
 pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) -> Answer {
     let _passage = stages::enter(Stage::Served);
-    let begun = worker.metrics.begin(&request.call);
-    let (id, shard) = (request.id, request.shard);
-    let answer = match respond(&worker, &caller, request).await {
+    let timed = worker.metrics.begin(&request.call);
+    let (id, shard) = (request.id, ShardId(request.shard));
+    let answered = respond(&worker, &caller, request).await;
+    conclude(&worker, timed, shard, id, answered)
+}
+
+/// What a call came to, as it is sent and counted.
+fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered: Result<Answered, Failure>) -> Answer {
+    let answer = match answered {
         Ok(Answered::Reply(reply)) => Answer::Response(Response { id, result: Ok(reply) }),
         Ok(Answered::Encoded(body)) => Answer::Recorded { id, body },
         Err(failure) => {
             if let Failure::Server { message, .. } = &failure {
-                let untold = worker.complaints.due(shard, worker.shared.clock.monotonic());
+                let untold = worker.complaints.due(shard.0, worker.shared.clock.monotonic());
                 match untold {
                     Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
                     Some(untold) => tracing::error!(
@@ -67,7 +65,7 @@ pub async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request) 
         }
     };
     worker.metrics.end(
-        begun,
+        timed,
         match &answer {
             Answer::Response(response) => Outcome::of(response),
             Answer::Recorded { .. } => Outcome::Done,
@@ -91,9 +89,7 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
         },
     };
     let answered = respond_at(worker, &shard, caller, request).await;
-    if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
-        worker.reopen(&shard);
-    }
+    reopen_if_failed(worker, &shard, &answered);
     if answered.is_err() && shard.is_at_rest() && worker.shard(id).is_some() {
         // It was opened meanwhile, and what was read at rest is let go of.
         return Err(Failure::Busy);
@@ -109,6 +105,12 @@ fn wanted_to(call: &Call) -> To {
         Call::TakeMoment { .. } | Call::ReadMoment { .. } | Call::ForgetMoment { .. } => To::Change,
         call if changes(call) => To::Change,
         _ => To::Read,
+    }
+}
+
+fn reopen_if_failed(worker: &Rc<Worker>, shard: &Rc<Shard>, answered: &Result<Answered, Failure>) {
+    if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
+        worker.reopen(shard);
     }
 }
 
@@ -128,20 +130,10 @@ async fn respond_at(
     for inode in released {
         shard.release(caller.session, InodeId(inode));
     }
-    let changes = changes(&call);
-    if changes && caller.observer {
-        return Err(errno(Errno::EROFS));
-    }
-    if credentials.groups.len() > Credentials::GROUPS_MAX {
-        return Err(errno(Errno::EINVAL));
-    }
-    let credentials = caller.forced.clone().unwrap_or_else(|| credentials.into());
+    let credentials = check(worker, caller, credentials, &call)?;
     let case = Case { worker, shard, caller, credentials, id };
-    if !changes {
+    if !changes(&call) {
         return case.perform(call).await;
-    }
-    if grows(&call) && worker.shared.reserve.is_short() {
-        return Err(errno(Errno::ENOSPC));
     }
     // The first try of the same call may still be under way, its connection lost. Only when it has ended is its answer
     // one that may leave.
@@ -155,6 +147,25 @@ async fn respond_at(
         return Box::pin(case.replayed(&call, body)).await;
     }
     case.perform(call).await
+}
+
+/// What no call may do, whatever it is about. Returns in whose name it is made.
+fn check(
+    worker: &Worker,
+    caller: &Admitted,
+    credentials: WireCredentials,
+    call: &Call,
+) -> Result<Credentials, Failure> {
+    if caller.observer && changes(call) {
+        return Err(errno(Errno::EROFS));
+    }
+    if credentials.groups.len() > Credentials::GROUPS_MAX {
+        return Err(errno(Errno::EINVAL));
+    }
+    if grows(call) && worker.shared.reserve.is_short() {
+        return Err(errno(Errno::ENOSPC));
+    }
+    Ok(caller.forced.clone().unwrap_or_else(|| credentials.into()))
 }
 
 /// Whether a call changes the volume: refused to observers, and answered once however often it is sent.

@@ -2,7 +2,7 @@
 //! encoding or a handshake.
 
 use super::Server;
-use super::dispatch::{self, Answer};
+use super::dispatch::{self, Answer, Begun};
 use super::inbox::Message;
 use super::sessions::{Admitted, Peer, Stay};
 use super::shared::Shared;
@@ -83,6 +83,11 @@ impl Guest {
 pub fn receive(worker: &Rc<Worker>, visit: Visit) {
     let Visit { caller, request, answered, sent_at } = visit;
     stages::end(Stage::Queue, sent_at);
+    let request = match dispatch::begin(worker, &caller, request) {
+        Begun::Answered(answer) => return answered(response(answer)),
+        Begun::Changed(underway) => return underway.then(|answer| answered(response(answer))),
+        Begun::Waits(request) => request,
+    };
     let answer = dispatch::answer(Rc::clone(worker), Rc::new((*caller).clone()), request);
     let mut answer = Box::pin(answer);
     match answer.as_mut().now_or_never() {

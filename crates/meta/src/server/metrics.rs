@@ -50,6 +50,9 @@ struct CallMetrics {
     seconds: metrics::Histogram,
 }
 
+/// A call that is being measured.
+pub type Timed = Option<(CallKind, Moment)>;
+
 pub struct Metrics {
     /// Indexed by call kind; empty where nothing is measured.
     calls: Vec<CallMetrics>,
@@ -81,13 +84,13 @@ impl Metrics {
     }
 
     /// Starts the clock of one call; `None` where nothing is measured.
-    pub fn begin(&self, call: &Call) -> Option<(CallKind, Moment)> {
+    pub fn begin(&self, call: &Call) -> Timed {
         (!self.calls.is_empty()).then(|| (CallKind::of(call), self.clock.monotonic()))
     }
 
     /// Counts what [`Metrics::begin`] began.
-    pub fn end(&self, begun: Option<(CallKind, Moment)>, outcome: Outcome) {
-        let Some((kind, begin)) = begun else { return };
+    pub fn end(&self, timed: Timed, outcome: Outcome) {
+        let Some((kind, begin)) = timed else { return };
         let call = &self.calls[kind as usize];
         match outcome {
             Outcome::Done => call.done.increment(1),

@@ -192,7 +192,11 @@ fn requests_are_pipelined() {
     let mut sent = Vec::new();
     let count = 500;
     for number in 1..=count {
-        let call = if number % 3 == 0 { Call::Sync } else { Call::Ping { payload: vec![0; number as usize] } };
+        let call = match number % 3 {
+            0 => Call::Sync,
+            1 => create(format!("file{number}")),
+            _ => Call::Ping { payload: vec![0; number as usize] },
+        };
         frame::encode(&client::request(9, number as u32, 1, 0, call), &mut sent).unwrap();
     }
     stream.write_all(&sent).unwrap();
@@ -200,6 +204,33 @@ fn requests_are_pipelined() {
         (0..count).map(|_| client::receive::<varve_wire::Response>(&mut stream).id.slot).collect();
     slots.sort();
     assert_eq!(slots, (1..=count as u32).collect::<Vec<_>>());
+}
+
+fn create(name: String) -> Call {
+    Call::Create { parent: 1, name: name.into(), node: varve_wire::NewNode::Regular, mode: 0o644, open: false }
+}
+
+/// A call that is sent again is made once: it is told to wait while the first try is under way, and gets the first answer.
+#[test]
+fn a_change_sent_again_is_made_once() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut stream = Client::of(&server, &site, 9, Purpose::Work).into_stream();
+    let mut sent = Vec::new();
+    let request = client::request(9, 1, 1, 0, create("file".into()));
+    for _ in 0..2 {
+        frame::encode(&request, &mut sent).unwrap();
+    }
+    stream.write_all(&sent).unwrap();
+    let mut answer = || client::receive::<varve_wire::Response>(&mut stream).result;
+    let answers = [answer(), answer()];
+    let made: Vec<_> = answers.iter().filter(|answer| **answer != Err(Failure::Busy)).collect();
+    assert!(!made.is_empty() && made.iter().all(|made| matches!(made, Ok(Reply::Node(_)))), "{answers:?}");
+    client::send(&mut stream, &request);
+    assert_eq!(client::receive::<varve_wire::Response>(&mut stream).result, *made[0]);
+    client::send(&mut stream, &client::request(9, 1, 2, 0, create("file".into())));
+    let another = client::receive::<varve_wire::Response>(&mut stream).result;
+    assert_eq!(another, Err(Failure::Errno(varve_types::Errno::EEXIST.number())));
 }
 
 /// A volume has one server; the second is told who has it, and finds it free after the first has stopped.

@@ -2,12 +2,13 @@
 
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
+use super::shard::Shard;
 use crate::tables::{Key, ReplyRecord, Row, codec};
 use bytes::{Bytes, BytesMut};
-use tokio::sync::oneshot;
+use std::rc::Rc;
 
-/// One who must not answer before a batch is appended.
-pub(super) type Waiter = oneshot::Sender<Result<(), Refusal>>;
+/// What is to be done when a batch is appended, or could not be.
+pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), Refusal>)>;
 
 /// Encoded rows lie side by side in blocks of this size, which live until the last of them is in a table: some hundred
 /// rows share the cost of one allocation, and an idle shard holds no more than one block.

@@ -1,6 +1,6 @@
 //! Group commit: one task a shard sends what many requests decided to the table as one batch, while the next one fills.
 
-use super::batch::Batch;
+use super::batch::{Batch, Waiter};
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::rows::no_changes;
@@ -59,8 +59,7 @@ impl Shard {
             }
             drop(state);
             for waiter in waiters {
-                // One that gave up waiting has been answered already.
-                let _ = waiter.send(answer.clone());
+                waiter(&self, answer.clone());
             }
             if failed {
                 self.changed.notify_waiters();
@@ -70,7 +69,7 @@ impl Shard {
     }
 
     /// Writes a batch. While the store hangs, whoever waits is told so once in [`APPEND_MAX`], and the batch goes on.
-    async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
+    async fn write(self: &Rc<Self>, batch: TableBatch) -> Result<(), TableError> {
         let mut write = pin!(self.table.write(batch));
         loop {
             if let Ok(result) = tokio::time::timeout(APPEND_MAX, &mut write).await {
@@ -83,7 +82,7 @@ impl Shard {
             waiters.append(&mut state.open.waiters);
             drop(state);
             for waiter in waiters {
-                let _ = waiter.send(Err(Refusal::Failed(reason.clone())));
+                waiter(self, Err(Refusal::Failed(reason.clone())));
             }
         }
     }
@@ -164,16 +163,18 @@ impl Shard {
                 return Err(Refusal::Failed(no_changes(self.id)));
             }
             let (sender, receiver) = oneshot::channel();
-            if batch == state.open.number {
-                state.open.waiters.push(sender);
-            } else {
-                state.in_flight.push(sender);
-            }
+            // One that gave up waiting has been answered already.
+            state.wait_for(batch, Box::new(move |_, appended| drop(sender.send(appended))));
             receiver
         };
         self.work.notify_one();
         let _passage = stages::enter(Stage::Log);
         receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id))))
+    }
+
+    /// Has `waiter` told when `batch`, which holds what was decided just now, is appended.
+    pub fn when_appended(&self, batch: BatchNumber, waiter: Waiter) {
+        self.state.borrow_mut().wait_for(batch, waiter);
     }
 
     /// Returns when everything that was acknowledged before is fsynced.
@@ -204,5 +205,16 @@ impl Shard {
             }
         };
         tokio::time::timeout(super::shard::WAIT_MAX, wait).await.unwrap_or(Err(Refusal::Busy))
+    }
+}
+
+impl State {
+    /// `batch` is not appended yet.
+    fn wait_for(&mut self, batch: BatchNumber, waiter: Waiter) {
+        if batch == self.open.number {
+            self.open.waiters.push(waiter);
+        } else {
+            self.in_flight.push(waiter);
+        }
     }
 }

@@ -38,12 +38,16 @@ impl InodeBlock {
 impl Shard {
     /// An id of this shard that was never given before.
     pub(super) async fn fresh_inode(self: &Rc<Self>) -> Result<InodeId, Refusal> {
-        let at_hand = self.state.borrow_mut().inodes.free.next();
-        let counter = match at_hand {
-            Some(counter) => counter,
-            None => Box::pin(self.fresh_counters(1)).await?,
-        };
-        Ok(InodeId::new(self.id, counter))
+        match self.inode_at_hand() {
+            Some(inode) => Ok(inode),
+            None => Ok(InodeId::new(self.id, Box::pin(self.fresh_counters(1)).await?)),
+        }
+    }
+
+    /// The same, if no block must be taken for it.
+    pub(super) fn inode_at_hand(&self) -> Option<InodeId> {
+        let counter = self.state.borrow_mut().inodes.free.next()?;
+        Some(InodeId::new(self.id, counter))
     }
 
     /// The first of `count` counters that were never given before.

@@ -1,9 +1,10 @@
 //! One fenced table after another: what is stored, fetched, decided and committed.
 //!
-//! [`shard`] is where to begin: it runs a verb. [`fetch`] makes rows resident, [`commit`] appends batches,
+//! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows resident, [`commit`] appends batches,
 //! [`transaction`] carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing
 //! files, [`garbage`] removes them, [`open`] begins and ends. Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
+mod at_once;
 mod batch;
 mod commit;
 mod effects;
@@ -29,6 +30,7 @@ mod split;
 pub mod table;
 mod transaction;
 
+pub use at_once::Ran;
 pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
 pub use log::DamagedPlace;
@@ -37,7 +39,7 @@ pub use open_files::{OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::Refusal;
 pub use removal::HOLD_VALID;
-pub use resident::CacheBudget;
+pub use resident::{BatchNumber, CacheBudget};
 pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};
 pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};
 

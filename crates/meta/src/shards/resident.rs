@@ -16,7 +16,7 @@ use varve_world::key_hash::KeyHashing;
 
 /// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BatchNumber(pub u64);
+pub struct BatchNumber(pub(super) u64);
 
 struct Slot {
     /// `None`: known to be absent.

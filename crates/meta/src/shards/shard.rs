@@ -295,7 +295,7 @@ impl Shard {
     }
 
     /// Decides, and applies what changes this shard alone.
-    fn decide<V: Verb>(
+    pub(super) fn decide<V: Verb>(
         &self,
         verb: &V,
         run: &Run<'_, V::Outcome>,
@@ -585,16 +585,16 @@ fn moves_directory(state: &State, foreign: &Foreign, change: &Change) -> bool {
 }
 
 /// What one run of a verb has taken and placed on its way.
-struct Way {
+pub(super) struct Way {
     /// The id for what the verb makes, if it makes something.
-    fresh: InodeId,
+    pub fresh: InodeId,
     /// Rows of `fresh` that stand at its home already.
-    placed: Option<Vec<Change>>,
-    rename_lock: Option<u64>,
+    pub placed: Option<Vec<Change>>,
+    pub rename_lock: Option<u64>,
 }
 
 /// What became of a decision in its own shard.
-enum Decided<O> {
+pub(super) enum Decided<O> {
     /// Nothing is: these are to be fetched first.
     Missing(Vec<Key>),
     Refused(namespace::Refusal),

@@ -6,7 +6,7 @@ use super::{errno, translate};
 use crate::namespace::{
     self, At, Context, Decision, Effect, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
-use crate::shards::{Address, Makes, OpenFiles, OtherWriters, Record, Run, Shard};
+use crate::shards::{Address, BatchNumber, Makes, OpenFiles, OtherWriters, Ran, Record, Run, Shard};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,6 +31,19 @@ pub enum Answered {
     Encoded(Bytes),
 }
 
+/// A call done without waiting.
+pub enum Done {
+    Seen(Reply),
+    Changed(Changed),
+}
+
+/// A change that was made, and is not to be shown before `batch` is appended and `effects` are done.
+pub struct Changed {
+    pub body: Bytes,
+    pub batch: BatchNumber,
+    pub effects: Vec<Effect>,
+}
+
 impl From<Reply> for Answered {
     fn from(reply: Reply) -> Answered {
         Answered::Reply(reply)
@@ -53,22 +66,56 @@ impl Case<'_> {
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<Answered, Failure> {
         let recorded = RefCell::new(None);
-        let encode = |outcome: &V::Outcome| {
-            let response = Response { id: self.id, result: Ok(reply(outcome)) };
-            let room = Vec::with_capacity(RESPONSE_BYTES);
-            let body = postcard::to_extend(&response, room).expect("a response has no part that postcard refuses");
-            let body = Bytes::from(body);
-            recorded.replace(Some(body.clone()));
-            body
-        };
-        let record =
-            Record { session: self.caller.session, slot: self.id.slot, number: self.id.number, encode: &encode };
-        let run = Run { caller: &self.credentials, address, makes, record: Some(record) };
+        let encode = |outcome: &V::Outcome| self.encode(reply(outcome), &recorded);
+        let run = Run { caller: &self.credentials, address, makes, record: Some(self.record(&encode)) };
         let outcome = self.shard.run(verb, run).await.map_err(translate::failure)?;
         Ok(match recorded.take() {
             Some(body) => Answered::Encoded(body),
             None => Answered::Reply(reply(&outcome)),
         })
+    }
+
+    /// [`Case::ask`] without waiting; `None`: that cannot be.
+    pub fn ask_at_once<V: Verb>(&self, verb: &V, address: Address) -> Result<Option<V::Outcome>, Failure> {
+        let run = Run { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
+        match self.shard.run_at_once(verb, &run) {
+            Some(Ran::Seen(seen)) => seen.map(Some).map_err(translate::failure),
+            Some(Ran::Changed { .. }) | None => Ok(None),
+        }
+    }
+
+    /// [`Case::change`] without waiting; `None`: that cannot be.
+    pub fn change_at_once<V: Verb>(
+        &self,
+        verb: &V,
+        address: Address,
+        makes: Makes,
+        reply: impl Fn(&V::Outcome) -> Reply,
+    ) -> Result<Option<Done>, Failure> {
+        let recorded = RefCell::new(None);
+        let encode = |outcome: &V::Outcome| self.encode(reply(outcome), &recorded);
+        let run = Run { caller: &self.credentials, address, makes, record: Some(self.record(&encode)) };
+        Ok(match self.shard.run_at_once(verb, &run) {
+            None => None,
+            Some(Ran::Seen(seen)) => Some(Done::Seen(reply(&seen.map_err(translate::failure)?))),
+            Some(Ran::Changed { outcome, batch, effects }) => {
+                let body = recorded.take().unwrap_or_else(|| encode(&outcome));
+                Some(Done::Changed(Changed { body, batch, effects }))
+            }
+        })
+    }
+
+    fn record<'a, O>(&self, encode: &'a dyn Fn(&O) -> Bytes) -> Record<'a, O> {
+        Record { session: self.caller.session, slot: self.id.slot, number: self.id.number, encode }
+    }
+
+    fn encode(&self, reply: Reply, recorded: &RefCell<Option<Bytes>>) -> Bytes {
+        let response = Response { id: self.id, result: Ok(reply) };
+        let room = Vec::with_capacity(RESPONSE_BYTES);
+        let body = postcard::to_extend(&response, room).expect("a response has no part that postcard refuses");
+        let body = Bytes::from(body);
+        recorded.replace(Some(body.clone()));
+        body
     }
 
     /// The first answer once more. A file that it says is open in this session is open again, should the server have

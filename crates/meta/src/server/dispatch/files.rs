@@ -18,6 +18,12 @@ impl Case<'_> {
         self.node_reply(&node).await
     }
 
+    pub fn get_attributes_at_once(&self, at: &Locator) -> Result<Option<Reply>, Failure> {
+        let (at, address) = self.at(at.clone())?;
+        let found = self.ask_at_once(&GetAttributes { at }, address)?;
+        Ok(found.filter(|node| !translate::is_unsettled(node)).map(|node| Reply::Node(translate::node(&node))))
+    }
+
     pub async fn set_attributes(&self, at: Locator, set: WireSetAttributes) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         let set = SetAttributes::from(set);

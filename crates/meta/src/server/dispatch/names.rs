@@ -1,7 +1,7 @@
 //! Calls about names in directories.
 
-use super::super::leases::LeaseKey;
-use super::case::{Answered, Case};
+use super::super::leases::{LeaseKey, Ticket};
+use super::case::{Answered, Case, Done};
 use super::{errno, translate};
 use crate::namespace::{Create, Entry, Link, Lookup, MakeDirectory, RemoveDirectory, Rename, ReviveDirectory, Unlink};
 use crate::shards::Makes;
@@ -15,17 +15,34 @@ impl Case<'_> {
         let leases = &self.worker.shared.leases;
         let ticket = leases.ticket(key);
         let found = self.ask(&Lookup { parent, name }, address).await?;
-        let lease_ms = match found {
-            Entry::Elsewhere { kind: FileKind::Directory, .. } => {
-                leases.grant(key, self.caller.session, ticket).as_millis() as u32
-            }
-            Entry::Elsewhere { .. } | Entry::Node(_) => 0,
-        };
+        let lease_ms = self.lease(&found, key, ticket);
         let mut entry = translate::entry(&found);
         if let EntryReply::Node(node) = &mut entry {
             self.fill_unsettled(std::slice::from_mut(node)).await?;
         }
         Ok(Reply::Entry { entry, lease_ms }.into())
+    }
+
+    pub fn lookup_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Reply>, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let key = LeaseKey::name(parent, name.hash());
+        let ticket = self.worker.shared.leases.ticket(key);
+        let Some(found) = self.ask_at_once(&Lookup { parent, name }, address)? else { return Ok(None) };
+        let entry = match &found {
+            Entry::Node(node) if translate::is_unsettled(node) => return Ok(None),
+            settled => translate::entry(settled),
+        };
+        Ok(Some(Reply::Entry { entry, lease_ms: self.lease(&found, key, ticket) }))
+    }
+
+    /// For how many milliseconds the caller may believe what it found.
+    fn lease(&self, found: &Entry, key: LeaseKey, ticket: Ticket) -> u32 {
+        match found {
+            Entry::Elsewhere { kind: FileKind::Directory, .. } => {
+                self.worker.shared.leases.grant(key, self.caller.session, ticket).as_millis() as u32
+            }
+            Entry::Elsewhere { .. } | Entry::Node(_) => 0,
+        }
     }
 
     pub async fn create(
@@ -43,6 +60,24 @@ impl Case<'_> {
             self.change(&self.opening(verb, true), address, Makes::File, reply).await
         } else {
             self.change(&verb, address, Makes::File, reply).await
+        }
+    }
+
+    pub fn create_at_once(
+        &self,
+        parent: u64,
+        name: &[u8],
+        node: NewNode,
+        mode: u16,
+        open: bool,
+    ) -> Result<Option<Done>, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
+        let reply = |node: &_| Reply::Node(translate::node(node));
+        if open {
+            self.change_at_once(&self.opening(verb, true), address, Makes::File, reply)
+        } else {
+            self.change_at_once(&verb, address, Makes::File, reply)
         }
     }
 
@@ -68,6 +103,11 @@ impl Case<'_> {
     pub async fn unlink(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
         let (parent, name, address) = self.name(parent, name)?;
         self.change(&Unlink { parent, name }, address, Makes::Nothing, translate::removed).await
+    }
+
+    pub fn unlink_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Done>, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        self.change_at_once(&Unlink { parent, name }, address, Makes::Nothing, translate::removed)
     }
 
     pub async fn remove_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {

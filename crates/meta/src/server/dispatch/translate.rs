@@ -32,6 +32,11 @@ pub fn node(node: &Node) -> NodeReply {
     }
 }
 
+/// Whether the backing file must be asked for its size.
+pub fn is_unsettled(node: &Node) -> bool {
+    matches!(node.content, NodeContent::Backing { settled: false })
+}
+
 pub fn entry(entry: &Entry) -> EntryReply {
     match entry {
         Entry::Node(file) => EntryReply::Node(node(file)),

@@ -62,7 +62,7 @@ impl FileSystem {
     /// The node of `reply`, just received, or newer if this client has the file open.
     pub(crate) async fn file_node(&self, reply: NodeReply) -> Result<Node> {
         match self.files.find(InodeId(reply.inode)) {
-            Some(open) if !open.quiet(&self.files) => self.open_attributes(&Credentials::root(), &open).await,
+            Some(open) if !open.quiet(&self.files) => Box::pin(self.open_attributes(&Credentials::root(), &open)).await,
             _ => Ok(self.node(&reply, Duration::ZERO)),
         }
     }

@@ -330,14 +330,14 @@ impl Calling<'_> {
                 Ok(Err(wire::Failure::NotOwner)) => {
                     let why = format!("the server does not own shard {shard}");
                     core.check_deadline(self.deadline, &why)?;
-                    core.find_again(server.found, self.deadline, &why).await?;
+                    Box::pin(core.find_again(server.found, self.deadline, &why)).await?;
                     core.transport.pause(busy_wait.next()).await;
                 }
                 Ok(result) => return Ok(result),
                 Err(CallError::Lost(why)) => {
                     // A server that has ended may still be the one on record, and is found and lost at once.
                     core.check_deadline(self.deadline, &why)?;
-                    core.find_again(server.found, self.deadline, &why).await?;
+                    Box::pin(core.find_again(server.found, self.deadline, &why)).await?;
                     core.transport.pause(lost_wait.next()).await;
                 }
                 Err(CallError::Deadline) => {

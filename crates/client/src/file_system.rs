@@ -199,8 +199,8 @@ impl FileSystem {
             EntryReply::Elsewhere { inode, kind } => {
                 self.core.inodes.set_by_inode(InodeId(inode), true);
                 match FileKind::from(kind) {
-                    FileKind::Directory => self.directory_at_home(caller, InodeId(inode), lease).await,
-                    _ => self.file_row(caller, InodeId(inode)).await,
+                    FileKind::Directory => Box::pin(self.directory_at_home(caller, InodeId(inode), lease)).await,
+                    _ => Box::pin(self.file_row(caller, InodeId(inode))).await,
                 }
             }
         };

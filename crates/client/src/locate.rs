@@ -80,7 +80,7 @@ impl Core {
                 }
                 Err(Refusal::NotHere) if places < PLACES_MAX => {
                     places += 1;
-                    self.look_elsewhere(inode, &at).await?;
+                    Box::pin(self.look_elsewhere(inode, &at)).await?;
                     if places > 2 {
                         calling.pause(&mut wait, "the file is not found where it should be").await?;
                     }

@@ -46,7 +46,7 @@ impl FileSystem {
                 Ok(None) => {
                     self.core.inodes.forget(inode, lookups);
                     if kind == FileKind::Directory {
-                        self.revive_directory(caller, parent, name).await?;
+                        Box::pin(self.revive_directory(caller, parent, name)).await?;
                     }
                 }
                 Err(failure) => {

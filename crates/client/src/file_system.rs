@@ -6,6 +6,7 @@ use crate::directories::Directories;
 use crate::files::{Files, backing_blocks};
 use crate::known::{Change, Known};
 use crate::now;
+use crate::seen::Seen;
 use crate::session::Session;
 use crate::transport::Transport;
 use crate::transport::blocking::BlockingTransport;
@@ -58,7 +59,8 @@ pub struct FileSystem {
     pub(crate) directories: Directories,
     pub(crate) background: Background,
     pub(crate) known: Known,
-    /// Counts what might change names or attributes of files, makings aside.
+    pub(crate) seen: Seen,
+    /// Counts what might change names or attributes of files, makings and writes aside: of those, the openings for writing.
     pub(crate) changes: AtomicU64,
     /// Milliseconds of the last lease on a directory.
     lease_ms: AtomicU64,
@@ -106,6 +108,7 @@ impl FileSystem {
             directories: Directories::default(),
             background: Background::default(),
             known: Known::default(),
+            seen: Seen::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,

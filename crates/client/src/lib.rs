@@ -27,6 +27,7 @@ mod locate;
 mod namespace;
 mod now;
 mod routing;
+mod seen;
 mod session;
 mod set_id;
 pub mod transport;

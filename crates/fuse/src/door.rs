@@ -112,7 +112,7 @@ impl Filesystem for Door {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match answer("lookup", || self.look_up(&caller(request), inode(parent), name)) {
+        match answer("lookup", || self.look_up_by(request.pid(), &caller(request), inode(parent), name)) {
             Err(Errno::ENOENT) => {
                 let ttl = self.fs.timeouts().absent;
                 match ttl.is_zero() {
@@ -134,7 +134,8 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        attributes(answer("getattr", || now(self.fs.attributes(&identity(request), inode(ino)))), reply);
+        let asked = || now(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
+        attributes(answer("getattr", asked), reply);
     }
 
     fn setattr(

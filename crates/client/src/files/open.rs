@@ -27,6 +27,7 @@ impl FileSystem {
     ) -> Result<Opened> {
         if flags.writable() || flags.truncate {
             self.check_writable()?;
+            self.changes_something();
         }
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);

@@ -70,6 +70,58 @@ fn a_file_just_made_is_as_it_was_made() {
     close(&one, handle);
 }
 
+/// Promise: what a thread was told with a name it is told once more without asking, unless this client has changed it, has it
+/// open, or the thread asks late.
+#[test]
+fn a_thread_that_looks_a_name_up_is_told_its_attributes_once_more() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let asked = |ask: &dyn Fn()| {
+        let before = fs.counters().requests();
+        ask();
+        fs.counters().requests() - before
+    };
+    let (inode, handle) = create(&fs, "f");
+    close(&fs, handle);
+    let look_up = |thread| {
+        now(fs.lookup_by(thread, &root(), ROOT, &name("f"))).unwrap();
+    };
+    let size_by = |thread| now(fs.attributes_by(thread, &root(), inode)).unwrap().attributes.size;
+    let questions = |thread| asked(&|| assert!(size_by(thread) <= 8));
+
+    // (What is told in the background may count as a question, too.)
+    look_up(1);
+    assert!(questions(2) > 0, "another thread has not looked it up");
+    // Whatever the machine does meanwhile, one of many is in time.
+    let in_time = |thread| (0..1000).any(|_| (look_up(thread), questions(thread)).1 == 0);
+    assert!(in_time(1), "it was told with the name");
+    assert!(questions(1) > 0, "it is believed once");
+
+    look_up(1);
+    std::thread::sleep(std::time::Duration::from_millis(11));
+    assert!(questions(1) > 0, "a call takes no so long");
+
+    look_up(1);
+    let handle = open(&fs, inode);
+    assert!(questions(1) > 0, "of a file that is open something newer may be known");
+    look_up(1);
+    write(&fs, handle, 0, b"seven b");
+    close(&fs, handle);
+    assert_eq!(size_by(1), 7, "it was open when it was looked up");
+
+    look_up(1);
+    let handle = open(&fs, inode);
+    write(&fs, handle, 7, b"!");
+    close(&fs, handle);
+    assert_eq!(size_by(1), 8, "it was written to meanwhile");
+
+    look_up(1);
+    let set = SetAttributes { size: Some(3), ..Default::default() };
+    now(fs.set_attributes(&root(), inode, set, None)).unwrap();
+    assert_eq!(size_by(1), 3, "it was cut meanwhile");
+}
+
 /// Promise: promotion keeps the content, holes read as zero, and reads stop at the end; also in a second handle.
 #[test]
 fn promotion_keeps_the_content() {

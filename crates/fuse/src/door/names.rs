@@ -20,6 +20,11 @@ impl Door {
         now(self.fs.lookup(caller, parent, &parse(name)?))
     }
 
+    /// In the name of `thread`, which may ask for the attributes next.
+    pub(super) fn look_up_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<Node> {
+        now(self.fs.lookup_by(thread, caller, parent, &parse(name)?))
+    }
+
     pub(super) fn create(
         &self,
         caller: &Credentials,

@@ -143,12 +143,22 @@ impl Shard {
         if inode.shard() != self.id {
             return self.reap_elsewhere(inode);
         }
+        if !self.may_be_orphan(inode) {
+            return;
+        }
         let shard = self.clone();
         tokio::task::spawn_local(async move {
             if let Err(refusal) = shard.reap_orphan(inode).await {
                 tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", shard.id);
             }
         });
+    }
+
+    /// Whether an inode of this shard is an orphan, or an undecided change makes it one. Most that are closed are not, and
+    /// the table is not to be asked for each.
+    fn may_be_orphan(&self, inode: InodeId) -> bool {
+        let state = self.state.borrow();
+        state.orphans.contains(&inode) || state.locks.contains_key(&Key::Orphan(inode))
     }
 
     fn reap_elsewhere(self: &Rc<Self>, inode: InodeId) {
@@ -163,6 +173,9 @@ impl Shard {
 
     /// Ends an inode of this shard if it is an orphan and nobody has it open.
     pub(super) async fn reap_orphan(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
+        if !self.may_be_orphan(inode) {
+            return Ok(());
+        }
         let (orphan, node) = (Key::Orphan(inode), Key::Inode(inode));
         self.fetch_here(&orphan).await?;
         self.fetch_here(&node).await?;

@@ -74,6 +74,7 @@ impl Shard {
             inodes: InodeBlock::after(FIRST_INODE_COUNTER),
             transactions: Transactions::default(),
             removals: Removals::default(),
+            orphans: HashSet::new(),
             garbage: Garbage::default(),
             truncating: HashMap::new(),
             unsettled: HashSet::new(),
@@ -124,7 +125,9 @@ impl Shard {
             Key::Orphan(inode) => Some(inode),
             _ => None,
         });
-        tokio::task::spawn_local(self.clone().reap_leftovers(orphans.collect()));
+        let orphans: Vec<InodeId> = orphans.collect();
+        self.state.borrow_mut().orphans.extend(&orphans);
+        tokio::task::spawn_local(self.clone().reap_leftovers(orphans));
         Ok(())
     }
 

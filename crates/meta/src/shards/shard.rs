@@ -85,6 +85,8 @@ pub(super) struct State {
     pub inodes: InodeBlock,
     pub transactions: Transactions,
     pub removals: Removals,
+    /// Inodes of this shard without a name: those that have an orphan row.
+    pub orphans: HashSet<InodeId>,
     /// Backing files that lost their files.
     pub garbage: Garbage,
     /// Turns of truncates, a file each.
@@ -532,6 +534,12 @@ impl Shard {
             (Key::Partition(directory, _), None) => {
                 state.partitions.remove(*directory);
                 state.maps.remove(directory);
+            }
+            (Key::Orphan(inode), Some(_)) => {
+                state.orphans.insert(*inode);
+            }
+            (Key::Orphan(inode), None) => {
+                state.orphans.remove(inode);
             }
             _ => {}
         }

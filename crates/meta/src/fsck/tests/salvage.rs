@@ -3,11 +3,20 @@
 use super::*;
 use crate::snapshot::at_rest;
 
-/// Changes one byte in the middle of the longest file of a directory, of those that end so.
-fn spoil(directory: &std::path::Path, ending: &str) -> std::path::PathBuf {
+fn files_that_end(directory: &std::path::Path, ending: &str) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let of_kind = files.filter(|path| path.to_str().unwrap().ends_with(ending));
-    let path = of_kind.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect()
+}
+
+/// Changes one byte in the middle of the longest table or of the newest log: what earlier ones hold is in tables.
+fn spoil(site: &Site, in_table: bool) -> std::path::PathBuf {
+    let path = match in_table {
+        true => files_that_end(&site.volume.shard(SHARD_1).join("compacted"), ".sst")
+            .into_iter()
+            .max_by_key(|path| path.metadata().unwrap().len()),
+        false => files_that_end(&site.volume.shard_log(SHARD_1), ".log").into_iter().max(),
+    };
+    let path = path.unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let place = bytes.len() / 2;
     bytes[place] ^= 0x40;
@@ -55,11 +64,7 @@ fn spoiled(in_table: bool, kind: FindingKind) {
     if !in_table {
         fill(&site, false);
     }
-    let (directory, ending) = match in_table {
-        true => (site.volume.shard(SHARD_1).join("compacted"), ".sst"),
-        false => (site.volume.shard_log(SHARD_1), ".log"),
-    };
-    let path = spoil(&directory, ending);
+    let path = spoil(&site, in_table);
     let found = site.check();
     assert!(!found.is_sound());
     let finding = found.findings.iter().find(|finding| finding.kind == kind).expect("what is damaged is named");
@@ -85,10 +90,8 @@ fn what_is_intact_in_a_damaged_log_is_saved() {
 impl Site {
     /// The file of the table of shard 0 that has most of its rows.
     fn table_file(&self) -> std::path::PathBuf {
-        let directory = self.volume.shard(SHARD_0).join("compacted");
-        let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-        let tables = files.filter(|path| path.to_str().unwrap().ends_with(".sst"));
-        tables.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+        let tables = files_that_end(&self.volume.shard(SHARD_0).join("compacted"), ".sst");
+        tables.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
     }
 
     /// All rows are in tables.

@@ -31,9 +31,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use varve_types::{
-    Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, Timestamp, VolumeSettings,
-};
+use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
 use varve_world::clock::Clock;
 use varve_world::key_hash::KeyHashing;
 use varve_world::stages::{self, Stage};
@@ -486,88 +484,6 @@ impl Shard {
                 state.locks.contains_key(&Key::Partition(*directory, self.index_here(*directory)))
                     || state.partitions.get(*directory).is_some_and(|p| p.holds_name(name))
             }
-        }
-    }
-
-    // Applying.
-
-    /// Applies one change of this shard to the resident rows and to the open batch.
-    pub(super) fn apply(&self, state: &mut State, change: Change) {
-        match change {
-            Change::Put(key, row) => self.set_row(state, key, Some(row)),
-            Change::Delete(key) => self.set_row(state, key, None),
-            Change::Tally { directory, entries, subdirectories, at, .. } => {
-                self.tally(state, directory, entries, subdirectories, at);
-            }
-        }
-    }
-
-    fn set_row(&self, state: &mut State, key: Key, row: Option<Row>) {
-        let number = state.open.number;
-        match (&key, &row) {
-            (Key::Entry(directory, name), _) => {
-                let was_present = matches!(state.resident.seen(&key).0, Seen::Present(_));
-                if let Some(partition) = state.partitions.get_mut(*directory) {
-                    partition.changed_in = number;
-                    partition.used = true;
-                    if let Some(split) = &mut partition.split
-                        && split.range.contains(name.hash())
-                    {
-                        split.changed.insert(name.clone());
-                    }
-                    match (&mut partition.names, was_present, &row) {
-                        (Some(names), false, Some(_)) => names.insert(name.hash()),
-                        (Some(names), true, None) => names.remove(name.hash()),
-                        _ => {}
-                    }
-                }
-            }
-            (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
-                Some(partition) => partition.follow(row),
-                None => {
-                    let names = Some(super::names::NameSet::default());
-                    let mut partition = super::partitions::Partition::new(row, names);
-                    partition.changed_in = number;
-                    state.partitions.insert(*directory, partition);
-                }
-            },
-            (Key::Partition(directory, _), None) => {
-                state.partitions.remove(*directory);
-                state.maps.remove(directory);
-            }
-            (Key::Orphan(inode), Some(_)) => {
-                state.orphans.insert(*inode);
-            }
-            (Key::Orphan(inode), None) => {
-                state.orphans.remove(inode);
-            }
-            _ => {}
-        }
-        if let (Key::Partition(directory, _), Some(Row::Partition(partition))) = (&key, &row) {
-            let (directory, map) = (*directory, partition.map.clone());
-            self.learn_map(state, directory, &map);
-        }
-        state.open.write(&key, row.as_ref());
-        state.resident.set(key, row, number);
-    }
-
-    fn tally(&self, state: &mut State, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {
-        let number = state.open.number;
-        let key = Key::Partition(directory, self.index_here(directory));
-        if let Some(Row::Partition(row)) = state.resident.row_mut(&key, number) {
-            row.entries = row.entries.saturating_add_signed(entries);
-            row.subdirectories = row.subdirectories.saturating_add_signed(subdirectories);
-            row.mtime = row.mtime.max(at);
-            if row.entries > self.settings.split_threshold && row.depth < self.settings.shards.depth_max() {
-                state.split_wanted.push(directory);
-            }
-        }
-        state.partitions.mark_dirty(directory, number);
-    }
-
-    pub(super) fn remember(&self, state: &mut State, record: crate::tables::ReplyRecord) {
-        if state.replies.remember(record.clone()) {
-            state.open.records.push(record);
         }
     }
 }

@@ -3,8 +3,10 @@
 use super::super::leases::{LeaseKey, Ticket};
 use super::case::{Answered, Case, Done};
 use super::{errno, translate};
-use crate::namespace::{Create, Entry, Link, Lookup, MakeDirectory, RemoveDirectory, Rename, ReviveDirectory, Unlink};
-use crate::shards::Makes;
+use crate::namespace::{
+    Create, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
+};
+use crate::shards::{Address, Makes};
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
 use varve_wire::{EntryReply, Failure, Locator, NewNode, RenameFlags, Reply};
 
@@ -45,6 +47,11 @@ impl Case<'_> {
         }
     }
 
+    fn creation(&self, parent: u64, name: &[u8], node: NewNode, mode: u16) -> Result<(Create, Address), Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        Ok((Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) }, address))
+    }
+
     pub async fn create(
         &self,
         parent: u64,
@@ -53,13 +60,11 @@ impl Case<'_> {
         mode: u16,
         open: bool,
     ) -> Result<Answered, Failure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
-        let reply = |node: &_| Reply::Node(translate::node(node));
+        let (verb, address) = self.creation(parent, name, node, mode)?;
         if open {
-            self.change(&self.opening(verb, true), address, Makes::File, reply).await
+            self.change(&self.opening(verb, true), address, Makes::File, made).await
         } else {
-            self.change(&verb, address, Makes::File, reply).await
+            self.change(&verb, address, Makes::File, made).await
         }
     }
 
@@ -71,13 +76,11 @@ impl Case<'_> {
         mode: u16,
         open: bool,
     ) -> Result<Option<Done>, Failure> {
-        let (parent, name, address) = self.name(parent, name)?;
-        let verb = Create { parent, name, node: translate::new_node(node), mode: Mode::new(mode.into()) };
-        let reply = |node: &_| Reply::Node(translate::node(node));
+        let (verb, address) = self.creation(parent, name, node, mode)?;
         if open {
-            self.change_at_once(&self.opening(verb, true), address, Makes::File, reply)
+            self.change_at_once(&self.opening(verb, true), address, Makes::File, made)
         } else {
-            self.change_at_once(&verb, address, Makes::File, reply)
+            self.change_at_once(&verb, address, Makes::File, made)
         }
     }
 
@@ -85,13 +88,13 @@ impl Case<'_> {
         let (parent, name, address) = self.name(parent, name)?;
         let home = self.home_for(parent, &name);
         let verb = MakeDirectory { parent, name, mode: Mode::new(mode.into()) };
-        self.change(&verb, address, Makes::Directory { home }, |node| Reply::Node(translate::node(node))).await
+        self.change(&verb, address, Makes::Directory { home }, made).await
     }
 
     pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
         let (parent, name, address) = self.name(parent, name)?;
         let verb = ReviveDirectory { parent, name };
-        self.change(&verb, address, Makes::Nothing, |node| Reply::Node(translate::node(node))).await
+        self.change(&verb, address, Makes::Nothing, made).await
     }
 
     /// Directories are spread over all shards by their name and parent, so that a retry chooses the same home.
@@ -148,4 +151,8 @@ impl Case<'_> {
         }
         Some(self.worker.shared.leases.hold(keys, self.caller.session).await)
     }
+}
+
+fn made(node: &Node) -> Reply {
+    Reply::Node(translate::node(node))
 }

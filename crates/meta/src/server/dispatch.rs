@@ -130,7 +130,7 @@ async fn respond_at(
     for inode in released {
         shard.release(caller.session, InodeId(inode));
     }
-    let credentials = check(worker, caller, credentials, &call)?;
+    let credentials = check(caller, credentials, &call)?;
     let case = Case { worker, shard, caller, credentials, id };
     if !changes(&call) {
         return case.perform(call).await;
@@ -146,26 +146,28 @@ async fn respond_at(
     if let Some(body) = shard.find_reply(caller.session, id.slot, id.number) {
         return Box::pin(case.replayed(&call, body)).await;
     }
+    check_room(worker, &call)?;
     case.perform(call).await
 }
 
 /// What no call may do, whatever it is about. Returns in whose name it is made.
-fn check(
-    worker: &Worker,
-    caller: &Admitted,
-    credentials: WireCredentials,
-    call: &Call,
-) -> Result<Credentials, Failure> {
+fn check(caller: &Admitted, credentials: WireCredentials, call: &Call) -> Result<Credentials, Failure> {
     if caller.observer && changes(call) {
         return Err(errno(Errno::EROFS));
     }
     if credentials.groups.len() > Credentials::GROUPS_MAX {
         return Err(errno(Errno::EINVAL));
     }
-    if grows(call) && worker.shared.reserve.is_short() {
-        return Err(errno(Errno::ENOSPC));
-    }
     Ok(caller.forced.clone().unwrap_or_else(|| credentials.into()))
+}
+
+/// What makes the volume larger needs room beneath. Asked only of a call that was not made before, for what was made stays
+/// made.
+fn check_room(worker: &Worker, call: &Call) -> Result<(), Failure> {
+    match grows(call) && worker.shared.reserve.is_short() {
+        true => Err(errno(Errno::ENOSPC)),
+        false => Ok(()),
+    }
 }
 
 /// Whether a call changes the volume: refused to observers, and answered once however often it is sent.

@@ -64,7 +64,7 @@ fn look(worker: &Rc<Worker>, shard: &Rc<Shard>, caller: &Admitted, request: &mut
     if !matches!(call, Call::Lookup { .. } | Call::GetAttributes { .. } | Call::Create { .. } | Call::Unlink { .. }) {
         return Ok(Look::Waits);
     }
-    let credentials = super::check(worker, caller, credentials.clone(), call)?;
+    let credentials = super::check(caller, credentials.clone(), call)?;
     let case = Case { worker, shard, caller, credentials, id };
     let seen = |reply: Option<Reply>| reply.map_or(Look::Waits, Look::Seen);
     let done = match call {
@@ -75,6 +75,7 @@ fn look(worker: &Rc<Worker>, shard: &Rc<Shard>, caller: &Admitted, request: &mut
             if shard.find_reply(caller.session, id.slot, id.number).is_some() {
                 return Ok(Look::Waits);
             }
+            super::check_room(worker, changes)?;
             let done = match changes {
                 Call::Create { parent, name, node, mode, open } => {
                     case.create_at_once(*parent, name, node.clone(), *mode, *open)?

@@ -196,6 +196,11 @@ impl Catalog {
         [&mut self.status].into_iter().chain(&mut self.times).chain(scalars).chain(layout)
     }
 
+    /// Bytes of a row of each column.
+    pub fn widths(&mut self) -> Vec<u64> {
+        self.columns().map(|column| column.row_bytes()).collect()
+    }
+
     /// Bytes that [`Catalog::store`] will answer at most.
     pub fn changed_bytes(&mut self) -> u64 {
         self.columns().map(|column| column.changed_bytes()).sum()

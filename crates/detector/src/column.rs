@@ -78,8 +78,12 @@ impl Column {
         self.chunks.grow(&dims);
     }
 
+    pub fn row_bytes(&self) -> u64 {
+        self.fill.len() as u64
+    }
+
     fn chunk_bytes(&self) -> u64 {
-        CHUNK_ROWS * self.fill.len() as u64
+        CHUNK_ROWS * self.row_bytes()
     }
 
     /// Bytes that [`Column::store`] will append at most.

@@ -6,7 +6,8 @@
 //! - [`description`] what is said of a run before it starts; [`frame`] what comes then.
 //! - [`catalog`] what is known of a run's frames, pure, in [`column`]s; [`structure`] lays it out as groups and datasets,
 //!   after a [`layout`] file where there is one.
-//! - [`allocate`], [`journal`], [`commit`], `length`: addresses; what was written where; what readers see, and safely.
+//! - [`allocate`], [`journal`], [`commit`], `length`, `room`: addresses; what was written where; what readers see, and
+//!   safely.
 //! - [`report`] what the times in a file say of the stages.
 //! - [`advise`] what to ask of a run, measured where it will be written.
 //! - [`simulator`] makes frames as detectors do.
@@ -38,6 +39,7 @@ mod length;
 pub mod recover;
 pub mod replay;
 pub mod report;
+mod room;
 pub mod service;
 pub mod simulator;
 pub mod stream;

@@ -2,14 +2,16 @@
 
 use crate::allocate::Allocator;
 use crate::catalog::{Catalog, Counts};
-use crate::commit::Publisher;
+use crate::commit::publish;
 use crate::description::Allocate;
 use crate::frame::FrameStatus;
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::superblock::{self, Superblock};
 use crate::journal::{self, Contents, Entry, Journal, JournalError, SlabEntry};
 use crate::length::Length;
+use crate::room::{Room, Space};
 use crate::writer::{now, remove_journal};
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -62,7 +64,9 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
         }
     }
     let (allocator, length) = (Allocator::new(used), Length::new(bytes));
-    let end = Publisher::last().publish(file, &length, &allocator, &mut catalog).map_err(io)?;
+    let space = Space { file, length: &length, allocator: &allocator };
+    let room = Mutex::new(Room::of_last(&mut catalog));
+    let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     remove_journal(path).map_err(io)?;
     Ok(Recovered { counts: catalog.counts(), torn_bytes: found.contents.torn_bytes })

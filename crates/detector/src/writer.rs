@@ -24,12 +24,12 @@ pub use resume::Resumed;
 
 use crate::allocate::Allocator;
 use crate::catalog::Catalog;
-use crate::commit::Publisher;
 use crate::description::Description;
 use crate::filters::Plugin;
 use crate::frame::{Level, Nanoseconds};
 use crate::journal::{self, Journal};
 use crate::length::{self, Length};
+use crate::room::Room;
 use committer::Committed;
 use ground::{Ground, Own};
 use parking_lot::Mutex;
@@ -149,10 +149,12 @@ impl Writer {
         let bytes = description.first_address() + length::STEP_BYTES;
         file.set_len(bytes).map_err(io)?;
         let length = Length::new(bytes);
-        let own = Own::new(allocator, length, journal);
-        let mut committed = Committed::new(Catalog::new(description.clone()), Publisher::new());
-        committed.publish(&file, &own).and_then(|_| sync_directory(path)).map_err(io)?;
-        let shared = Shared::new((path, file), description, settings, Ground::Own(own), acknowledge)?;
+        let mut catalog = Catalog::new(description.clone());
+        let own = Own::new(allocator, length, journal, Room::new(&mut catalog));
+        let mut committed = Committed::new(catalog);
+        committed.publish(&file, &own).map_err(|error| io(error.into()))?;
+        sync_directory(path).map_err(io)?;
+        let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), acknowledge)?;
         Writer::start(Arc::new(shared), committed).map_err(io)
     }
 
@@ -176,7 +178,7 @@ impl Writer {
         }
         let mut committed = committed.map_err(io)?;
         let file = &self.shared.file;
-        let end = committed.publish(file, own(&self.shared)).map_err(io)?;
+        let end = committed.publish(file, own(&self.shared)).map_err(|error| io(error.into()))?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
         remove_journal(&self.shared.path).map_err(io)?;
         Ok(Finished { counts: committed.catalog.counts(), file_bytes: end, dropped: progress.dropped })

@@ -385,9 +385,10 @@ struct SmallStore<'a>(&'a Path);
 
 impl SmallStore<'_> {
     /// `None` where this user may not mount.
-    fn mount(at: &Path) -> Option<SmallStore<'_>> {
+    fn mount(at: &Path, kib: u64) -> Option<SmallStore<'_>> {
         std::fs::create_dir_all(at).expect("a mount point");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12m", "varve-test"]).arg(at).output();
+        let size = format!("size={kib}k");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "varve-test"]).arg(at).output();
         mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
     }
 }
@@ -399,12 +400,24 @@ impl Drop for SmallStore<'_> {
     }
 }
 
-/// Issue 5: disk full gives a clear error, and a valid file with all frames so far.
+/// Issue 5: disk full gives a clear error, and a valid file with all frames so far; wherever in a commit, a stripe or the
+/// journal it is that the disk runs full.
 #[test]
 fn a_full_disk_keeps_every_frame_so_far() {
+    let (sizes, seldom) = ([3000, 4500, 6000, 12_000], Duration::from_secs(3600));
+    for (kib, commit_interval) in sizes.into_iter().flat_map(|kib| [(kib, seldom), (kib, Duration::from_millis(2))]) {
+        let settings = Settings { commit_interval, stripe_bytes: 256 << 10, ..settings() };
+        if !fills_a_disk(kib + u64::from(std::process::id()) % 64 * 4, settings) {
+            return;
+        }
+    }
+}
+
+/// Writes frames until a disk of so many KiB is full, and reads them; `false` where this user may not mount.
+fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let directory = tempfile::tempdir().expect("a directory");
     let small = directory.path().join("small");
-    let Some(_store) = SmallStore::mount(&small) else { return };
+    let Some(_store) = SmallStore::mount(&small, kib) else { return false };
     let path = small.join("full.h5");
     let mut description = Description::new(ElementType::U16, vec![128, 128]);
     description.filter = "raw".parse().expect("a filter's name");
@@ -416,7 +429,7 @@ fn a_full_disk_keeps_every_frame_so_far() {
             noted.lock().expect("not poisoned").extend_from_slice(numbers);
         }
     });
-    let writer = Writer::create(&path, description.clone(), settings(), acknowledge).expect("a run started");
+    let writer = Writer::create(&path, description.clone(), settings, acknowledge).expect("a run started");
     let failure = (0..10_000).find_map(|number| {
         let payload = Payload::Plain(frames::frame(number, 128 * 128));
         writer.submit(Frame { number, taken: 0, payload }, WAIT).err()
@@ -426,7 +439,7 @@ fn a_full_disk_keeps_every_frame_so_far() {
     assert!(error.contains("No space left"), "{error}");
     // The file opens as it is, the disk still full, with all that was written before the disk was.
     let mut acknowledged = written.lock().expect("not poisoned").clone();
-    assert!(acknowledged.len() > 100, "{} frames were written", acknowledged.len());
+    assert!(acknowledged.len() as u64 > kib / 64, "{} frames were written on {kib} KiB", acknowledged.len());
     acknowledged.sort_unstable();
     let told = json!({"frame": [128, 128], "fill": 2, "acknowledged": acknowledged, "exact": false});
     let full = directory.path().join("read");
@@ -434,6 +447,7 @@ fn a_full_disk_keeps_every_frame_so_far() {
     std::os::unix::fs::symlink(&path, full.join("full.h5")).expect("a link");
     std::fs::write(full.join("full.json"), told.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[&full]).trim(), "1");
+    true
 }
 
 /// Unmodified readers open the file at any moment of the run and see a whole one, which grows.

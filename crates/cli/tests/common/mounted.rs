@@ -136,9 +136,14 @@ impl Server {
         self.process.log()
     }
 
-    /// SIGSTOP and SIGCONT: it hangs, and goes on.
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        self.process.signal(signal);
+    /// It hangs: nothing of it runs any more.
+    pub fn hang(&self) {
+        self.process.hang();
+    }
+
+    /// It hangs no more.
+    pub fn go_on(&self) {
+        self.process.go_on();
     }
 
     /// kill -9.

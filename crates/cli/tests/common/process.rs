@@ -116,6 +116,24 @@ impl Process {
         kill_process(self.pid, signal).expect("a process that was not waited for can be signalled");
     }
 
+    /// It hangs: all its threads have stopped when this returns, which the signal alone does not wait for.
+    pub fn hang(&self) {
+        self.signal(Signal::STOP);
+        until("all threads of a stopped process stand", DEATH, || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a process has threads");
+            let state = |stat: String| stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('T'));
+            // A thread that is gone does not run either.
+            tasks.flatten().all(|task| {
+                std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| state(stat) == Some(true))
+            })
+        });
+    }
+
+    /// It hangs no more.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         until("a killed process is gone", DEATH, || !is_running(self.pid()));

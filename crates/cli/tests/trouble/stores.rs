@@ -3,7 +3,6 @@
 use super::common::disk::Disk;
 use super::common::{Mount, SHORT, Server, Volume, run, soak, varve};
 use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
-use rustix::process::Signal;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -196,10 +195,10 @@ fn a_server_that_is_not_there_is_waited_for_until_the_deadline() {
     let mut kept = Kept::default();
     kept.write(&mount.directory, "before");
     // It hangs.
-    server.signal(Signal::STOP);
+    server.hang();
     let errno = fails("asking a server that hangs", || File::create(mount.directory.join("hung")));
     assert_eq!(errno, libc::ETIMEDOUT, "{}", io::Error::from_raw_os_error(errno));
-    server.signal(Signal::CONT);
+    server.go_on();
     comes_back("writing", || kept.write_one(&mount.directory, "after", 5_000));
     // It is dead.
     server.kill();

@@ -5,7 +5,7 @@ use super::ground::Own;
 use super::now;
 use super::pipeline::{Shared, reached};
 use crate::catalog::Catalog;
-use crate::commit::Publisher;
+use crate::commit::{PublishError, publish};
 use crate::frame::Level;
 use crate::journal::{Entry, SlabEntry};
 use std::fs::File;
@@ -14,10 +14,13 @@ use std::io;
 /// What the committer knows, and hands to who finishes the run.
 pub(super) struct Committed {
     pub catalog: Catalog,
-    pub publisher: Publisher,
+    /// Bytes that the last commit took in the file.
+    commit_bytes: u64,
     /// Bytes of chunks that readers do not find yet, and for how many rounds there have been such.
     unpublished: u64,
     rounds: u32,
+    /// Frames, each without the sources that are missing, which the journal does not call durable: a commit does.
+    owed: Vec<(u64, Vec<u32>)>,
 }
 
 /// A round publishes if what came is worth it: a commit is to take no more than this part of it.
@@ -26,21 +29,22 @@ const PART: u64 = 64;
 const ROUNDS: u32 = 3;
 
 impl Committed {
-    pub(super) fn new(catalog: Catalog, publisher: Publisher) -> Committed {
-        Committed { catalog, publisher, unpublished: 0, rounds: 0 }
+    pub(super) fn new(catalog: Catalog) -> Committed {
+        Committed { catalog, commit_bytes: 0, unpublished: 0, rounds: 0, owed: Vec::new() }
     }
 
     /// Counts a round, in which anything came or not, and so many bytes of chunks; whether to publish now.
     fn is_due(&mut self, came: bool, bytes: u64) -> bool {
         self.rounds += u32::from(came || self.rounds > 0);
         self.unpublished += bytes;
-        self.rounds >= ROUNDS || self.rounds > 0 && self.unpublished >= PART * self.publisher.used()
+        self.rounds >= ROUNDS || self.rounds > 0 && self.unpublished >= PART * self.commit_bytes
     }
 
-    /// Makes what is known what readers see.
-    pub(super) fn publish(&mut self, file: &File, own: &Own) -> io::Result<u64> {
-        (self.unpublished, self.rounds) = (0, 0);
-        self.publisher.publish(file, &own.length, &own.allocator, &mut self.catalog)
+    /// Makes what is known what readers see; answers the file's end as they see it.
+    pub(super) fn publish(&mut self, file: &File, own: &Own) -> Result<u64, PublishError> {
+        let published = publish(own.space(file), &own.room, &mut self.catalog)?;
+        (self.commit_bytes, self.unpublished, self.rounds) = (published.bytes, 0, 0);
+        Ok(published.end)
     }
 }
 
@@ -49,55 +53,58 @@ pub(super) fn run(shared: &Shared, own: &Own, mut committed: Committed) -> io::R
     Ok(committed)
 }
 
-/// One commit. The last one is published by who finishes the run.
+/// One commit. The last one is published by who finishes the run, unless it has failed.
 fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> io::Result<()> {
     let rows = shared.rows.lock().take();
-    if !rows.is_empty() {
-        own.enter(rows)?;
+    if !rows.is_empty()
+        && let Err(error) = own.enter(&shared.file, rows)
+    {
+        shared.fail(format!("the journal of {}: {error}", shared.path.display()));
     }
-    let (entries, covered, journal) = {
-        let mut ledger = own.ledger.lock();
-        (std::mem::take(&mut ledger.unsynced), ledger.journal.entries(), ledger.journal.handle()?)
-    };
-    if entries.is_empty() {
-        if committed.is_due(false, 0) && !last {
-            show(shared, own, committed)?;
+    let (entries, covered, journal) = own.take()?;
+    let (came, mut bytes) = (!entries.is_empty(), 0);
+    if came {
+        shared.file.sync_data()?;
+        let durable = now();
+        let marked = own.ledger.lock().journal.append(&[Entry::Durable { entries: covered, time: durable }]);
+        // Where the journal has no room any more, publishing makes durable, and the run ends.
+        if let Err(error) = marked.and_then(|()| journal.sync_data()) {
+            shared.fail(format!("the journal of {}: {error}", shared.path.display()));
         }
-        return Ok(());
+        for entry in &entries {
+            committed.catalog.apply(entry, durable);
+        }
+        let slab = |entry: Entry| match entry {
+            Entry::Slab(slab) => Some(slab),
+            _ => None,
+        };
+        let slabs: Vec<SlabEntry> = entries.into_iter().filter_map(slab).collect();
+        bytes = slabs.iter().flat_map(|slab| &slab.chunks).map(|chunk| chunk.size).sum();
+        committed.owed.extend(reached(&slabs));
     }
-    shared.file.sync_data()?;
-    let durable = now();
-    let marked = own.ledger.lock().journal.append(&[Entry::Durable { entries: covered, time: durable }]);
-    // Where the journal has no room any more, publishing makes durable, and the run ends.
-    match marked.and_then(|()| journal.sync_data()) {
-        Ok(()) => {}
-        Err(error) => shared.fail(format!("the journal of {}: {error}", shared.path.display())),
-    }
-    for entry in &entries {
-        committed.catalog.apply(entry, durable);
-    }
-    let slab = |entry: Entry| match entry {
-        Entry::Slab(slab) => Some(slab),
-        _ => None,
-    };
-    let slabs: Vec<SlabEntry> = entries.into_iter().filter_map(slab).collect();
-    let bytes = slabs.iter().flat_map(|slab| &slab.chunks).map(|chunk| chunk.size).sum();
-    let (due, failed) = (committed.is_due(true, bytes), shared.failure().is_some());
+    let (due, failed) = (committed.is_due(came, bytes), shared.failure().is_some());
     if !failed {
-        shared.reach(Level::Durable, reached(&slabs));
+        shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
     }
-    if failed || due && !last {
+    if failed && committed.rounds > 0 || due && !last {
         show(shared, own, committed)?;
-    }
-    if failed {
-        shared.reach(Level::Durable, reached(&slabs));
     }
     Ok(())
 }
 
-/// Publishes in the midst of the run.
+/// Publishes in the midst of the run, or after its failure.
 fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<()> {
-    committed.publish(&shared.file, own)?;
+    match committed.publish(&shared.file, own) {
+        Ok(_) => {}
+        // There is room for what has been entered, only not in two commits: the next round publishes all, for nothing
+        // more comes.
+        Err(PublishError::NoRoom(error)) => {
+            shared.fail(format!("committing {}: {error}", shared.path.display()));
+            return Ok(());
+        }
+        Err(PublishError::Io(error)) => return Err(error),
+    }
     shared.progress.lock().published = committed.catalog.frames();
+    shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
     Ok(())
 }

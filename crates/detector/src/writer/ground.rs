@@ -5,6 +5,7 @@ use super::join::Coordinator;
 use crate::allocate::Allocator;
 use crate::journal::{Entry, Journal, SlabEntry};
 use crate::length::Length;
+use crate::room::{Room, Space};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(super) enum Ground {
     /// This process commits the file.
-    Own(Own),
+    Own(Box<Own>),
     /// Another one does, and hands out extents that the file is long enough for.
     Joint(Joint),
 }
@@ -22,6 +23,8 @@ pub(super) enum Ground {
 pub(super) struct Own {
     pub allocator: Allocator,
     pub length: Length,
+    /// For commits. Locked after the ledger where both are.
+    pub room: Mutex<Room>,
     pub ledger: Mutex<Ledger>,
 }
 
@@ -42,19 +45,33 @@ pub(super) struct Joint {
 }
 
 impl Own {
-    pub(super) fn new(allocator: Allocator, length: Length, journal: Journal) -> Own {
-        Own { allocator, length, ledger: Mutex::new(Ledger { journal, unsynced: Vec::new() }) }
+    pub(super) fn new(allocator: Allocator, length: Length, journal: Journal, room: Room) -> Own {
+        let ledger = Mutex::new(Ledger { journal, unsynced: Vec::new() });
+        Own { allocator, length, room: Mutex::new(room), ledger }
     }
 
-    /// Appends to the journal what has been written to the file.
-    pub(super) fn enter(&self, entries: Vec<Entry>) -> io::Result<()> {
+    /// Where commits find room.
+    pub(super) fn space<'a>(&'a self, file: &'a File) -> Space<'a> {
+        Space { file, length: &self.length, allocator: &self.allocator }
+    }
+
+    /// Appends to the journal what has been written to the file, once there is room to publish it.
+    pub(super) fn enter(&self, file: &File, entries: Vec<Entry>) -> io::Result<()> {
         let mut ledger = self.ledger.lock();
+        self.room.lock().expect(self.space(file), &entries)?;
         ledger.journal.append(&entries)?;
         for entry in &entries {
             self.allocator.fill(entry.end());
         }
         ledger.unsynced.extend(entries);
         Ok(())
+    }
+
+    /// What has been entered and not synced yet: the entries, how many the journal has with them, and the journal to sync.
+    pub(super) fn take(&self) -> io::Result<(Vec<Entry>, u64, File)> {
+        let mut ledger = self.ledger.lock();
+        self.room.lock().apply();
+        Ok((std::mem::take(&mut ledger.unsynced), ledger.journal.entries(), ledger.journal.handle()?))
     }
 }
 

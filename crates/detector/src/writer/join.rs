@@ -104,7 +104,7 @@ impl Writer {
             shared.highest.fetch_max(*number, Ordering::Relaxed);
         }
         (shared.acknowledge)(Level::Memory, &numbers);
-        super::own(shared).enter(rest).map_err(failed)?;
+        super::own(shared).enter(&shared.file, rest).map_err(failed)?;
         shared.enter(slabs).map_err(failed)
     }
 }

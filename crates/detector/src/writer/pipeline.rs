@@ -105,7 +105,7 @@ impl Shared {
         match &self.ground {
             Ground::Own(own) => {
                 let reached: Vec<(u64, Vec<u32>)> = reached(&slabs);
-                own.enter(slabs.into_iter().map(Entry::Slab).collect())?;
+                own.enter(&self.file, slabs.into_iter().map(Entry::Slab).collect())?;
                 self.reach(Level::Written, reached);
             }
             Ground::Joint(joint) => joint.waiting.lock().extend(slabs),

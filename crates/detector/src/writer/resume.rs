@@ -6,11 +6,11 @@ use super::pipeline::Shared;
 use super::{Acknowledge, Settings, WriteError, Writer, now, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
-use crate::commit::Publisher;
 use crate::frame::{FrameStatus, Level};
 use crate::journal::{self, Entry, Journal, SlabEntry};
 use crate::length::Length;
 use crate::recover;
+use crate::room::Room;
 use crate::stream::Ranges;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -36,13 +36,13 @@ impl Writer {
     pub fn resume(path: &Path, settings: Settings, acknowledge: Acknowledge) -> Result<(Writer, Resumed), WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let found = recover::Found::read(path)?;
-        let (entries, catalog) = found.sound().map_err(io)?;
+        let (entries, mut catalog) = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let journal = rewrite(path, &found, &entries).map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
         // What its writers were granted lies below the file's length: they may be late, and still write there.
         let allocator = Allocator::new(found.used().map_err(io)?.max(bytes));
-        let own = Own::new(allocator, Length::new(bytes), journal);
+        let own = Own::new(allocator, Length::new(bytes), journal, Room::new(&mut catalog));
         let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
         let frames: Ranges = (0..catalog.frames()).filter(in_file).collect();
         let counts = catalog.counts();
@@ -52,9 +52,10 @@ impl Writer {
         });
         let epoch = written.max().unwrap_or(0);
         let recover::Found { file, contents, .. } = found;
-        let mut committed = Committed::new(catalog, Publisher::new());
-        committed.publish(&file, &own).map_err(io)?;
-        let shared = Shared::new((path, file), contents.description, settings, Ground::Own(own), acknowledge)?;
+        let mut committed = Committed::new(catalog);
+        committed.publish(&file, &own).map_err(|error| io(error.into()))?;
+        let shared =
+            Shared::new((path, file), contents.description, settings, Ground::Own(Box::new(own)), acknowledge)?;
         shared.highest.store(frames.end(), Ordering::Relaxed);
         let slabs = entries.iter().filter_map(|entry| match entry {
             Entry::Slab(slab) => Some(slab.clone()),

@@ -9,7 +9,7 @@ mod files;
 mod moments;
 mod names;
 mod retries;
-mod translate;
+pub mod translate;
 
 pub use at_once::{Begun, begin};
 pub use retries::InFlight;
@@ -140,8 +140,8 @@ async fn respond_at(
     let Some(_entered) = worker.in_flight.enter(id) else {
         return Err(Failure::Busy);
     };
-    if let Some(message) = shard.failed() {
-        return Err(Failure::Server { errno: Errno::EIO.number(), message });
+    if let Some(cause) = shard.failed() {
+        return Err(translate::failed(cause));
     }
     if let Some(body) = shard.find_reply(caller.session, id.slot, id.number) {
         return Box::pin(case.replayed(&call, body)).await;

@@ -59,9 +59,11 @@ impl WorkerPeers {
         drop(own);
         match self.inboxes[owner].send_timeout(message, DELIVERY_DEADLINE).await {
             Ok(()) => {}
-            Err(_) => return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, takes no calls")),
+            Err(_) => {
+                return PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, takes no calls").into());
+            }
         }
-        let gone = |_| PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended"));
+        let gone = |_| PeerReply::Failed(format!("worker {owner}, which owns shard {shard}, has ended").into());
         answer.await.unwrap_or_else(gone)
     }
 }
@@ -111,7 +113,7 @@ async fn answer(worker: &Worker, shard: ShardId, call: PeerCall) -> PeerReply {
     let to = if call.only_reads() { To::Read } else { To::Change };
     match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await {
         Ok(Ok(shard)) => shard.peer_call(call).await,
-        Ok(Err(reason)) => PeerReply::Failed(reason),
-        Err(_) => PeerReply::Failed(format!("shard {shard} is not open")),
+        Ok(Err(cause)) => PeerReply::Failed(cause),
+        Err(_) => PeerReply::Failed(format!("shard {shard} is not open").into()),
     }
 }

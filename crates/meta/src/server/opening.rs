@@ -10,8 +10,9 @@
 //! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
+use super::dispatch::translate;
 use super::worker::Worker;
-use crate::shards::{HOLD_VALID, Shard, ShardConfig, ShardError, TableConfig};
+use crate::shards::{Cause, HOLD_VALID, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
 use futures::stream::{self, StreamExt};
 use std::cell::{Cell, RefCell};
@@ -54,7 +55,7 @@ pub struct Opening {
     waiting: RefCell<VecDeque<ShardId>>,
     under_way: Cell<usize>,
     /// Those that could not be, and why.
-    refused: RefCell<HashMap<ShardId, String>>,
+    refused: RefCell<HashMap<ShardId, Cause>>,
     /// Those that are read at rest until they can be opened.
     at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
     /// Those that were refused and asked for since.
@@ -98,9 +99,9 @@ impl Worker {
                 let all_tried = self.shared.count_opening(opened.is_ok());
                 if let Err(refused) = opened {
                     if all_tried && !self.shared.any_opened.load(SeqCst) {
-                        return Err(refused.reason);
+                        return Err(refused.cause.reason);
                     }
-                    tracing::error!("{}; calls for it fail until it can", refused.reason);
+                    tracing::error!("{}; calls for it fail until it can", refused.cause);
                     self.spawn(Rc::clone(self).open_later(shard, refused));
                 }
             }
@@ -124,25 +125,26 @@ impl Worker {
             Err(error) => {
                 let damaged = is_damage(&error);
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
-                let refused = Refused { reason: format!("shard {id} cannot be opened: {error}{next}"), damaged };
-                self.opening.refused.borrow_mut().insert(id, refused.reason.clone());
+                let reason = format!("shard {id} cannot be opened: {error}{next}");
+                let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged };
+                self.opening.refused.borrow_mut().insert(id, refused.cause.clone());
                 Err(refused)
             }
         };
         self.changed.notify_waiters();
-        if matches!(&opened, Err(refused) if !refused.damaged) {
-            self.read_at_rest(id, None).await;
+        if let Err(Refused { cause, damaged: false }) = &opened {
+            self.read_at_rest(id, None, cause.errno).await;
         }
         opened
     }
 
     /// Opens the shard to be read until it can be opened, unless it is. Nobody may own it: where it failed because somebody
-    /// has taken it over, there is a later epoch than the one that was `owned`.
-    async fn read_at_rest(&self, id: ShardId, owned: Option<Epoch>) {
+    /// has taken it over, there is a later epoch than the one that was `owned`. Changes are refused with `errno`.
+    async fn read_at_rest(&self, id: ShardId, owned: Option<Epoch>, errno: Errno) {
         if self.at_rest(id).is_some() {
             return;
         }
-        match Shard::open_at_rest(self.shard_config(id)).await {
+        match Shard::open_at_rest(self.shard_config(id), errno).await {
             Ok(shard) if owned.is_some_and(|owned| shard.epoch() > owned) => shard.close_at_rest().await,
             Ok(shard) => {
                 tracing::warn!("shard {id} is only read until its store takes writes");
@@ -183,8 +185,8 @@ impl Worker {
             match self.open_shard(id).await {
                 Ok(()) => return tracing::info!("shard {id} is open again"),
                 Err(again) => {
-                    if again.reason != refused.reason {
-                        tracing::error!("{}", again.reason);
+                    if again.cause != refused.cause {
+                        tracing::error!("{}", again.cause);
                     }
                     refused = again;
                 }
@@ -210,7 +212,7 @@ impl Worker {
 
     /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
     /// attempt failed. To be read it may be at rest.
-    pub async fn opened(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, String> {
+    pub async fn opened(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Cause> {
         self.opening.prefer(shard);
         loop {
             let changed = self.changed.notified();
@@ -220,11 +222,11 @@ impl Worker {
             if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
                 return Ok(shard);
             }
-            if let Some(reason) = self.opening.refused.borrow().get(&shard) {
+            if let Some(cause) = self.opening.refused.borrow().get(&shard) {
                 if self.opening.asked.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
                 }
-                return Err(reason.clone());
+                return Err(cause.clone());
             }
             changed.await;
         }
@@ -233,9 +235,7 @@ impl Worker {
     /// The shard, which is this worker's, when it is open; Busy: not soon.
     pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
         tokio::select! {
-            opened = self.opened(shard, to) => {
-                opened.map_err(|message| Failure::Server { errno: Errno::EIO.number(), message })
-            }
+            opened = self.opened(shard, to) => opened.map_err(translate::failed),
             () = self.stopping() => Err(Failure::Busy),
             () = tokio::time::sleep(WANTED_MAX) => Err(Failure::Busy),
         }
@@ -254,7 +254,8 @@ impl Worker {
         self.spawn(async move {
             // A table that has failed writes no more, though it may take seconds to say so.
             let owned = Some(failed.epoch());
-            let (closed, ()) = future::join(failed.close(), worker.read_at_rest(id, owned)).await;
+            let errno = failed.failed().map_or(Errno::EIO, |cause| cause.errno);
+            let (closed, ()) = future::join(failed.close(), worker.read_at_rest(id, owned, errno)).await;
             if let Err(error) = closed {
                 tracing::debug!("shard {id} was not closed well: {error}");
             }
@@ -266,7 +267,7 @@ impl Worker {
             match worker.open_shard(id).await {
                 Ok(()) => tracing::info!("shard {id} is open again"),
                 Err(refused) => {
-                    tracing::error!("{}", refused.reason);
+                    tracing::error!("{}", refused.cause);
                     worker.open_later(id, refused).await;
                 }
             }
@@ -313,7 +314,7 @@ impl Worker {
 
 /// Why a shard was not opened.
 struct Refused {
-    reason: String,
+    cause: Cause,
     /// Time alone does not heal it.
     damaged: bool,
 }

@@ -1,16 +1,16 @@
 //! Group commit: one task a shard sends what many requests decided to the table as one batch, while the next one fills.
 
 use super::batch::{Batch, Waiter};
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal};
 use super::resident::BatchNumber;
-use super::rows::no_changes;
 use super::shard::{Shard, State};
 use super::table::{TableBatch, TableError};
-use crate::tables::{Key, Row};
+use crate::tables::{Key, Row, TransactionId};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use varve_types::Errno;
 use varve_world::stages::{self, Stage};
 
 /// How long a request waits for its batch at most. Beyond it the store hangs.
@@ -43,10 +43,11 @@ impl Shard {
                     Ok(())
                 }
                 Err(error) => {
-                    let reason = format!("shard {} cannot write: {error}", self.id);
-                    tracing::error!("{reason}; the shard is opened again");
-                    state.failed = Some(reason.clone());
-                    Err(Refusal::Failed(reason))
+                    let cause =
+                        Cause { errno: error.errno(), reason: format!("shard {} cannot write: {error}", self.id) };
+                    tracing::error!("{cause}; the shard is opened again");
+                    state.failed = Some(cause.clone());
+                    Err(Refusal::Failed(cause))
                 }
             };
             let failed = answer.is_err();
@@ -76,13 +77,14 @@ impl Shard {
                 return result;
             }
             let reason = format!("shard {}: the store has not taken a write for {APPEND_MAX:?}", self.id);
-            tracing::error!("{reason}");
+            let cause = Cause { errno: Errno::ETIMEDOUT, reason };
+            tracing::error!("{cause}");
             let mut state = self.state.borrow_mut();
             let mut waiters = std::mem::take(&mut state.in_flight);
             waiters.append(&mut state.open.waiters);
             drop(state);
             for waiter in waiters {
-                waiter(self, Err(Refusal::Failed(reason.clone())));
+                waiter(self, Err(Refusal::Failed(cause.clone())));
             }
         }
     }
@@ -156,11 +158,11 @@ impl Shard {
             if batch <= state.appended {
                 return Ok(());
             }
-            if let Some(reason) = &state.failed {
-                return Err(Refusal::Failed(reason.clone()));
+            if let Some(cause) = &state.failed {
+                return Err(Refusal::Failed(cause.clone()));
             }
-            if self.is_at_rest() {
-                return Err(Refusal::Failed(no_changes(self.id)));
+            if let Some(cause) = self.takes_no_changes() {
+                return Err(Refusal::Failed(cause));
             }
             let (sender, receiver) = oneshot::channel();
             // One that gave up waiting has been answered already.
@@ -169,7 +171,7 @@ impl Shard {
         };
         self.work.notify_one();
         let _passage = stages::enter(Stage::Log);
-        receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id))))
+        receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id).into())))
     }
 
     /// Has `waiter` told when `batch`, which holds what was decided just now, is appended.
@@ -179,10 +181,30 @@ impl Shard {
 
     /// Returns when everything that was acknowledged before is fsynced.
     pub async fn sync(&self) -> Result<(), Refusal> {
-        self.table
-            .sync()
-            .await
-            .map_err(|error| Refusal::Failed(format!("shard {} cannot fsync its log: {error}", self.id)))
+        self.table.sync().await.map_err(|error| {
+            let reason = format!("shard {} cannot fsync its log: {error}", self.id);
+            Refusal::Failed(Cause { errno: error.errno(), reason })
+        })
+    }
+
+    /// Waits while an undecided change locks what is asked for; returns whether one did. Fails at once, with the cause, where
+    /// it is known that its outcome will not come soon.
+    pub(super) async fn wait_while_locked(
+        &self,
+        locked: impl Fn(&State) -> Option<TransactionId>,
+    ) -> Result<bool, Refusal> {
+        let unanswered = {
+            let state = self.state.borrow();
+            let Some(transaction) = locked(&state) else { return Ok(false) };
+            self.takes_no_changes().or_else(|| state.transactions.unanswered(transaction))
+        };
+        if let Some(cause) = unanswered {
+            return Err(Refusal::Failed(
+                cause.met("what was asked for waits for the outcome of a change over several shards"),
+            ));
+        }
+        self.wait_until(|state| locked(state).is_none()).await?;
+        Ok(true)
     }
 
     /// Waits until `ready` holds of the state; `Busy` after a while.
@@ -194,8 +216,8 @@ impl Shard {
                 notified.as_mut().enable();
                 {
                     let state = self.state.borrow();
-                    if let Some(reason) = &state.failed {
-                        return Err(Refusal::Failed(reason.clone()));
+                    if let Some(cause) = &state.failed {
+                        return Err(Refusal::Failed(cause.clone()));
                     }
                     if ready(&state) {
                         return Ok(());

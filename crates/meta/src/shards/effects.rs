@@ -3,7 +3,7 @@
 //! What a crash leaves undone is found again: a truncate by its row, an orphan by its row, a backing file that is to go
 //! (`garbage.rs`) by its row.
 
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal, errno_of_store};
 use super::shard::{Address, Makes, Run, Shard};
 use crate::namespace::{AbandonTruncate, At, Effect, FinishTruncate, Seen, Verb};
 use crate::tables::{Change, Content, Key, Row};
@@ -123,8 +123,11 @@ impl Shard {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::EFBIG.number()) => Err(Errno::EFBIG.into()),
             Ok(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(Errno::ENOSPC.into()),
-            Ok(Err(error)) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()))),
-            Err(error) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()))),
+            Ok(Err(error)) => {
+                let reason = format!("backing file {}: {error}", shown.display());
+                Err(Refusal::Failed(Cause { errno: errno_of_store(&error), reason }))
+            }
+            Err(error) => Err(Refusal::Failed(format!("backing file {}: {error}", shown.display()).into())),
         }
     }
 

@@ -4,7 +4,7 @@ use super::foreign::Foreign;
 use super::names::NameSet;
 use super::partitions::Partition;
 use super::peers::{ForeignRow, PeerCall, PeerReply, SplitState};
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal};
 use super::resident::BatchNumber;
 use super::shard::{Address, Shard, State};
 use super::table::TableError;
@@ -76,7 +76,7 @@ impl Shard {
             }
             PeerReply::Absent => Err(Errno::ENOENT.into()),
             PeerReply::Busy => Err(Refusal::Busy),
-            other => Err(Refusal::Failed(format!("home of directory {directory} did not answer its map: {other:?}"))),
+            other => Err(other.unexpected(format_args!("home of directory {directory} did not answer its map"))),
         }
     }
 
@@ -105,7 +105,7 @@ impl Shard {
                 }
                 PeerReply::Busy => return Err(Refusal::Busy),
                 PeerReply::Absent => return Err(Errno::ENOENT.into()),
-                other => return Err(Refusal::Failed(format!("shard {shard} did not answer: {other:?}"))),
+                other => return Err(other.unexpected(format_args!("shard {shard} did not answer"))),
             }
         }
         Ok(())
@@ -113,9 +113,7 @@ impl Shard {
 
     /// Makes a row of this shard resident, after whatever hides it has ended.
     pub(super) async fn fetch_here(self: &Rc<Self>, key: &Key) -> Result<(), Refusal> {
-        if self.state.borrow().locks.contains_key(key) {
-            self.wait_until(|state| !state.locks.contains_key(key)).await?;
-        }
+        self.wait_while_locked(|state| state.locks.get(key).copied()).await?;
         match key {
             Key::Partition(directory, _) => self.load_partition(*directory).await,
             Key::Entry(directory, name) => {
@@ -157,12 +155,13 @@ impl Shard {
     pub(super) async fn read_table(&self, key: &Key) -> Result<Option<Row>, Refusal> {
         let bytes = self.table.get(&codec::encode_key(key)).await.map_err(|error| self.unreadable(error))?;
         let decoded = bytes.map(|bytes| codec::decode_row(key.kind(), &bytes)).transpose();
-        decoded.map_err(|error| Refusal::Failed(format!("shard {}: the row of {key:?} is damaged: {error}", self.id)))
+        let damaged = |error| format!("shard {}: the row of {key:?} is damaged: {error}", self.id);
+        decoded.map_err(|error| Refusal::Failed(damaged(error).into()))
     }
 
     pub(super) fn unreadable(&self, error: TableError) -> Refusal {
         let next = if error.is_damage() { "; stop the server and run `varve fsck` on the volume" } else { "" };
-        Refusal::Failed(format!("shard {} cannot read: {error}{next}", self.id))
+        Refusal::Failed(Cause { errno: error.errno(), reason: format!("shard {} cannot read: {error}{next}", self.id) })
     }
 
     /// Loads the partition of `directory` that is here, with its names, if there is one.
@@ -238,7 +237,10 @@ impl Shard {
         while let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
             match codec::decode_key(&key) {
                 Ok(Key::Entry(_, name)) => names.insert(name.hash()),
-                _ => return Err(Refusal::Failed(format!("shard {}: a damaged key among names: {key:?}", self.id))),
+                _ => {
+                    let damaged = format!("shard {}: a damaged key among names: {key:?}", self.id);
+                    return Err(Refusal::Failed(damaged.into()));
+                }
             }
         }
         if row.depth > 0 && !self.is_at_rest() {
@@ -272,7 +274,7 @@ impl Shard {
             PeerReply::Split(SplitState::Committed) => Ok(()),
             PeerReply::Split(SplitState::Pending) | PeerReply::Busy => Err(Refusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            other => Err(Refusal::Failed(format!("the source of partition {index:?} did not answer: {other:?}"))),
+            other => Err(other.unexpected(format_args!("the source of partition {index:?} did not answer"))),
         }
     }
 
@@ -316,7 +318,7 @@ pub(super) fn peer_reply(refusal: Refusal) -> PeerReply {
         Refusal::Moved { directory, map } => PeerReply::Moved(directory, map),
         Refusal::Busy => PeerReply::Busy,
         refusal if refusal == Errno::ENOENT.into() => PeerReply::Absent,
-        Refusal::Rule(rule) => PeerReply::Failed(format!("{rule:?}")),
-        Refusal::Failed(reason) => PeerReply::Failed(reason),
+        Refusal::Rule(rule) => PeerReply::Failed(format!("{rule:?}").into()),
+        Refusal::Failed(cause) => PeerReply::Failed(cause),
     }
 }

@@ -110,7 +110,7 @@ impl Shard {
                     self.state.borrow_mut().inodes.borrowed.insert(home, first..first + BORROWED);
                 }
                 PeerReply::Busy => return Err(Refusal::Busy),
-                other => return Err(Refusal::Failed(format!("shard {home} gave no inode ids: {other:?}"))),
+                other => return Err(other.unexpected(format_args!("shard {home} gave no inode ids"))),
             }
         }
     }

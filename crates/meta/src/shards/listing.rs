@@ -4,9 +4,9 @@
 //! equal hash are never parted, so a page ends between two hashes.
 
 use super::refusal::Refusal;
-use super::shard::{Address, Shard, State};
+use super::shard::{Address, Shard};
 use crate::tables::codec;
-use crate::tables::{EntryRow, Key, PartitionRow, Row};
+use crate::tables::{EntryRow, Key, PartitionRow, Row, TransactionId};
 use std::rc::Rc;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 
@@ -26,9 +26,8 @@ impl Shard {
     pub async fn list(self: &Rc<Self>, directory: InodeId, from: NameHash, bytes_max: usize) -> Result<Page, Refusal> {
         self.check_address(Address::Name(directory, from)).await?;
         // A several-shard change is acknowledged when it is decided, and its names change a little later.
-        let undecided = |state: &State| state.locks.keys().any(|key| is_name_of(key, directory));
-        if undecided(&self.state.borrow()) {
-            self.wait_until(|state| !undecided(state)).await?;
+        let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
+        if self.wait_while_locked(|state| state.locks.iter().find_map(by)).await? {
             self.check_address(Address::Name(directory, from)).await?;
         }
         let (range, map, changed_in) = {
@@ -52,7 +51,7 @@ impl Shard {
         while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
             read += row.len();
             let (Key::Entry(_, name), Row::Entry(entry)) = self.decoded(&key, &row)? else {
-                return Err(Refusal::Failed(format!("shard {}: no entry among the names: {key:?}", self.id)));
+                return Err(Refusal::Failed(format!("shard {}: no entry among the names: {key:?}", self.id).into()));
             };
             let hash = name.hash();
             let full = listed >= bytes_max || read >= READ_BYTES_MAX;

@@ -39,7 +39,7 @@ pub use log::DamagedPlace;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::{OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
-pub use refusal::Refusal;
+pub use refusal::{Cause, Refusal, errno_of_store};
 pub use removal::HOLD_VALID;
 pub use resident::{BatchNumber, CacheBudget};
 pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use tokio::sync::Notify;
-use varve_types::{Epoch, InodeId, SessionId};
+use varve_types::{Epoch, Errno, InodeId, SessionId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
@@ -28,6 +28,17 @@ pub enum ShardError {
     Refused(#[from] Refusal),
     #[error("shard {0} holds a damaged row, {1}; run `varve fsck` on the volume")]
     Damaged(varve_types::ShardId, String),
+}
+
+impl ShardError {
+    /// What callers are told.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ShardError::Table(error) => error.errno(),
+            ShardError::Refused(Refusal::Failed(cause)) => cause.errno,
+            ShardError::Refused(_) | ShardError::Damaged(..) => Errno::EIO,
+        }
+    }
 }
 
 /// Inode counters below this are never given: 0 is no inode, 1 is the root.
@@ -46,11 +57,11 @@ impl Shard {
     }
 
     /// Opens what the last owner left, to be read alone: claims nothing and writes nothing, so that it can be done where
-    /// [`Shard::open`] cannot. What a change that nobody knows the outcome of has locked stays hidden. For as long as this
-    /// is used, nobody may own the shard.
-    pub async fn open_at_rest(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
+    /// [`Shard::open`] cannot. What a change that nobody knows the outcome of has locked stays hidden; who asks for it, or
+    /// wants to change anything, is refused with `errno`. For as long as this is used, nobody may own the shard.
+    pub async fn open_at_rest(config: ShardConfig, errno: Errno) -> Result<Rc<Shard>, ShardError> {
         let reader = TableReader::open(&config.table).await?;
-        let shard = Shard::on(Rows::AtRest(Box::new(reader)), config);
+        let shard = Shard::on(Rows::AtRest(Box::new(reader), errno), config);
         for (key, row) in shard.rows_of(Kind::Intent).await? {
             if let (Key::Intent(transaction), Row::Intent(intent)) = (key, row) {
                 shard.lock_for(transaction, &intent);
@@ -153,7 +164,7 @@ impl Shard {
         {
             let mut state = self.state.borrow_mut();
             state.closing = true;
-            state.failed.get_or_insert_with(|| format!("shard {} is closed", self.id));
+            state.failed.get_or_insert_with(|| format!("shard {} is closed", self.id).into());
         }
         self.work.notify_one();
         self.changed.notify_waiters();

@@ -1,7 +1,9 @@
 //! What shards ask of each other. Inside one server these are messages between workers; between servers they will be
 //! calls on the wire, which is why nothing here is shared memory.
 
+use super::refusal::{Cause, Refusal};
 use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use varve_types::{Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
@@ -110,7 +112,17 @@ pub enum PeerReply {
     Busy,
     /// The directory (or what else was asked for) does not exist.
     Absent,
-    Failed(String),
+    Failed(Cause),
+}
+
+impl PeerReply {
+    /// What it means to who asked for something else, while `doing` that.
+    pub fn unexpected(self, doing: impl fmt::Display) -> Refusal {
+        Refusal::Failed(match self {
+            PeerReply::Failed(cause) => cause.met(doing),
+            other => Cause::from(format!("{doing}: {other:?}")),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

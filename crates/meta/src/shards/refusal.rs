@@ -1,6 +1,8 @@
 //! Why a shard did not do what a request asked.
 
 use crate::namespace;
+use std::fmt;
+use std::io;
 use varve_types::{Errno, InodeId, PartitionMap};
 
 /// Few kinds: a new one only where the caller would act differently.
@@ -15,9 +17,48 @@ pub enum Refusal {
     /// Another change is under way on the same rows.
     #[error("another change is under way on the same rows; ask again")]
     Busy,
-    /// The shard's store failed; the text says what happened.
+    /// The shard's store failed.
     #[error("{0}")]
-    Failed(String),
+    Failed(Cause),
+}
+
+/// What made a shard fail: the errno that callers get, and, for the log, what happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    pub errno: Errno,
+    pub reason: String,
+}
+
+impl Cause {
+    /// The same cause, met while doing something else.
+    pub fn met(self, doing: impl fmt::Display) -> Cause {
+        Cause { errno: self.errno, reason: format!("{doing}: {}", self.reason) }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// What is not the store's refusal is EIO.
+impl<T: Into<String>> From<T> for Cause {
+    fn from(reason: T) -> Cause {
+        Cause { errno: Errno::EIO, reason: reason.into() }
+    }
+}
+
+/// What callers are told of an error of the store's. Only what is as true of the volume as of the store goes through: a
+/// file that is missing in the store, say, is damage and not ENOENT.
+pub fn errno_of_store(error: &io::Error) -> Errno {
+    match error.kind() {
+        io::ErrorKind::StorageFull => Errno::ENOSPC,
+        io::ErrorKind::QuotaExceeded => Errno::EDQUOT,
+        io::ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
+        io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
+        _ => Errno::EIO,
+    }
 }
 
 impl From<Errno> for Refusal {

@@ -71,7 +71,7 @@ impl Shard {
         let decided = match refused {
             _ if self.clock.monotonic() > asked.after(HOLD_VALID) => Err(Refusal::Busy),
             _ if self.state.borrow().removals.waiting.len() >= REMOVALS_MAX => Err(Refusal::Busy),
-            Some((_, PeerReply::Failed(reason))) => Err(Refusal::Failed(reason)),
+            Some((_, PeerReply::Failed(cause))) => Err(Refusal::Failed(cause)),
             Some(_) => Err(Refusal::Busy),
             None => self.decide_removal(transaction, &own, &holders, reply),
         };

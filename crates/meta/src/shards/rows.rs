@@ -2,46 +2,47 @@
 
 use super::table::{Cursor, Table, TableBatch, TableError, TableReader};
 use bytes::Bytes;
-use varve_types::{Epoch, ShardId};
+use varve_types::{Epoch, Errno, ShardId};
 
 pub(super) enum Rows {
     Own(Table),
-    AtRest(Box<TableReader>),
+    /// With what callers are told who want to write: why there is no owner.
+    AtRest(Box<TableReader>, Errno),
 }
 
 impl Rows {
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, TableError> {
         match self {
             Rows::Own(table) => table.get(key).await,
-            Rows::AtRest(reader) => reader.get(key).await,
+            Rows::AtRest(reader, _) => reader.get(key).await,
         }
     }
 
     pub async fn scan(&self, from: Bytes, end: Bytes) -> Result<Cursor, TableError> {
         match self {
             Rows::Own(table) => table.scan(from, end).await,
-            Rows::AtRest(reader) => reader.scan(from, end).await,
+            Rows::AtRest(reader, _) => reader.scan(from, end).await,
         }
     }
 
     pub async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
         match self {
             Rows::Own(table) => table.write(batch).await,
-            Rows::AtRest(reader) => Err(reader.takes_no_changes()),
+            Rows::AtRest(reader, errno) => Err(TableError::AtRest { shard: reader.shard(), errno: *errno }),
         }
     }
 
     pub async fn sync(&self) -> Result<(), TableError> {
         match self {
             Rows::Own(table) => table.sync().await,
-            Rows::AtRest(reader) => Err(reader.takes_no_changes()),
+            Rows::AtRest(reader, errno) => Err(TableError::AtRest { shard: reader.shard(), errno: *errno }),
         }
     }
 
     pub async fn close(&self) -> Result<(), TableError> {
         match self {
             Rows::Own(table) => table.close().await,
-            Rows::AtRest(reader) => reader.close().await,
+            Rows::AtRest(reader, _) => reader.close().await,
         }
     }
 
@@ -49,14 +50,14 @@ impl Rows {
     pub fn epoch(&self) -> Epoch {
         match self {
             Rows::Own(table) => table.epoch(),
-            Rows::AtRest(reader) => reader.epoch(),
+            Rows::AtRest(reader, _) => reader.epoch(),
         }
     }
 
     pub fn unsynced_bytes(&self) -> u64 {
         match self {
             Rows::Own(table) => table.unsynced_bytes(),
-            Rows::AtRest(_) => 0,
+            Rows::AtRest(..) => 0,
         }
     }
 }

@@ -10,11 +10,13 @@ use varve_types::InodeId;
 
 impl Shard {
     pub async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
-        if let Some(reason) = self.failed() {
-            return PeerReply::Failed(reason);
+        if let Some(cause) = self.failed() {
+            return PeerReply::Failed(cause);
         }
-        if self.is_at_rest() && !call.only_reads() {
-            return PeerReply::Failed(super::rows::no_changes(self.id));
+        if let Some(cause) = self.takes_no_changes()
+            && !call.only_reads()
+        {
+            return PeerReply::Failed(cause);
         }
         match call {
             PeerCall::Fetch(keys) => self.rows_for_peer(keys).await,
@@ -79,7 +81,7 @@ impl Shard {
         match self.peers.call(fresh.shard(), PeerCall::Apply(changes)).await {
             PeerReply::Done => Ok(()),
             PeerReply::Busy => Err(super::Refusal::Busy),
-            other => Err(super::Refusal::Failed(format!("home {} took no rows: {other:?}", fresh.shard()))),
+            other => Err(other.unexpected(format_args!("home {} took no rows", fresh.shard()))),
         }
     }
 

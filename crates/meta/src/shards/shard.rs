@@ -15,7 +15,7 @@ use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers, SplitAttempt};
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal};
 use super::removal::Removals;
 use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
@@ -98,7 +98,7 @@ pub(super) struct State {
     /// Splits to here: the attempt whose rows are taken.
     pub adoptions: HashMap<InodeId, SplitAttempt>,
     /// The table refused a write: this shard answers nothing any more and must be opened again.
-    pub failed: Option<String>,
+    pub failed: Option<Cause>,
     pub closing: bool,
 }
 
@@ -182,11 +182,19 @@ impl Shard {
 
     /// Whether it only reads what the last owner left.
     pub fn is_at_rest(&self) -> bool {
-        matches!(self.table, Rows::AtRest(_))
+        matches!(self.table, Rows::AtRest(..))
+    }
+
+    /// What is said of changes to a shard that is at rest.
+    pub(super) fn takes_no_changes(&self) -> Option<Cause> {
+        match &self.table {
+            Rows::Own(_) => None,
+            Rows::AtRest(_, errno) => Some(Cause { errno: *errno, reason: rows::no_changes(self.id) }),
+        }
     }
 
     /// Why this shard must be opened again, if it must.
-    pub fn failed(&self) -> Option<String> {
+    pub fn failed(&self) -> Option<Cause> {
         self.state.borrow().failed.clone()
     }
 
@@ -275,7 +283,7 @@ impl Shard {
                 match self.peers.call(InodeId::ROOT.shard(), PeerCall::LockRenames(holder)).await {
                     PeerReply::Done => way.rename_lock = Some(holder),
                     PeerReply::Busy => return Err(Refusal::Busy),
-                    other => return Err(Refusal::Failed(format!("the rename lock is not to be had: {other:?}"))),
+                    other => return Err(other.unexpected("the rename lock is not to be had")),
                 }
                 return Ok(None);
             }
@@ -303,8 +311,8 @@ impl Shard {
         foreign: &Foreign,
     ) -> Result<(Decided<V::Outcome>, BatchNumber), Refusal> {
         let mut state = self.state.borrow_mut();
-        if let Some(reason) = &state.failed {
-            return Err(Refusal::Failed(reason.clone()));
+        if let Some(cause) = &state.failed {
+            return Err(Refusal::Failed(cause.clone()));
         }
         let is_open = |inode| self.open_files.is_open(inode);
         let context = Context {
@@ -326,9 +334,11 @@ impl Shard {
         let (mut changes, effects, outcome) = match decision {
             Decision::Refuse(refusal) => return Ok((Decided::Refused(refusal), newest)),
             Decision::Answer(outcome) => return Ok((Decided::Answered(outcome), newest)),
-            Decision::Commit { .. } if self.is_at_rest() => return Err(Refusal::Failed(rows::no_changes(self.id))),
             Decision::Commit { changes, effects, outcome } => (changes, effects, outcome),
         };
+        if let Some(cause) = self.takes_no_changes() {
+            return Err(Refusal::Failed(cause));
+        }
         changes.extend(super::garbage::rows_for(&effects));
         state.unsettled.extend(effects.iter().filter_map(|effect| match effect {
             Effect::Unsettled(inode) => Some(*inode),

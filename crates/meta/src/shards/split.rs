@@ -18,7 +18,7 @@
 
 use super::partitions::Split;
 use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal};
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
 use crate::tables::codec;
@@ -144,7 +144,7 @@ impl Shard {
             PeerReply::Adopted { entries, subdirectories } => {
                 self.commit_split(directory, map, entries, subdirectories).await
             }
-            other => Err(Refusal::Failed(format!("shard {target} answers the end of a split with {other:?}"))),
+            other => Err(other.unexpected(format_args!("shard {target} does not end a split"))),
         }
     }
 
@@ -152,12 +152,12 @@ impl Shard {
     /// would take the rows of this one for the other's.
     async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, Refusal> {
         if self.stopping() {
-            return Err(Refusal::Failed(format!("shard {} has ended", self.id)));
+            return Err(Refusal::Failed(format!("shard {} has ended", self.id).into()));
         }
         match self.peers.call(shard, call).await {
             PeerReply::Busy => Err(Refusal::Busy),
             PeerReply::Absent => Err(Errno::ENOENT.into()),
-            PeerReply::Failed(reason) => Err(Refusal::Failed(reason)),
+            PeerReply::Failed(cause) => Err(Refusal::Failed(cause)),
             reply => Ok(reply),
         }
     }
@@ -188,7 +188,8 @@ impl Shard {
     }
 
     pub(super) fn decoded(&self, key: &[u8], row: &[u8]) -> Result<(Key, Row), Refusal> {
-        codec::decode(key, row).map_err(|error| Refusal::Failed(format!("shard {}: a damaged row: {error}", self.id)))
+        let damaged = |error| format!("shard {}: a damaged row: {error}", self.id);
+        codec::decode(key, row).map_err(|error| Refusal::Failed(damaged(error).into()))
     }
 
     /// Step 4: from here on, decisions on names of the half wait.
@@ -351,8 +352,8 @@ impl Shard {
     pub(super) async fn adopt_begin(self: &Rc<Self>, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
         match self.load_partition(directory).await {
             Ok(()) => {
-                let here = self.id;
-                return Err(Refusal::Failed(format!("the partition of directory {directory} in shard {here} is live")));
+                let live = format!("the partition of directory {directory} in shard {} is live", self.id);
+                return Err(Refusal::Failed(live.into()));
             }
             // The source is working on it, and this is the source.
             Err(Refusal::Busy) => {}
@@ -380,7 +381,7 @@ impl Shard {
     }
 
     fn of_another_attempt(&self, directory: InodeId) -> Refusal {
-        Refusal::Failed(format!("shard {} adopts from another attempt to split directory {directory}", self.id))
+        Refusal::Failed(format!("shard {} adopts from another attempt to split directory {directory}", self.id).into())
     }
 
     pub(super) async fn adopt_rows(
@@ -397,7 +398,9 @@ impl Shard {
                 match change {
                     Change::Put(key, row) => state.open.write(key, Some(row)),
                     Change::Delete(key) => state.open.write(key, None),
-                    Change::Tally { .. } => return Err(Refusal::Failed("a split sends rows, not tallies".into())),
+                    Change::Tally { .. } => {
+                        return Err(Refusal::Failed(Cause::from("a split sends rows, not tallies")));
+                    }
                 }
             }
             replies.into_iter().for_each(|record| self.remember(&mut state, record));
@@ -414,7 +417,7 @@ impl Shard {
         partition: Row,
     ) -> Result<PeerReply, Refusal> {
         let Row::Partition(mut row) = partition else {
-            return Err(Refusal::Failed("a split ends with a partition row".into()));
+            return Err(Refusal::Failed(Cause::from("a split ends with a partition row")));
         };
         let (entries, subdirectories) = self.count_entries(directory, row.index.range(row.depth)).await?;
         (row.entries, row.subdirectories) = (entries, subdirectories);

@@ -16,7 +16,7 @@
 
 use super::foreign::Foreign;
 use super::peers::{PeerCall, PeerReply};
-use super::refusal::Refusal;
+use super::refusal::{Cause, Refusal};
 use super::removal::only_removes;
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
@@ -73,6 +73,11 @@ impl Transactions {
             .iter()
             .filter(move |(_, prepared)| in_memory(prepared))
             .map(|(id, prepared)| (*id, prepared.since))
+    }
+
+    /// Why the coordinator of an intent of this shard does not say what became of it, if it was asked.
+    pub fn unanswered(&self, transaction: TransactionId) -> Option<Cause> {
+        self.prepared.get(&transaction)?.unanswered.clone()
     }
 
     fn next(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
@@ -137,7 +142,7 @@ impl Shard {
             Some((shard, vote)) => {
                 tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
                 Err(match vote {
-                    PeerReply::Failed(reason) => Refusal::Failed(reason.clone()),
+                    PeerReply::Failed(cause) => Refusal::Failed(cause.clone()),
                     _ => Refusal::Busy,
                 })
             }
@@ -211,8 +216,8 @@ impl Shard {
         if !state.transactions.undecided.remove(&transaction) {
             return Err(Refusal::Busy);
         }
-        if let Some(reason) = &state.failed {
-            return Err(Refusal::Failed(reason.clone()));
+        if let Some(cause) = &state.failed {
+            return Err(Refusal::Failed(cause.clone()));
         }
         unlock(state, transaction, own);
         own.iter().cloned().for_each(|change| self.apply(state, change));
@@ -271,7 +276,7 @@ impl Shard {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = durable {
-            return PeerReply::Failed(refusal.to_string());
+            return super::fetch::peer_reply(refusal);
         }
         tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
         PeerReply::Vote(true)
@@ -306,7 +311,7 @@ impl Shard {
             state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         }
         let since = self.clock.monotonic();
-        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since });
+        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
         Ok(Some(state.open.number))
     }
 
@@ -372,7 +377,7 @@ impl Shard {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
-        durable.map_or_else(|refusal| PeerReply::Failed(refusal.to_string()), |()| PeerReply::Done)
+        durable.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
     }
 
     /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
@@ -407,7 +412,7 @@ impl Shard {
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = durable {
-                return PeerReply::Failed(refusal.to_string());
+                return super::fetch::peer_reply(refusal);
             }
         }
         PeerReply::Committed(decided)
@@ -422,6 +427,11 @@ impl Shard {
                 }
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
+                    if let PeerReply::Failed(cause) = other
+                        && let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction)
+                    {
+                        prepared.unanswered = Some(cause);
+                    }
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
             }
@@ -435,7 +445,8 @@ impl Shard {
             (Key::Intent(transaction), Row::Intent(intent)) => {
                 lock_keys(&mut state, transaction, &intent.changes);
                 let (pins, kept, since) = (false, IntentKept::Stored, self.clock.monotonic());
-                state.transactions.prepared.insert(transaction, Prepared { intent, pins, kept, since });
+                let prepared = Prepared { intent, pins, kept, since, unanswered: None };
+                state.transactions.prepared.insert(transaction, prepared);
                 tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
             }
             (Key::Decision(transaction), Row::Decision(decision)) => {
@@ -480,6 +491,8 @@ struct Prepared {
     pins: bool,
     kept: IntentKept,
     since: Moment,
+    /// What its coordinator's shard failed with when it was last asked for the outcome.
+    unanswered: Option<Cause>,
 }
 
 /// Where an intent is until it is decided.

@@ -23,7 +23,7 @@ impl Case<'_> {
         bytes_max: u32,
     ) -> Result<Answered, Failure> {
         let failed = |error: crate::shards::TableError| Failure::Server {
-            errno: Errno::EIO.number(),
+            errno: error.errno().number(),
             message: error.to_string(),
         };
         let scan = self.worker.moments().scan(number, self.shard.id(), from.into(), end.into()).await;

@@ -2,8 +2,7 @@
 
 use crate::namespace::{Entry, Node, NodeContent, Removed};
 use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
-use crate::shards::Refusal;
-use varve_types::Errno;
+use crate::shards::{Cause, Refusal};
 use varve_wire::{EntryReply, Failure, FileContent, NodeReply, Reply, WireMap};
 
 pub fn failure(refusal: Refusal) -> Failure {
@@ -14,8 +13,12 @@ pub fn failure(refusal: Refusal) -> Failure {
         Refusal::Rule(Rule::MustPromote) => Failure::MustPromote,
         Refusal::Moved { directory, map } => Failure::Moved { directory: directory.0, map: WireMap::from(&map) },
         Refusal::Busy => Failure::Busy,
-        Refusal::Failed(message) => Failure::Server { errno: Errno::EIO.number(), message },
+        Refusal::Failed(cause) => failed(cause),
     }
+}
+
+pub fn failed(cause: Cause) -> Failure {
+    Failure::Server { errno: cause.errno.number(), message: cause.reason }
 }
 
 pub fn node(node: &Node) -> NodeReply {

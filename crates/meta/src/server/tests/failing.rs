@@ -1,5 +1,6 @@
 //! A store that fails for a while.
 
+use super::client::request;
 use super::*;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -82,4 +83,46 @@ fn a_shard_whose_store_was_full_serves_again() {
     server.stop(STOP).unwrap();
     let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);
+}
+
+/// A change that was made, and is sent again because its answer was lost, is answered as the first time although the store
+/// has run full in between, when what is new is refused: a call that is answered at once and one that is not.
+#[test]
+fn a_change_that_was_made_is_answered_on_a_store_that_has_run_full_since() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small) else { return };
+    let site = Site::in_directory(directory, small.join("volume"), 1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let make_directory = Call::MakeDirectory { parent: InodeId::ROOT.0, name: b"directory".to_vec(), mode: 0o755 };
+    let made: Vec<_> = [(2, create("file".to_owned())), (3, make_directory)]
+        .into_iter()
+        .map(|(slot, call)| {
+            let request = request(1, slot, 1, 0, call);
+            let reply = client.exchange(request.clone()).unwrap();
+            assert!(reply.is_ok(), "{reply:?}");
+            (request, reply)
+        })
+        .collect();
+    let mut filler = std::fs::File::create(small.join("filler")).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    // The server looks at its store once in a while.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let refused = (0..).find_map(|number| {
+        assert!(Instant::now() < deadline, "nothing is refused");
+        std::thread::sleep(Duration::from_millis(20));
+        client.call(0, create(format!("other-{number}"))).err()
+    });
+    let no_room = |failure: &Failure| match failure {
+        Failure::Errno(errno) | Failure::Server { errno, .. } => *errno == libc::ENOSPC,
+        _ => false,
+    };
+    assert!(refused.as_ref().is_some_and(no_room), "{refused:?}");
+    for (request, reply) in made {
+        assert_eq!(client.exchange(request.clone()).unwrap(), reply, "{request:?} sent again");
+    }
+    let fresh = client.call(0, create("fresh".to_owned())).unwrap_err();
+    assert!(no_room(&fresh), "{fresh:?}");
+    server.stop(STOP).unwrap();
 }

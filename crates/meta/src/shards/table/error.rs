@@ -1,6 +1,7 @@
 //! Why a table cannot do what it was asked.
 
 use crate::shards::log::LogError;
+use crate::shards::refusal::errno_of_store;
 use crate::shards::rows::no_changes;
 use slatedb::wal::WalError;
 use slatedb::{CloseReason, ErrorKind};
@@ -8,7 +9,7 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_types::ShardId;
+use varve_types::{Errno, ShardId};
 use varve_world::posix_store::{StoreIoError, io_error_within};
 use varve_world::volume_dir::VolumeDir;
 
@@ -23,7 +24,7 @@ pub enum TableError {
     Closed { shard: ShardId },
     /// The table was opened to be read alone, because its store takes no writes.
     #[error("{}", no_changes(*shard))]
-    AtRest { shard: ShardId },
+    AtRest { shard: ShardId, errno: Errno },
     /// The store does not do what it should: it is full, broken or away. Opening the table again may help.
     #[error("cannot {action} the table of shard {shard}: {}", plain(*shard, source.as_ref()))]
     Unavailable { shard: ShardId, action: &'static str, source: Arc<dyn Error + Send + Sync> },
@@ -84,6 +85,18 @@ impl TableError {
     /// Whether it stays as it is until somebody repairs it.
     pub fn is_damage(&self) -> bool {
         matches!(self, TableError::Damaged { .. } | TableError::Internal { .. })
+    }
+
+    /// What callers are told: the store's own errno where it takes no writes.
+    pub fn errno(&self) -> Errno {
+        match self {
+            TableError::AtRest { errno, .. } => *errno,
+            TableError::Unavailable { source, .. } => match source.downcast_ref::<io::Error>() {
+                Some(error) => errno_of_store(error),
+                None => self.io_error().map_or(Errno::EIO, errno_of_store),
+            },
+            _ => self.io_error().map_or(Errno::EIO, errno_of_store),
+        }
     }
 
     /// The operating system's error behind it, if there is one: a full disk (ENOSPC, EDQUOT), a failing one (EIO), a

@@ -43,9 +43,8 @@ impl TableReader {
         db.get(key).await.map_err(|error| TableError::new(self.shard, "read", error, None))
     }
 
-    /// What is answered to who wants to write.
-    pub fn takes_no_changes(&self) -> TableError {
-        TableError::AtRest { shard: self.shard }
+    pub fn shard(&self) -> ShardId {
+        self.shard
     }
 
     /// The rows whose keys are in `from..end`.

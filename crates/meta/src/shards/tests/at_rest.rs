@@ -1,6 +1,8 @@
-use super::cluster::Cluster;
-use crate::shards::Refusal;
-use varve_types::{InodeId, ShardId};
+use super::cluster::{Cluster, name};
+use crate::namespace::Lookup;
+use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
+use crate::tables::{Change, IntentRow, Key, TransactionId};
+use varve_types::{Epoch, Errno, InodeId, NameHash, ShardId};
 use varve_world::power_loss::State;
 
 /// Promise: at rest everything that was acknowledged can be looked up and listed, over all shards, whether it is in tables
@@ -27,7 +29,7 @@ fn at_rest_everything_is_read_and_changes_are_refused() {
         }
         assert_eq!(cluster.lookup(directory, "absent").await, None);
         let refused = cluster.create(directory, "fresh").await.unwrap_err();
-        assert!(matches!(&refused, Refusal::Failed(why) if why.contains("only be read")), "{refused:?}");
+        assert!(matches!(&refused, Refusal::Failed(why) if why.errno == Errno::EROFS), "{refused:?}");
 
         cluster.reopen_after_crash().await;
         cluster.create(directory, "fresh").await.unwrap();
@@ -47,5 +49,37 @@ fn at_rest_nothing_is_written() {
         cluster.create(InodeId::ROOT, "other").await.unwrap_err();
         assert_eq!(State::read_from(cluster.volume.root()).unwrap().digest(), before);
         cluster.reopen_after_crash().await;
+    });
+}
+
+/// Promise: a name that an undecided change over several shards has locked is refused at rest with what the store says, at
+/// once; when the shards have owners again it is there.
+#[test]
+fn at_rest_what_an_undecided_change_has_locked_is_refused_with_the_stores_errno() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let directory = cluster.mkdir(InodeId::ROOT, "d", ShardId(1)).await;
+        cluster.create(directory, "locked").await.unwrap();
+        cluster.create(InodeId::ROOT, "free").await.unwrap();
+        let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
+        let intent = IntentRow {
+            participants: vec![ShardId(1)],
+            changes: vec![Change::Delete(Key::Entry(directory, name("locked")))],
+            reads: Vec::new(),
+            reply: None,
+        };
+        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent)).await;
+        assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
+
+        cluster.rest_after_crash().await;
+        let lookup = Lookup { parent: directory, name: name("locked") };
+        let looked_up = cluster.at_name(directory, &name("locked"), Makes::Nothing, &lookup).await.map(drop);
+        let listed = cluster.shard(ShardId(1)).list(directory, NameHash(0), 2000).await.map(drop);
+        for refused in [looked_up, listed] {
+            assert!(matches!(&refused, Err(Refusal::Failed(why)) if why.errno == Errno::EROFS), "{refused:?}");
+        }
+        assert!(cluster.lookup(InodeId::ROOT, "free").await.is_some());
+
+        cluster.reopen_after_crash().await;
+        assert!(cluster.lookup(directory, "locked").await.is_some(), "its coordinator knows of no decision");
     });
 }

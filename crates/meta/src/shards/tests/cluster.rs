@@ -150,7 +150,7 @@ impl Cluster {
     pub async fn rest_after_crash(&self) {
         self.die();
         for id in self.settings.shards.all() {
-            let shard = Shard::open_at_rest(self.config(id)).await.unwrap();
+            let shard = Shard::open_at_rest(self.config(id), Errno::EROFS).await.unwrap();
             self.peers.shards.borrow_mut().insert(id, shard);
         }
     }
@@ -268,7 +268,7 @@ impl Cluster {
         for id in self.settings.shards.all() {
             match &self.shard(id).table {
                 Rows::Own(table) => table.flush().await.unwrap(),
-                Rows::AtRest(_) => panic!("shard {id} is at rest"),
+                Rows::AtRest(..) => panic!("shard {id} is at rest"),
             }
         }
     }

@@ -8,6 +8,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// A shard that has failed tries for some seconds to be opened again, and then once in a while.
+const REFUSING: Duration = Duration::from_secs(6);
+
 const SMALL: [&str; 4] = ["--shards", "2", "--inline-limit", "4KiB"];
 
 /// A small volume at work, with files in it that are to be there at the end.
@@ -44,13 +47,45 @@ fn fill_until_refused(kept: &mut Kept, directory: &Path) -> io::Result<()> {
     (0..200).try_for_each(|number| kept.write_one(directory, &format!("more-{number}"), 1_000 * (number % 9)))
 }
 
+/// Changes are refused with the store's own errno for as long as it takes no writes: by the shard that fails, while it is
+/// opened again, and when it cannot be.
+fn refuses_all_with(errno: i32, directory: &Path, changes: &[Change]) {
+    let begun = Instant::now();
+    for number in 0.. {
+        for change in changes {
+            let refused = fails("changing a store that takes no writes", || change(directory, number));
+            assert_eq!(refused, errno, "change {number}: {}", io::Error::from_raw_os_error(refused));
+        }
+        if begun.elapsed() > REFUSING {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Made with a number, that names may be fresh.
+type Change = fn(&Path, u32) -> io::Result<()>;
+
+const GROWING: [Change; 3] = [
+    |directory, number| std::fs::write(directory.join(format!("small-{number}")), [1; 100]),
+    |directory, number| std::fs::write(directory.join(format!("large-{number}")), [1; 70_000]),
+    |directory, number| std::fs::create_dir(directory.join(format!("directory-{number}"))),
+];
+
+const OTHERS: [Change; 3] = [
+    |directory, _| std::fs::remove_file(directory.join("idle")),
+    |directory, number| std::fs::rename(directory.join("idle"), directory.join(format!("renamed-{number}"))),
+    |directory, _| std::os::unix::fs::chown(directory.join("idle"), Some(1), Some(1)),
+];
+
 #[test]
 fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     let Some(disk) = Disk::make("48M") else { return };
     let mut site = Site::on(&disk.path());
     disk.fill();
     let errno = fails("writing to a full store", || fill_until_refused(&mut site.kept, &site.mount.directory));
-    assert!(matches!(errno, libc::ENOSPC | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
+    refuses_all_with(libc::ENOSPC, &site.mount.directory, &GROWING);
     still_readable(&site.kept, &site.mount.directory);
     disk.give_room();
     site.ends_well();
@@ -141,12 +176,11 @@ fn a_store_that_hangs_is_waited_for() {
 fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
     let Some(disk) = Disk::make("64M") else { return };
     let Site { volume, server, mount, mut kept } = Site::on(&disk.path());
+    kept.write_one(&mount.directory, "idle", 100).expect("a file");
     disk.turn_read_only();
-    let errno = fails("writing to a store that is read-only", || {
-        let mut refused = Kept::default();
-        fill_until_refused(&mut refused, &mount.directory)
-    });
-    assert!(matches!(errno, libc::EROFS | libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
+    for changes in [GROWING, OTHERS] {
+        refuses_all_with(libc::EROFS, &mount.directory, &changes);
+    }
     assert!(server.log().contains("Read-only file system"), "the server does not say why:\n{}", server.log());
     still_readable(&kept, &mount.directory);
     expect_no_panic("the server", &server.log());

@@ -35,6 +35,10 @@ const CLOSING_MAX: usize = 8;
 /// deadline.
 const WANTED_MAX: Duration = Duration::from_secs(5);
 
+/// How long a change waits for a shard that failed with an error that may pass at once. One whose store takes no writes is
+/// not waited for.
+const FAILED_MAX: Duration = Duration::from_secs(2);
+
 /// Before the second attempt to open a shard; the pauses double up to the others, with a store that fails, and with a
 /// shard that is damaged. Each attempt leaves some small files behind.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -56,6 +60,8 @@ pub struct Opening {
     under_way: Cell<usize>,
     /// Those that could not be, and why.
     refused: RefCell<HashMap<ShardId, Cause>>,
+    /// Those that were open and failed, with what, until the next attempt to open them has ended.
+    failed: RefCell<HashMap<ShardId, Cause>>,
     /// Those that are read at rest until they can be opened.
     at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
     /// Those that were refused and asked for since.
@@ -114,6 +120,7 @@ impl Worker {
         self.opening.under_way.set(self.opening.under_way.get() + 1);
         let opened = Shard::open(self.shard_config(id)).await;
         self.opening.under_way.set(self.opening.under_way.get() - 1);
+        self.opening.failed.borrow_mut().remove(&id);
         let opened = match opened {
             Ok(shard) => {
                 self.opening.refused.borrow_mut().remove(&id);
@@ -222,6 +229,9 @@ impl Worker {
             if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
                 return Ok(shard);
             }
+            if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause)) {
+                return Err(cause.clone());
+            }
             if let Some(cause) = self.opening.refused.borrow().get(&shard) {
                 if self.opening.asked.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
@@ -232,17 +242,23 @@ impl Worker {
         }
     }
 
-    /// The shard, which is this worker's, when it is open; Busy: not soon.
+    /// The shard, which is this worker's, when it is open; if that is not soon, why it failed, or Busy.
     pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
+        let failed = self.opening.failed.borrow().get(&shard).cloned();
+        let (wait_max, late) = match failed {
+            Some(cause) => (FAILED_MAX, translate::failed(cause)),
+            None => (WANTED_MAX, Failure::Busy),
+        };
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
             () = self.stopping() => Err(Failure::Busy),
-            () = tokio::time::sleep(WANTED_MAX) => Err(Failure::Busy),
+            () = tokio::time::sleep(wait_max) => Err(late),
         }
     }
 
     /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
-    /// that. Until then its calls wait. `failed` may be another call's discovery too.
+    /// that. Until then its calls wait for a while, unless its store takes no writes. `failed` may be another call's
+    /// discovery too.
     pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
         let id = failed.id();
         let mut shards = self.shards.borrow_mut();
@@ -250,11 +266,13 @@ impl Worker {
             return;
         }
         shards.remove(&id);
+        let cause = failed.failed().unwrap_or_else(|| Cause::from(format!("shard {id} has failed")));
+        let errno = cause.errno;
+        self.opening.failed.borrow_mut().insert(id, cause);
         let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
         self.spawn(async move {
             // A table that has failed writes no more, though it may take seconds to say so.
             let owned = Some(failed.epoch());
-            let errno = failed.failed().map_or(Errno::EIO, |cause| cause.errno);
             let (closed, ()) = future::join(failed.close(), worker.read_at_rest(id, owned, errno)).await;
             if let Err(error) = closed {
                 tracing::debug!("shard {id} was not closed well: {error}");
@@ -317,6 +335,11 @@ struct Refused {
     cause: Cause,
     /// Time alone does not heal it.
     damaged: bool,
+}
+
+/// A store that is full or read-only does not heal in a moment.
+fn takes_no_writes(cause: &Cause) -> bool {
+    matches!(cause.errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
 }
 
 fn is_damage(error: &ShardError) -> bool {

@@ -1,6 +1,6 @@
-/* Sends frames made up from their numbers, with a scalar each:
+/* Sends frames made up from their numbers, with scalars each; of all kinds if KINDS is given:
  *
- *     example HOST PORT RUN START.json FRAMES [LEVEL [TOKEN]]
+ *     example HOST PORT RUN START.json FRAMES [LEVEL [TOKEN [KINDS]]]
  *
  * START.json is what POST /runs takes ("-": the run was started otherwise); frames are u16, 48 by 48. LEVEL is memory,
  * written or durable. Build: cc -std=c99 -O2 example.c varve_detector.c -o example
@@ -32,6 +32,22 @@ static void make_frame(uint64_t number, uint8_t *bytes) {
     }
 }
 
+/* The scalars of a frame: one, or one of each kind. */
+static vd_status send_scalars(vd_client *client, uint64_t number, int of_all_kinds) {
+    static const char *const names[] = {"energy", "steps", "pulse", "sample"};
+    static const vd_kind kinds[] = {VD_FLOAT, VD_INTEGER, VD_UNSIGNED, VD_TEXT};
+    char text[32];
+    double energy = 10.0 * (double)number;
+    if (!of_all_kinds) return vd_scalars(client, 1, names, 1, &number, &energy);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)(10 * number + 3));
+    vd_value values[4];
+    values[0].number = energy;
+    values[1].integer = (int64_t)(10 * number + 1);
+    values[2].whole = 10 * number + 2;
+    values[3].text = text;
+    return vd_values(client, 4, names, kinds, 1, &number, values);
+}
+
 static int give_up(vd_client *client, const char *doing) {
     fprintf(stderr, "%s: error %d: %s\n", doing, (int)vd_error_code(client), vd_error_text(client));
     vd_free(client);
@@ -41,9 +57,8 @@ static int give_up(vd_client *client, const char *doing) {
 int main(int count, char **arguments) {
     static uint8_t frame[2 * SIDE * SIDE];
     const uint32_t sides[2] = {SIDE, SIDE};
-    const char *const names[1] = {"energy"};
     if (count < 6) {
-        fprintf(stderr, "usage: example HOST PORT RUN START.json FRAMES [LEVEL [TOKEN]]\n");
+        fprintf(stderr, "usage: example HOST PORT RUN START.json FRAMES [LEVEL [TOKEN [KINDS]]]\n");
         return 2;
     }
     vd_options options;
@@ -57,16 +72,15 @@ int main(int count, char **arguments) {
         return 1;
     }
     if (count > 6) options.level = arguments[6][0] == 'm' ? VD_MEMORY : arguments[6][0] == 'w' ? VD_WRITTEN : VD_DURABLE;
-    if (count > 7) options.token = arguments[7];
+    if (count > 7 && *arguments[7]) options.token = arguments[7];
     uint64_t frames = strtoull(arguments[5], NULL, 10);
     vd_client *client = vd_new();
     if (!client) return 1;
     if (vd_open(client, &options) != VD_OK) return give_up(client, "connecting");
     for (uint64_t number = 0; number < frames; number++) {
-        double energy = 10.0 * (double)number;
         make_frame(number, frame);
         if (vd_send(client, number, 0, VD_U16, sides, 2, frame, sizeof frame) != VD_OK
-            || vd_scalars(client, 1, names, 1, &number, &energy) != VD_OK) {
+            || send_scalars(client, number, count > 8) != VD_OK) {
             return give_up(client, "sending");
         }
     }

@@ -55,6 +55,11 @@ enum { NOTICE_DROPPED = 1, NOTICE_DAMAGED = 2, NOTICE_REFUSED = 4 };
 /* Scalars that the service has not answered to yet. */
 #define SCALAR_BYTES_MAX (64u << 20)
 #define FRAME_FLAG_AGAIN 1
+#define SCALARS_FLAG_KINDS 1
+/* The newest version of the stream that is spoken here, and the first in which scalars have kinds. */
+#define NEWEST_VERSION 2
+#define KINDS_VERSION 2
+#define NO_TEXT 0xffffu
 #define TEXT_BYTES 512
 
 /* A message that is kept until it is acknowledged. Freed once no list has it and no output leads to it. */
@@ -68,7 +73,11 @@ typedef struct kept {
     int level, attempts;
     unsigned pins;
     int listed;
-    uint64_t ping; /* of scalars: the ping whose answer says that the service has them */
+    /* Of scalars: the ping whose answer says that the service has them, the frames of their rows, flags of the message. */
+    uint64_t ping;
+    uint64_t *numbers;
+    uint32_t rows;
+    int flags;
 } kept;
 
 typedef struct output {
@@ -111,6 +120,7 @@ struct vd_client {
     uint64_t pings, pongs;
     uint64_t told, heard, next_try, pause, idle;
     uint64_t body_max, frames_there;
+    unsigned version; /* of the stream, as the service agreed to */
     int greeted; /* how often it was welcomed */
     vd_counts counts;
     vd_status state;     /* for good */
@@ -272,6 +282,7 @@ static void unpin(kept *message) {
     if (message->pins == 0 && !message->listed) {
         free(message->head);
         free(message->body);
+        free(message->numbers);
         free(message);
     }
 }
@@ -317,9 +328,8 @@ static void forget(vd_client *client, uint64_t start, uint64_t end) {
 static void settle_scalars(vd_client *client) {
     for (kept *message = client->scalars.first; message; message = client->scalars.first) {
         if (message->ping == 0 || message->ping > client->pongs) return;
-        uint32_t rows = (uint32_t)get(message->head, 4), names = (uint32_t)get(message->head + 4, 2);
-        for (uint32_t row = 0; row < rows; row++) {
-            if (find(client, get(message->body + (size_t)row * 8 * (names + 1), 8))) return;
+        for (uint32_t row = 0; row < message->rows; row++) {
+            if (find(client, message->numbers[row])) return;
         }
         take_out(&client->scalars, NULL);
     }
@@ -415,7 +425,12 @@ static void push_frame(vd_client *client, kept *frame, int flags) {
 }
 
 static void push_scalars(vd_client *client, kept *scalars) {
-    push(client, SCALARS, 0, scalars->head, scalars->head_bytes, scalars);
+    if (scalars->flags && client->version < KINDS_VERSION) {
+        client->state = fail(client, VD_REFUSED, "the service speaks version %u of the stream now, which has floats alone",
+                             client->version);
+        return;
+    }
+    push(client, SCALARS, scalars->flags, scalars->head, scalars->head_bytes, scalars);
     ping(client);
     scalars->ping = client->pings;
 }
@@ -566,6 +581,7 @@ static void hear(vd_client *client, int kind, const uint8_t *head, size_t length
     if (kind < WELCOME || kind > PONG || length < least[kind - WELCOME]) {
         disconnect(client, "what comes from the service cannot be understood");
     } else if (kind == WELCOME) {
+        client->version = (unsigned)get(head, 2);
         client->idle = get(head + 4, 4);
         if (client->idle < 100) client->idle = 100;
         client->body_max = get(head + 8, 8);
@@ -785,6 +801,7 @@ static vd_status make_hello(vd_client *client, const vd_options *options) {
     put(at, 1, 2);
     at[3] = client->checksum ? 1 : 0;
     at[4] = (uint8_t)options->level;
+    at[5] = NEWEST_VERSION;
     put(at + 6, options->source, 2);
     put(at + 8, options->connection, 2);
     put(at + 10, options->connections, 2);
@@ -910,22 +927,85 @@ vd_status vd_send(vd_client *client, uint64_t number, uint64_t taken_ns, vd_elem
     return vd_send_chunks(client, number, taken_ns, element, sides, rank, "", 0, &bytes, &whole);
 }
 
-vd_status vd_scalars(vd_client *client, unsigned names, const char *const *name, uint32_t rows, const uint64_t *numbers,
-                     const double *values) {
-    vd_status status = ready(client);
-    if (status != VD_OK) return status;
-    size_t head_bytes = 6;
+/* The names of scalars, and their kinds; NULL: all are floats. */
+static vd_status check_scalars(vd_client *client, unsigned names, const char *const *name, const vd_kind *kinds,
+                               uint32_t rows, size_t *head_bytes, int *flags) {
+    *head_bytes = 6;
+    *flags = 0;
     for (unsigned i = 0; i < names; i++) {
         if (strlen(name[i]) > 255) return fail(client, VD_USAGE, "a name has more than 255 bytes");
-        head_bytes += 1 + strlen(name[i]);
+        *head_bytes += 1 + strlen(name[i]);
+        if (kinds && kinds[i] != VD_FLOAT) *flags = SCALARS_FLAG_KINDS;
+        if (kinds && (kinds[i] < VD_FLOAT || kinds[i] > VD_TEXT)) return fail(client, VD_USAGE, "there is no such kind");
+    }
+    if (*flags) *head_bytes += names;
+    if (*flags && client->version < KINDS_VERSION) {
+        return fail(client, VD_USAGE, "the service speaks version %u of the stream, which has floats alone; kinds need %u",
+                    client->version, (unsigned)KINDS_VERSION);
     }
     if (names < 1 || names > 1024 || rows < 1 || (uint64_t)rows * (names + 1) > SCALAR_BYTES_MAX / 8) {
         return fail(client, VD_USAGE, "give 1 to 1024 names, and rows of no more than 64 MiB together");
     }
+    return VD_OK;
+}
+
+/* Bytes of the body, or 0 with what is wrong. */
+static uint64_t values_bytes(vd_client *client, unsigned names, const vd_kind *kinds, uint32_t rows,
+                             const vd_value *values) {
+    uint64_t bytes = (uint64_t)rows * 8;
+    for (size_t i = 0; i < (size_t)rows * names; i++) {
+        if (kinds[i % names] != VD_TEXT) {
+            bytes += 8;
+            continue;
+        }
+        size_t length = values[i].text ? strlen(values[i].text) : 0;
+        if (length >= NO_TEXT) {
+            fail(client, VD_USAGE, "a text has %u bytes or more", (unsigned)NO_TEXT);
+            return 0;
+        }
+        bytes += 2 + length;
+    }
+    if (bytes > SCALAR_BYTES_MAX) {
+        fail(client, VD_USAGE, "give rows of no more than 64 MiB together");
+        return 0;
+    }
+    return bytes;
+}
+
+static uint8_t *put_value(uint8_t *at, vd_kind kind, const vd_value *value) {
+    uint64_t bits = 0;
+    if (kind == VD_TEXT) {
+        size_t length = value->text ? strlen(value->text) : 0;
+        put(at, value->text ? length : NO_TEXT, 2);
+        if (length) memcpy(at + 2, value->text, length);
+        return at + 2 + length;
+    }
+    if (kind == VD_FLOAT) memcpy(&bits, &value->number, 8);
+    else bits = kind == VD_INTEGER ? (uint64_t)value->integer : value->whole;
+    put(at, bits, 8);
+    return at + 8;
+}
+
+vd_status vd_values(vd_client *client, unsigned names, const char *const *name, const vd_kind *kinds, uint32_t rows,
+                    const uint64_t *numbers, const vd_value *values) {
+    size_t head_bytes;
+    int flags;
+    vd_status status = ready(client);
+    if (status == VD_OK) status = check_scalars(client, names, name, kinds, rows, &head_bytes, &flags);
+    if (status != VD_OK) return status;
+    uint64_t bytes = values_bytes(client, names, kinds, rows, values);
+    if (bytes == 0) return VD_USAGE;
     status = work(client, SCALAR_ROOM, 0, client->timeout_ms);
     if (status != VD_OK) return status;
-    kept *scalars = new_kept(client, (uint32_t)head_bytes, (uint64_t)rows * 8 * (names + 1));
-    if (!scalars) return VD_NO_MEMORY;
+    kept *scalars = new_kept(client, (uint32_t)head_bytes, bytes);
+    if (scalars) scalars->numbers = malloc((size_t)rows * sizeof *numbers);
+    if (!scalars || !scalars->numbers) {
+        if (scalars) unpin(scalars);
+        return fail(client, VD_NO_MEMORY, "no memory");
+    }
+    memcpy(scalars->numbers, numbers, (size_t)rows * sizeof *numbers);
+    scalars->rows = rows;
+    scalars->flags = flags;
     put(scalars->head, rows, 4);
     put(scalars->head + 4, names, 2);
     uint8_t *at = scalars->head + 6;
@@ -935,19 +1015,36 @@ vd_status vd_scalars(vd_client *client, unsigned names, const char *const *name,
         memcpy(at + 1, name[i], length);
         at += 1 + length;
     }
+    for (unsigned i = 0; flags && i < names; i++) *at++ = (uint8_t)kinds[i];
     at = scalars->body;
     for (uint32_t row = 0; row < rows; row++) {
         put(at, numbers[row], 8);
         at += 8;
-        for (unsigned i = 0; i < names; i++, at += 8) {
-            uint64_t bits;
-            memcpy(&bits, &values[(size_t)row * names + i], 8);
-            put(at, bits, 8);
-        }
+        for (unsigned i = 0; i < names; i++) at = put_value(at, kinds[i], &values[(size_t)row * names + i]);
     }
     append(&client->scalars, scalars);
     if (client->welcomed) push_scalars(client, scalars);
     return work_a_while(client, SENT, client->timeout_ms);
+}
+
+vd_status vd_scalars(vd_client *client, unsigned names, const char *const *name, uint32_t rows, const uint64_t *numbers,
+                     const double *values_of) {
+    size_t head_bytes;
+    int flags;
+    vd_status status = check_scalars(client, names, name, NULL, rows, &head_bytes, &flags);
+    if (status != VD_OK) return status;
+    size_t count = (size_t)rows * names;
+    vd_kind *kinds = calloc(names, sizeof *kinds); /* VD_FLOAT */
+    vd_value *values = malloc(count * sizeof *values);
+    if (kinds && values) {
+        for (size_t i = 0; i < count; i++) values[i].number = values_of[i];
+        status = vd_values(client, names, name, kinds, rows, numbers, values);
+    } else {
+        status = fail(client, VD_NO_MEMORY, "no memory");
+    }
+    free(kinds);
+    free(values);
+    return status;
 }
 
 vd_status vd_poll(vd_client *client, uint32_t timeout_ms) {

@@ -90,6 +90,22 @@ vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, 
 vd_status vd_scalars(vd_client *client, unsigned names, const char *const *name, uint32_t rows, const uint64_t *numbers,
                      const double *values);
 
+/* Of which kind a scalar is; the run's column may be of another one that holds its values. */
+typedef enum { VD_FLOAT = 0, VD_INTEGER = 1, VD_UNSIGNED = 2, VD_TEXT = 3 } vd_kind;
+
+/* What says nothing: not a number, INT64_MIN, UINT64_MAX, NULL. */
+typedef union {
+    double number;
+    int64_t integer;
+    uint64_t whole;
+    const char *text; /* UTF-8, below 65535 bytes */
+} vd_value;
+
+/* As vd_scalars, each name with its kind. Other ones than VD_FLOAT need a service that speaks version 2 of the stream:
+ * before others, this is VD_USAGE. */
+vd_status vd_values(vd_client *client, unsigned names, const char *const *name, const vd_kind *kinds, uint32_t rows,
+                    const uint64_t *numbers, const vd_value *values);
+
 /* Hears what the service has to say, for at most so long, and keeps the connection alive. */
 vd_status vd_poll(vd_client *client, uint32_t timeout_ms);
 

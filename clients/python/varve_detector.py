@@ -17,6 +17,7 @@ within its calls only, so call `poll` now and then while there is nothing to sen
 
 import bisect
 import json
+import numbers
 import secrets
 import select
 import socket
@@ -48,6 +49,13 @@ ATTEMPTS = 5
 SCALAR_BYTES_MAX = 64 << 20
 NOTICES_KEPT = 1000
 FOR_EVER = 0xFFFFFFFF
+# The newest version of the stream that is spoken here, and the first in which scalars have kinds.
+NEWEST_VERSION = KINDS_VERSION = 2
+SCALARS_FLAG_KINDS = 1
+# Kinds of scalars, and what says nothing.
+FLOAT, INTEGER, UNSIGNED, TEXT = 0, 1, 2, 3
+NOTHING = {FLOAT: float("nan"), INTEGER: -1 << 63, UNSIGNED: (1 << 64) - 1}
+NO_TEXT = 0xFFFF
 
 Notice = namedtuple("Notice", "name frame text")
 Notice.__doc__ = "What is not as it should be with one frame: dropped, damaged, duplicate or refused."
@@ -113,14 +121,14 @@ class Client:
         self._shape, self._element = description.get("frame"), description.get("element")
         wait = FOR_EVER if patience is None else int(patience * 1000)
         names = [run.encode(), token.encode()]
-        self._hello = struct.pack("<HBBBBHHHI16s", 1, 0, int(checksum), self._level, 0, source, connection, connections,
+        self._hello = struct.pack("<HBBBBHHHI16s", 1, 0, int(checksum), self._level, NEWEST_VERSION, source, connection, connections,
                                   wait, self.client_id)
         self._hello += b"".join(struct.pack("<H", len(name)) + name for name in names)
         text = (start or "").encode()
         self._hello += struct.pack("<I", len(text)) + text
         self._socket = None
         self._kept, self._kept_bytes = OrderedDict(), 0
-        # Head, body, numbers of frames, and the ping whose answer says that the service has them.
+        # Head, body, numbers of frames, the ping whose answer says that the service has them, and flags of the message.
         self._scalars, self._scalar_bytes = deque(), 0
         self._safe = _Ranges()
         self._out, self._in = deque(), bytearray()
@@ -128,7 +136,7 @@ class Client:
         # For good; and to be said once.
         self._refusal, self._complaint, self._broken = None, None, "not connected yet"
         self._pause, self._next_try = 0.0, 0.0
-        self._idle, self._body_max = 30.0, 0
+        self._idle, self._body_max, self._version = 30.0, 0, 1
         self._told, self._heard, self._pings, self._pongs = 0.0, 0.0, 0, 0
         self.notices = []
         self.counts = dict.fromkeys(NOTICES.values(), 0)
@@ -154,19 +162,27 @@ class Client:
         self._frame(number, taken, shape, element, filter, [len(chunk) for chunk in chunks], b"".join(chunks), timeout)
 
     def scalars(self, rows, *, timeout=None):
-        """Sends scalars: {number: {name: value}}; before their frame, after it, or without it."""
+        """Sends scalars: {number: {name: value}}; before their frame, after it, or without it. Values are numbers or texts;
+        integers keep their 64 bits where the service is no older than this client."""
         rows = dict(rows)
         names = sorted({name for values in rows.values() for name in values})
         if not names:
             return
+        kinds = [_kind(name, [values[name] for values in rows.values() if name in values]) for name in names]
+        if self._version < KINDS_VERSION:
+            if TEXT in kinds:
+                text = f"the service speaks version {self._version} of the stream, which has no texts"
+                raise DetectorError(f"scalar `{names[kinds.index(TEXT)]}`: {text}")
+            kinds = [FLOAT] * len(names)
+        flags = SCALARS_FLAG_KINDS if any(kinds) else 0
         head = struct.pack("<IH", len(rows), len(names))
         head += b"".join(struct.pack("<B", len(name.encode())) + name.encode() for name in names)
-        row = struct.Struct("<Q" + "d" * len(names))
-        nan = float("nan")
-        body = b"".join(row.pack(number, *(values.get(name, nan) for name in names)) for number, values in rows.items())
+        head += bytes(kinds) if flags else b""
+        body = b"".join(struct.pack("<Q", number) + b"".join(_coded(kind, values.get(name)) for name, kind in zip(names, kinds))
+                        for number, values in rows.items())
         self._work(lambda: self._scalar_bytes < SCALAR_BYTES_MAX, timeout, "waiting for answers to scalars")
         self._scalar_bytes += len(body)
-        self._scalars.append([head, body, list(rows), 0])
+        self._scalars.append([head, body, list(rows), 0, flags])
         if self._welcomed:
             self._push_scalars(self._scalars[-1])
         self._work(lambda: not self._out, timeout, "sending scalars", late=True)
@@ -263,8 +279,8 @@ class Client:
     def _settle_scalars(self):
         """Scalars are kept while the service has not answered to what came after them, or their frame is not safe."""
         while self._scalars:
-            _, body, numbers, ping = self._scalars[0]
-            if not 0 < ping <= self._pongs or any(number in self._kept for number in numbers):
+            _, body, frames, ping, _ = self._scalars[0]
+            if not 0 < ping <= self._pongs or any(number in self._kept for number in frames):
                 return
             self._scalar_bytes -= len(body)
             self._scalars.popleft()
@@ -285,7 +301,11 @@ class Client:
         self._pings += 1
 
     def _push_scalars(self, scalars):
-        self._push(SCALARS, 0, scalars[0], scalars[1])
+        if scalars[4] and self._version < KINDS_VERSION:
+            text = f"the service speaks version {self._version} of the stream now, which has floats alone"
+            self._refusal = Refused("version", text)
+            return
+        self._push(SCALARS, scalars[4], scalars[0], scalars[1])
         self._ping()
         scalars[3] = self._pings
 
@@ -400,7 +420,7 @@ class Client:
             for at in range(count):
                 self._acknowledge(level, *struct.unpack_from("<QQ", head, 8 + 16 * at))
         elif kind == WELCOME:
-            idle, self._body_max, self.frames_there = struct.unpack_from("<IQQ", head, 4)
+            self._version, idle, self._body_max, self.frames_there = struct.unpack_from("<HxxIQQ", head)
             self._idle = max(idle, 100) / 1000
             # What it had in memory only may be lost: it says itself what it has.
             for kept in self._kept.values():
@@ -461,6 +481,36 @@ class Client:
             self._forget(number)
         if name == "refused" and self._complaint is None:
             self._complaint = Refused(name, f"frame {number}: {text}" if number != (1 << 64) - 1 else text)
+
+
+def _kind(name, values):
+    """The kind that holds all values of a name; None says nothing."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return FLOAT
+    texts = [isinstance(value, str) for value in values]
+    if all(texts):
+        return TEXT
+    if any(texts):
+        raise ValueError(f"scalar `{name}` is a text and a number")
+    if not all(isinstance(value, numbers.Integral) for value in values):
+        return FLOAT
+    least, most = min(values), max(values)
+    if least > NOTHING[INTEGER] and most < 1 << 63:
+        return INTEGER
+    if least >= 0 and most < NOTHING[UNSIGNED]:
+        return UNSIGNED
+    raise ValueError(f"scalar `{name}` has integers that 64 bits do not hold together")
+
+
+def _coded(kind, value):
+    if kind == TEXT:
+        text = b"" if value is None else value.encode()
+        if len(text) >= NO_TEXT:
+            raise ValueError(f"a text of {len(text)} bytes; {NO_TEXT - 1} at most")
+        return struct.pack("<H", NO_TEXT if value is None else len(text)) + text
+    value = NOTHING[kind] if value is None else value
+    return struct.pack("<d", value) if kind == FLOAT else struct.pack("<q" if kind == INTEGER else "<Q", int(value))
 
 
 class _Ranges:

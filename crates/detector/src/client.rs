@@ -8,8 +8,8 @@ mod connection;
 use crate::frame::Level;
 use crate::hdf5::ElementType;
 use crate::stream::answers::NO_FRAME;
-use crate::stream::frames::Row;
-use crate::stream::{BodyChecksum, FinishedHead, Notice, NoticeCode, Ranges, Refusal, Role};
+use crate::stream::scalars::{Row, ScalarsHead};
+use crate::stream::{BadMessage, BodyChecksum, FinishedHead, KINDS_VERSION, Notice, NoticeCode, Ranges, Refusal, Role};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::ToSocketAddrs;
@@ -77,6 +77,8 @@ pub enum ClientError {
     Unreachable { address: String, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
+    #[error(transparent)]
+    Scalars(#[from] BadMessage),
 }
 
 /// One frame, or several that follow each other.
@@ -103,11 +105,31 @@ impl Outgoing {
     }
 }
 
-/// Scalars of frames, by name.
+/// Scalars of frames, by name. A value that says nothing is `None`; all others of one name are of one kind.
 #[derive(Clone, Debug)]
 pub struct Scalars {
     pub names: Vec<String>,
     pub rows: Vec<Row>,
+}
+
+/// Scalars under way.
+pub(crate) struct Coded {
+    pub head: ScalarsHead,
+    pub rows: Vec<Row>,
+}
+
+impl Coded {
+    /// Whether a service of this version takes them.
+    pub fn check(&self, version: u16) -> Result<(), BadMessage> {
+        if version >= KINDS_VERSION || self.head.is_plain() {
+            return Ok(());
+        }
+        let text = format!(
+            "the service speaks version {version} of the stream, which has floats alone; integers and texts need \
+             {KINDS_VERSION}: send floats, or use a newer service"
+        );
+        Err(BadMessage(text))
+    }
 }
 
 /// What END says.
@@ -121,7 +143,7 @@ pub(crate) enum Ending {
 
 pub(crate) enum Item {
     Frames { out: Arc<Outgoing>, again: bool },
-    Scalars(Arc<Scalars>),
+    Scalars(Arc<Coded>),
 }
 
 /// A client of one source of a run.
@@ -152,6 +174,8 @@ pub(crate) struct State {
     /// Frames that the caller had to drop itself.
     pub lost: u64,
     pub welcomed: u16,
+    /// Of the stream, as the service last agreed to.
+    pub version: u16,
     /// Nothing more is brought: connections say END once nothing waits and nothing is kept.
     pub ending: Option<Ending>,
     pub finished: Option<FinishedHead>,
@@ -231,10 +255,13 @@ impl Client {
     /// Brings scalars, which are not acknowledged.
     ///
     /// # Errors
-    /// If the client has failed, or too much waits already.
+    /// If the client has failed, too much waits already, or the values of a name are not of one kind, or of one that the
+    /// service does not know.
     pub fn scalars(&self, scalars: Scalars, wait: Duration) -> Result<(), ClientError> {
         const WAITING_MAX: usize = 4096;
-        let scalars = Arc::new(scalars);
+        let head = ScalarsHead::of(&scalars.names, &scalars.rows)?;
+        let scalars = Arc::new(Coded { head, rows: scalars.rows });
+        scalars.check(self.shared.state.lock().version)?;
         self.wait(wait, |state| {
             let room = state.waiting.len() < WAITING_MAX && state.failed.is_none();
             room.then(|| state.waiting.push_back(Item::Scalars(Arc::clone(&scalars))))

@@ -10,18 +10,24 @@ pub mod link;
 pub mod message;
 pub mod ranges;
 mod read;
+pub mod scalars;
 
 pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal, ShareHead};
-pub use frames::{FrameHead, ScalarsHead};
+pub use frames::FrameHead;
 pub use hello::{Hello, Role, Welcome};
 pub use message::{BodyChecksum, HEAD_BYTES_MAX, HEADER_BYTES, Header};
 pub use ranges::Ranges;
+pub use scalars::ScalarsHead;
 
 use crate::frame::Level;
 use read::Reader;
 
-/// Of this document: `formats/detector-stream.md`.
+/// The oldest version of `formats/detector-stream.md` that is spoken here.
 pub const VERSION: u16 = 1;
+/// The newest one.
+pub const NEWEST_VERSION: u16 = 2;
+/// Scalars may be of other kinds than floats from this version on.
+pub const KINDS_VERSION: u16 = 2;
 /// Frames and chunks are below this by a run's description; no service takes longer bodies.
 pub const BODY_BYTES_MAX: u64 = 4 << 30;
 
@@ -77,7 +83,7 @@ const END: u8 = 4;
 const PING: u8 = 5;
 const EXTENT: u8 = 6;
 const REPORT: u8 = 7;
-/// Of FRAME and REPORT: sent before. Of END: complete.
+/// Of FRAME and REPORT: sent before. Of END: complete. Of SCALARS: it says of which kind each is.
 const FLAG: u8 = 1;
 
 impl ToService {
@@ -86,7 +92,7 @@ impl ToService {
         match self {
             ToService::Hello(hello) => (HELLO, 0, hello.encode()),
             ToService::Frame { head, again } => (FRAME, u8::from(*again) * FLAG, head.encode()),
-            ToService::Scalars(head) => (SCALARS, 0, head.encode()),
+            ToService::Scalars(head) => (SCALARS, u8::from(!head.is_plain()) * FLAG, head.encode()),
             ToService::End { complete, lost } => (END, u8::from(*complete) * FLAG, lost.to_le_bytes().to_vec()),
             ToService::Ping => (PING, 0, Vec::new()),
             ToService::Extent { bytes } => (EXTENT, 0, bytes.to_le_bytes().to_vec()),
@@ -102,7 +108,7 @@ impl ToService {
         let message = match header.kind {
             HELLO => ToService::Hello(Hello::decode(&mut reader)?),
             FRAME => ToService::Frame { head: FrameHead::decode(&mut reader)?, again: flag },
-            SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader)?),
+            SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader, flag)?),
             END => ToService::End { complete: flag, lost: reader.u64()? },
             PING => ToService::Ping,
             EXTENT => ToService::Extent { bytes: reader.u64()? },

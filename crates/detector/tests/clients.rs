@@ -137,8 +137,13 @@ fn assert_all(told: &Value, frames: u64) {
 
 /// The file holds frames 0 to `frames` with their scalars.
 fn check(directory: &Path, name: &str, frames: u64) {
+    check_scalars(directory, name, frames, &["energy"]);
+}
+
+fn check_scalars(directory: &Path, name: &str, frames: u64, scalars: &[&str]) {
     let acknowledged: Vec<u64> = (0..frames).collect();
-    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": true, "scalars": ["energy"]});
+    let told =
+        json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": true, "scalars": scalars});
     let description = directory.join(format!("{name}.json"));
     std::fs::write(&description, told.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
@@ -158,6 +163,26 @@ fn clients_in_python_and_c_bring_frames_and_scalars() {
             assert_all(&told, 100);
             check(directory.path(), &name, 100);
         }
+    }
+    service.stop();
+}
+
+#[test]
+fn clients_in_python_and_c_bring_scalars_of_every_kind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    for program in [Program::python(), Program::c(directory.path())] {
+        let name = format!("{}-kinds", program.name);
+        let path = directory.path().join(format!("{name}.start"));
+        let scalars = json!(["energy", {"name": "steps", "type": "i64"}, {"name": "pulse", "type": "u64"},
+            {"name": "sample", "type": "text", "bytes": 16}]);
+        let description = json!({"element": "u16", "frame": [SIDE, SIDE], "fill": 4321, "scalars": scalars});
+        let start = json!({"file": format!("{name}.h5"), "description": description});
+        std::fs::write(&path, start.to_string()).expect("written");
+        let start = path.to_str().expect("text");
+        let output = program.run(service.address(), &name, &[start, "60", "durable", "", "kinds"]);
+        assert_all(&told(&output, &name), 60);
+        check_scalars(directory.path(), &name, 60, &["energy", "steps", "pulse", "sample"]);
     }
     service.stop();
 }

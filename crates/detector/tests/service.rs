@@ -11,13 +11,14 @@ use std::path::Path;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Outgoing, Scalars};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::{Description, Region};
+use varve_detector::description::{Description, Region, Scalar, ScalarColumn, ScalarKind};
 use varve_detector::filters::Encoder;
 use varve_detector::frame::Level;
 use varve_detector::hdf5::ElementType;
 use varve_detector::replay::Replay;
 use varve_detector::service::{Config, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, say, tell};
+use varve_detector::stream::scalars::Row;
 use varve_detector::stream::{
     BodyChecksum, ErrorCode, FrameHead, FromService, Hello, NoticeCode, Role, ToService, VERSION, level_bit,
 };
@@ -106,7 +107,8 @@ fn frames_of_several_connections_become_one_file() {
     let several =
         Outgoing { frames: 4, parts: vec![(300..304).flat_map(|n| plain(n).parts.concat()).collect()], ..plain(300) };
     client.send(several, WAIT).expect("sent");
-    let rows = (0..304).map(|frame| (frame, vec![frame as f64 * 10.0 + 1.0, frame as f64 * 10.0]));
+    let rows = (0..304)
+        .map(|frame| (frame, vec![Some((frame as f64 * 10.0 + 1.0).into()), Some((frame as f64 * 10.0).into())]));
     let names = vec!["shutter".into(), "energy".into()];
     client.scalars(Scalars { names, rows: rows.collect() }, WAIT).expect("sent");
     client.settle(WAIT).expect("all durable");
@@ -117,6 +119,109 @@ fn frames_of_several_connections_become_one_file() {
     let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..304).collect::<Vec<u64>>(), "exact": true,
         "scalars": ["energy", "shutter"]});
     std::fs::write(directory.path().join("several.json"), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    service.stop();
+}
+
+/// Texts and integers of 64 bits come as they were sent, values that say nothing leave what came before.
+#[test]
+fn scalars_of_every_kind_come_as_they_were_sent() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut request = start("kinds");
+    request.description.scalars = vec!["energy".into()];
+    for (name, kind) in [
+        ("steps", ScalarKind::Integer),
+        ("pulse", ScalarKind::Unsigned),
+        ("sample", ScalarKind::Text(8)),
+        // A column may be of another kind that holds its values.
+        ("wide", ScalarKind::Float),
+    ] {
+        request.description.scalars.push(ScalarColumn { name: name.into(), kind });
+    }
+    let client = Client::connect(options(&service, &request)).expect("in");
+    for number in 0..40 {
+        client.send(plain(number), WAIT).expect("sent");
+    }
+    let names = ["energy", "steps", "pulse", "sample", "wide"].map(str::to_owned).to_vec();
+    let send = |rows: Vec<Row>| client.scalars(Scalars { names: names.clone(), rows }, WAIT);
+    let of = |number: u64| -> Vec<Option<Scalar>> {
+        let value = number * 10;
+        vec![
+            Some((value as f64).into()),
+            Some((value as i64 + 1).into()),
+            Some((value + 2).into()),
+            Some((value + 3).to_string().into()),
+            Some((value as i64 + 4).into()),
+        ]
+    };
+    send((0..40).map(|number| (number, of(number))).collect()).expect("sent");
+    send(vec![(39, vec![None, None, None, None, None])]).expect("sent");
+    let mixed = send(vec![(0, of(0)), (1, vec![Some(1_i64.into()), None, None, None, None])]).expect_err("two kinds");
+    assert!(mixed.to_string().contains("`energy` of frame 1"), "{mixed}");
+    // What the run's column does not hold is refused by name, and the client goes on.
+    send(vec![(5, vec![None, None, None, Some("nine bytes".into()), None])]).expect("sent");
+    send(vec![(6, vec![None, None, Some(7_u64.into()), None, None]), (6, of(6))]).expect("sent");
+    client.settle(WAIT).expect("all durable");
+    let deadline = std::time::Instant::now() + WAIT;
+    let mut notices = client.notices();
+    while notices.is_empty() && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        notices = client.notices();
+    }
+    assert_eq!((notices[0].code, notices[0].frame), (NoticeCode::Refused, 5), "{notices:?}");
+    assert!(notices[0].text.contains("`sample`: its text has 10 bytes"), "{notices:?}");
+    assert_eq!(client.finish(WAIT).expect("finished").received, 40);
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..40).collect::<Vec<u64>>(), "exact": true,
+        "scalars": names});
+    std::fs::write(directory.path().join("kinds.json"), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    service.stop();
+}
+
+/// Promise: what comes after later frames were published lands, frames and scalars, and frames are marked as late.
+#[test]
+fn late_frames_and_scalars_land_and_frames_are_marked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = start("late");
+    let client = Client::connect(options(&service, &request)).expect("in");
+    let energy = |number: u64| {
+        let rows = vec![(number, vec![Some((number as f64 * 10.0).into())])];
+        client.scalars(Scalars { names: vec!["energy".into()], rows }, WAIT).expect("sent");
+    };
+    let late = [3_u64, 4, 11];
+    for number in (0..20).filter(|number| !late.contains(number)) {
+        client.send(plain(number), WAIT).expect("sent");
+        if number % 2 == 0 {
+            energy(number);
+        }
+    }
+    client.settle(WAIT).expect("durable");
+    let deadline = std::time::Instant::now() + WAIT;
+    let published = || service.shared().run("late").expect("the run").status().progress.published;
+    while published() < 20 {
+        assert!(std::time::Instant::now() < deadline, "what is durable is published");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A hole in the middle of what readers have seen, by plain elements, by chunks, and by a message of two frames.
+    let two = Outgoing {
+        frames: 2,
+        parts: vec![[plain(3), plain(4)].iter().flat_map(|n| n.parts.concat()).collect()],
+        ..plain(3)
+    };
+    client.send(two, WAIT).expect("sent");
+    client.send(filtered(11), WAIT).expect("sent");
+    for number in (0..20).filter(|number| number % 2 == 1 || late.contains(number)) {
+        energy(number);
+    }
+    client.settle(WAIT).expect("durable");
+    let finished = client.finish(WAIT).expect("finished");
+    let counts = (finished.frames, finished.received, finished.late, finished.missing, finished.duplicate);
+    assert_eq!(counts, (20, 17, 3, 0, 0), "{finished:?}");
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..20).collect::<Vec<u64>>(), "exact": true,
+        "scalars": ["energy"], "late": late});
+    std::fs::write(directory.path().join("late.json"), told.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
     service.stop();
 }
@@ -152,7 +257,9 @@ fn a_source_belongs_to_one_client() {
     assert!(refused(options(&service, &outside)).text.contains("is not beneath"));
     let scalars = Options { role: Role::Scalars, start: String::new(), ..options(&service, &request) };
     let scalars = Client::connect(scalars).expect("scalars are nobody's alone");
-    scalars.scalars(Scalars { names: vec!["energy".into()], rows: vec![(0, vec![0.0])] }, WAIT).expect("sent");
+    scalars
+        .scalars(Scalars { names: vec!["energy".into()], rows: vec![(0, vec![Some(0.0.into())])] }, WAIT)
+        .expect("sent");
     drop(scalars);
     assert_eq!(first.finish(WAIT).expect("finished").received, 1);
     service.stop();
@@ -187,6 +294,7 @@ impl Raw {
         socket.set_read_timeout(Some(WAIT)).expect("set");
         let hello = Hello {
             version: VERSION,
+            newest: 0,
             role: Role::Frames,
             checksum: BodyChecksum::Crc32,
             levels: level_bit(Level::Durable),

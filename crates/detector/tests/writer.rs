@@ -57,7 +57,7 @@ fn run() -> impl Strategy<Value = Run> {
     let filters = ["raw", "gzip:1", "shuffle+gzip:4", "lz4", "zstd:1", "bslz4", "bszstd:1"];
     let shape = (prop::collection::vec((1_u64..20, 1_u64..20), 1..=3), scan(), any::<bool>(), any::<bool>());
     let structure = (any::<bool>(), prop::sample::select(vec![Allocate::Packed, Allocate::Sparse, Allocate::Implicit]));
-    let rest = (prop::sample::select(filters.to_vec()), structure, 0_u64..4, 1_u64..60, 1_u64..4);
+    let rest = (prop::sample::select(filters.to_vec()), structure, 0_u64..5, 1_u64..60, 1_u64..4);
     let way = (0_u64..60, any::<bool>(), prop::sample::select(vec![2_usize << 10, 1 << 20]), any::<u64>());
     (shape, rest, way).prop_map(|(shape, rest, (lost, filtered, queue_bytes, seed))| {
         let (sides, (inner, chunk), limited, extended) = shape;
@@ -83,6 +83,9 @@ fn run() -> impl Strategy<Value = Run> {
         }
         if let Some(column) = description.scalars.get_mut(2) {
             column.kind = ScalarKind::Text(10);
+        }
+        if let Some(column) = description.scalars.get_mut(3) {
+            column.kind = ScalarKind::Unsigned;
         }
         description.sources = strips(&description.frame, sources);
         description.allocate = allocate;
@@ -122,6 +125,7 @@ fn scalar(kind: ScalarKind, number: u64) -> Scalar {
         ScalarKind::Float => (number as f64).into(),
         ScalarKind::Integer => (number as i64).into(),
         ScalarKind::Text(_) => number.to_string().into(),
+        ScalarKind::Unsigned => number.into(),
     }
 }
 

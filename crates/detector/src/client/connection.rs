@@ -4,7 +4,8 @@
 use super::{ClientError, Ending, Item, Outgoing, Shared};
 use crate::stream::link::{Incoming, LinkError, notice_loss, say};
 use crate::stream::{
-    Ack, ErrorCode, FrameHead, FromService, Hello, Ranges, Refusal, ScalarsHead, ToService, VERSION, Welcome, level_bit,
+    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, ToService, VERSION, Welcome,
+    level_bit,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -83,6 +84,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
     notice_loss(&socket, PEER_WAIT)?;
     let hello = Hello {
         version: VERSION,
+        newest: NEWEST_VERSION as u8,
         role: options.role,
         checksum: options.checksum,
         levels: level_bit(options.level),
@@ -137,6 +139,7 @@ fn converse(
     {
         let mut state = shared.state.lock();
         state.welcomed = state.welcomed.max(number + 1);
+        state.version = welcome.version;
         sent.retain(|number, _| state.kept.contains_key(number));
         for out in sent.values().rev().filter(|out| !there.covers(&out.numbers())) {
             state.waiting.push_front(Item::Frames { out: Arc::clone(out), again: true });
@@ -219,9 +222,14 @@ fn speak(
                 send_frames(shared, socket, &out, again)?;
             }
             Next::Item(Item::Scalars(scalars)) => {
-                let head = ScalarsHead { rows: scalars.rows.len() as u32, names: scalars.names.clone() };
-                let body = ScalarsHead::body(&scalars.rows);
-                say(socket, &ToService::Scalars(head), &[&body], shared.options.checksum.of(&body))?;
+                // It may be an older service than the one before.
+                if let Err(error) = scalars.check(welcome.version) {
+                    fail(shared, error.into());
+                    return Ok(());
+                }
+                let body = scalars.head.body(&scalars.rows);
+                let sum = shared.options.checksum.of(&body);
+                say(socket, &ToService::Scalars(scalars.head.clone()), &[&body], sum)?;
             }
             Next::End { complete, lost } => {
                 ended = true;

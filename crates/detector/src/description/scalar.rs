@@ -8,8 +8,8 @@ const TEXT_BYTES: usize = 64;
 /// A column's chunk of texts should stay small.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// One scalar that frames have. In JSON its name alone (then a float), or an object with `name`, `type` (`f64`, `i64` or
-/// `text`) and, for texts, the most `bytes` that one has.
+/// One scalar that frames have. In JSON its name alone (then a float), or an object with `name`, `type` (`f64`, `i64`,
+/// `u64` or `text`) and, for texts, the most `bytes` that one has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Form", into = "Form")]
 pub struct ScalarColumn {
@@ -25,6 +25,8 @@ pub enum ScalarKind {
     Integer,
     /// UTF-8 of at most so many bytes; empty where none came.
     Text(usize),
+    /// The highest number where none came. Journals count the kinds: new ones are appended.
+    Unsigned,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,6 +47,7 @@ enum Form {
 enum KindName {
     F64,
     I64,
+    U64,
     Text,
 }
 
@@ -56,6 +59,7 @@ impl From<Form> for ScalarColumn {
                 let kind = match kind {
                     KindName::F64 => ScalarKind::Float,
                     KindName::I64 => ScalarKind::Integer,
+                    KindName::U64 => ScalarKind::Unsigned,
                     KindName::Text => ScalarKind::Text(bytes.unwrap_or(TEXT_BYTES)),
                 };
                 ScalarColumn { name, kind }
@@ -70,6 +74,7 @@ impl From<ScalarColumn> for Form {
         match column.kind {
             ScalarKind::Float => Form::Name(name),
             ScalarKind::Integer => Form::Full { name, kind: KindName::I64, bytes: None },
+            ScalarKind::Unsigned => Form::Full { name, kind: KindName::U64, bytes: None },
             ScalarKind::Text(bytes) => Form::Full { name, kind: KindName::Text, bytes: Some(bytes) },
         }
     }
@@ -92,6 +97,7 @@ impl ScalarKind {
         match self {
             ScalarKind::Float => Datatype::Number(ElementType::F64),
             ScalarKind::Integer => Datatype::Number(ElementType::I64),
+            ScalarKind::Unsigned => Datatype::Number(ElementType::U64),
             ScalarKind::Text(bytes) => Datatype::Text(bytes),
         }
     }
@@ -101,20 +107,19 @@ impl ScalarKind {
         match self {
             ScalarKind::Float => f64::NAN.to_le_bytes().to_vec(),
             ScalarKind::Integer => i64::MIN.to_le_bytes().to_vec(),
+            ScalarKind::Unsigned => u64::MAX.to_le_bytes().to_vec(),
             ScalarKind::Text(bytes) => vec![0; bytes],
         }
     }
 
     /// `value` as an element of such a column; `Err` says what is wrong with it. Whole numbers go into columns of floats,
-    /// and floats without a fraction into columns of integers.
+    /// and floats without a fraction into columns of integers, as long as they are exact there.
     pub fn element(self, value: &Scalar) -> Result<Vec<u8>, String> {
         match (self, value) {
             (ScalarKind::Float, Scalar::Float(value)) => Ok(value.to_le_bytes().to_vec()),
             (ScalarKind::Float, Scalar::Integer(value)) => Ok((*value as f64).to_le_bytes().to_vec()),
-            (ScalarKind::Integer, Scalar::Integer(value)) => Ok(value.to_le_bytes().to_vec()),
-            (ScalarKind::Integer, Scalar::Float(value)) if value.fract() == 0.0 && value.abs() < 9e15 => {
-                Ok((*value as i64).to_le_bytes().to_vec())
-            }
+            (ScalarKind::Float, Scalar::Unsigned(value)) => Ok((*value as f64).to_le_bytes().to_vec()),
+            (ScalarKind::Integer | ScalarKind::Unsigned, value) => self.whole(value),
             (ScalarKind::Text(bytes), Scalar::Text(text)) if text.len() <= bytes => {
                 let mut element = text.clone().into_bytes();
                 element.resize(bytes, 0);
@@ -123,8 +128,28 @@ impl ScalarKind {
             (ScalarKind::Text(bytes), Scalar::Text(text)) => {
                 Err(format!("its text has {} bytes, the column takes {bytes}", text.len()))
             }
-            (kind, value) => Err(format!("{value:?} is no value of a column of {kind:?}")),
+            (kind, value) => Err(kind.refuses(value)),
         }
+    }
+
+    /// An element of a column of integers.
+    fn whole(self, value: &Scalar) -> Result<Vec<u8>, String> {
+        let whole = match value {
+            Scalar::Integer(value) => Some(i128::from(*value)),
+            Scalar::Unsigned(value) => Some(i128::from(*value)),
+            // Every integer below is a float too.
+            Scalar::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => Some(*value as i128),
+            Scalar::Float(_) | Scalar::Text(_) => None,
+        };
+        let bytes = whole.and_then(|whole| match self {
+            ScalarKind::Unsigned => u64::try_from(whole).ok().map(u64::to_le_bytes),
+            _ => i64::try_from(whole).ok().map(i64::to_le_bytes),
+        });
+        bytes.map(Vec::from).ok_or_else(|| self.refuses(value))
+    }
+
+    fn refuses(self, value: &Scalar) -> String {
+        format!("{value:?} is no value of a column of {self:?}")
     }
 }
 
@@ -134,6 +159,8 @@ pub enum Scalar {
     Float(f64),
     Integer(i64),
     Text(String),
+    /// Journals count the kinds: new ones are appended.
+    Unsigned(u64),
 }
 
 impl From<f64> for Scalar {
@@ -145,6 +172,12 @@ impl From<f64> for Scalar {
 impl From<i64> for Scalar {
     fn from(value: i64) -> Scalar {
         Scalar::Integer(value)
+    }
+}
+
+impl From<u64> for Scalar {
+    fn from(value: u64) -> Scalar {
+        Scalar::Unsigned(value)
     }
 }
 

@@ -7,13 +7,14 @@ use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
 use super::{Asker, Shared, named};
+use crate::description::Scalar;
 use crate::frame::{Blob, Frame, Level, Payload};
 use crate::journal;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::{Incoming, LinkError, tell};
 use crate::stream::{
-    BodyChecksum, ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal, Role,
-    ScalarsHead, ShareHead, ToService, VERSION, Welcome,
+    BadMessage, BodyChecksum, ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal,
+    Role, ScalarsHead, ShareHead, ToService, Welcome,
 };
 use crate::writer::WriteError;
 use std::io;
@@ -170,7 +171,7 @@ impl Connection<'_> {
         socket.set_read_timeout(Some(self.shared.config.idle))?;
         let body_bytes_max = self.body_bytes_max();
         let welcome = Welcome {
-            version: VERSION,
+            version: self.hello.agreed(),
             idle: self.shared.config.idle,
             body_bytes_max,
             frames: self.run.board.end(Level::Memory),
@@ -366,9 +367,9 @@ impl Connection<'_> {
     fn scalars(&mut self, header: &Header, head: &ScalarsHead) -> Result<Result<(), Refusal>, LinkError> {
         let mut body = Vec::new();
         let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
-        if !whole || body.len() as u64 != head.body_bytes() {
-            let what = if whole { "has not the length that its head says" } else { "has another checksum" };
-            self.outbox.notice(NoticeCode::Damaged.of(NO_FRAME, &format!("a body of scalars {what}")));
+        let fits = if whole { head.check(&body) } else { Err(BadMessage("its checksum differs".into())) };
+        if let Err(why) = fits {
+            self.outbox.notice(NoticeCode::Damaged.of(NO_FRAME, &format!("a body of scalars: {why}")));
             return Ok(Ok(()));
         }
         let known = &self.run.request.description.scalars;
@@ -383,8 +384,8 @@ impl Connection<'_> {
             columns.push(column.map(|column| column as u32));
         }
         for (number, values) in head.rows(&body) {
-            let told = columns.iter().zip(values).filter(|(_, value)| !value.is_nan());
-            let row: Vec<_> = told.filter_map(|(column, value)| column.map(|column| (column, value))).collect();
+            let told = columns.iter().zip(values).filter_map(|(column, value)| Some(((*column)?, value?)));
+            let row: Vec<(u32, Scalar)> = told.collect();
             if !row.is_empty()
                 && let Err(refusal) = self.row(number, &row)
             {
@@ -395,7 +396,7 @@ impl Connection<'_> {
     }
 
     /// Waits for the committer where a million rows wait for it, as frames wait for room.
-    fn row(&self, number: u64, row: &[(u32, f64)]) -> Result<(), Refusal> {
+    fn row(&self, number: u64, row: &[(u32, Scalar)]) -> Result<(), Refusal> {
         loop {
             match self.run.with(|sink| Ok(sink.scalars(number, row.to_vec())))? {
                 Ok(()) => return Ok(()),

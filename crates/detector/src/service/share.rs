@@ -220,6 +220,7 @@ impl Share {
         socket.set_write_timeout(Some(ANSWER_WAIT)).map_err(cannot)?;
         let hello = Hello {
             version: VERSION,
+            newest: 0,
             role: Role::Writer,
             checksum: BodyChecksum::Xxh3,
             levels: LEVELS,

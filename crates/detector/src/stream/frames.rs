@@ -1,11 +1,8 @@
-//! Heads of what is brought: frames and scalars.
+//! The head of what is brought of frames.
 
 use super::read::Reader;
 use super::{BadMessage, bad};
 use crate::hdf5::ElementType;
-
-/// As the columns of a description.
-const NAMES_MAX: u16 = 1024;
 
 fn element_code(element: ElementType) -> u8 {
     1 + ElementType::ALL.iter().position(|known| *known == element).expect("all are there") as u8
@@ -67,68 +64,5 @@ impl FrameHead {
         let sizes = reader.bytes(listed)?.chunks_exact(4);
         let chunks = sizes.map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes"))).collect();
         Ok(FrameHead { number, taken, element, frames, sides, filter, chunks })
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScalarsHead {
-    pub rows: u32,
-    pub names: Vec<String>,
-}
-
-/// One row: a frame's number, and a value for each name.
-pub type Row = (u64, Vec<f64>);
-
-impl ScalarsHead {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut head = self.rows.to_le_bytes().to_vec();
-        head.extend((self.names.len() as u16).to_le_bytes());
-        for name in &self.names {
-            head.push(name.len() as u8);
-            head.extend(name.as_bytes());
-        }
-        head
-    }
-
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<ScalarsHead, BadMessage> {
-        let (rows, count) = (reader.u32()?, reader.u16()?);
-        if rows == 0 || !(1..=NAMES_MAX).contains(&count) {
-            return bad(format!(
-                "scalars of {rows} rows and {count} names; give at least 1 row, 1 to {NAMES_MAX} names"
-            ));
-        }
-        let mut names = Vec::with_capacity(count.into());
-        for _ in 0..count {
-            let bytes = reader.u8()?.into();
-            names.push(reader.text(bytes, "a scalar's name")?);
-        }
-        Ok(ScalarsHead { rows, names })
-    }
-
-    /// Bytes of the body.
-    pub fn body_bytes(&self) -> u64 {
-        u64::from(self.rows) * self.row_bytes() as u64
-    }
-
-    fn row_bytes(&self) -> usize {
-        8 + 8 * self.names.len()
-    }
-
-    /// The rows of a body of [`ScalarsHead::body_bytes`].
-    pub fn rows<'b>(&self, body: &'b [u8]) -> impl Iterator<Item = Row> + 'b {
-        let word = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).expect("8 bytes");
-        body.chunks_exact(self.row_bytes()).map(move |row| {
-            let values = row[8..].chunks_exact(8).map(|bytes| f64::from_le_bytes(word(bytes))).collect();
-            (u64::from_le_bytes(word(&row[..8])), values)
-        })
-    }
-
-    pub fn body(rows: &[Row]) -> Vec<u8> {
-        let mut body = Vec::new();
-        for (frame, values) in rows {
-            body.extend(frame.to_le_bytes());
-            body.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        }
-        body
     }
 }

@@ -2,7 +2,7 @@
 
 use super::message::BodyChecksum;
 use super::read::{Reader, put_text};
-use super::{BadMessage, VERSION, bad};
+use super::{BadMessage, NEWEST_VERSION, VERSION, bad};
 use std::time::Duration;
 
 /// Long enough for a proposal, a sample and a scan; short enough for file and metric names.
@@ -22,7 +22,10 @@ pub enum Role {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// The oldest version that the client speaks.
     pub version: u16,
+    /// The newest one; 0: the same, as clients say that know of one version only.
+    pub newest: u8,
     pub role: Role,
     pub checksum: BodyChecksum,
     /// Sum of [`super::level_bit`].
@@ -54,6 +57,11 @@ pub fn check_run_name(name: &str) -> Result<(), BadMessage> {
 }
 
 impl Hello {
+    /// The version that a service speaks with this client: the newest that both know.
+    pub fn agreed(&self) -> u16 {
+        self.version.max(u16::from(self.newest)).min(NEWEST_VERSION)
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut head = self.version.to_le_bytes().to_vec();
         head.push(match self.role {
@@ -66,7 +74,7 @@ impl Hello {
             BodyChecksum::Crc32 => 1,
             BodyChecksum::Xxh3 => 2,
         });
-        head.extend([self.levels, 0]);
+        head.extend([self.levels, self.newest]);
         head.extend([self.source, self.connection, self.connections].into_iter().flat_map(u16::to_le_bytes));
         let patience = self
             .patience
@@ -82,9 +90,11 @@ impl Hello {
 
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Hello, BadMessage> {
         let version = reader.u16()?;
-        if version != VERSION {
+        if !(VERSION..=NEWEST_VERSION).contains(&version) {
             // What follows may be anything: it is answered by ERROR `version`, which looks at the version first.
-            return bad(format!("the client speaks version {version} of the stream, this is {VERSION}"));
+            return bad(format!(
+                "the client speaks version {version} of the stream, this is {VERSION} to {NEWEST_VERSION}"
+            ));
         }
         let role = match reader.u8()? {
             0 => Role::Frames,
@@ -98,8 +108,7 @@ impl Hello {
             2 => BodyChecksum::Xxh3,
             checksum => return bad(format!("HELLO has checksum {checksum}; there are 0 to 2")),
         };
-        let levels = reader.u8()?;
-        reader.u8()?;
+        let (levels, newest) = (reader.u8()?, reader.u8()?);
         let (source, connection, connections) = (reader.u16()?, reader.u16()?, reader.u16()?);
         if levels > 7 || connection >= connections {
             return bad(format!("HELLO has levels {levels} and connection {connection} of {connections}"));
@@ -116,6 +125,7 @@ impl Hello {
         let patience = (patience != FOR_EVER).then(|| Duration::from_millis(patience.into()));
         Ok(Hello {
             version,
+            newest,
             role,
             checksum,
             levels,
@@ -133,6 +143,7 @@ impl Hello {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
+    /// What is spoken from here on; see [`Hello::agreed`].
     pub version: u16,
     /// Without a message after which the service gives the connection up.
     pub idle: Duration,

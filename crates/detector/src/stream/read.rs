@@ -11,7 +11,7 @@ impl<'b> Reader<'b> {
                 self.0 = rest;
                 Ok(bytes)
             }
-            None => bad(format!("a head ends {} bytes too early", count - self.0.len())),
+            None => bad(format!("it ends {} bytes too early", count - self.0.len())),
         }
     }
 

@@ -1,4 +1,6 @@
+use super::scalars::{Row, ValueKind};
 use super::*;
+use crate::description::Scalar;
 use crate::hdf5::ElementType;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -7,6 +9,7 @@ use std::time::Duration;
 fn hello() -> Hello {
     Hello {
         version: VERSION,
+        newest: 0,
         role: Role::Frames,
         checksum: BodyChecksum::Crc32,
         levels: 4,
@@ -72,7 +75,16 @@ fn messages_of_clients_come_back() {
     let messages = [
         ToService::Hello(Hello { patience: Some(Duration::from_millis(7)), start: "{}".into(), ..hello() }),
         ToService::Frame { head: frame(), again: false },
-        ToService::Scalars(ScalarsHead { rows: 2, names: vec!["energy".into(), "x".into()] }),
+        ToService::Scalars(ScalarsHead {
+            rows: 2,
+            names: vec!["energy".into(), "x".into()],
+            kinds: vec![ValueKind::Float, ValueKind::Float],
+        }),
+        ToService::Scalars(ScalarsHead {
+            rows: 2,
+            names: vec!["energy".into(), "x".into()],
+            kinds: vec![ValueKind::Text, ValueKind::Unsigned],
+        }),
         ToService::End { complete: true, lost: 3 },
         ToService::Ping,
         ToService::Extent { bytes: 9 },
@@ -128,6 +140,75 @@ fn names_of_runs_cannot_leave_a_directory() {
         assert!(hello::check_run_name(name).is_err(), "{name}");
     }
     hello::check_run_name("2026-11_scan.7").expect("a name");
+}
+
+fn row(number: u64, values: &[Option<Scalar>]) -> Row {
+    (number, values.to_vec())
+}
+
+#[test]
+fn scalars_of_all_kinds_have_their_golden_bytes_and_come_back() {
+    let names = ["f", "i", "u", "t"].map(str::to_owned);
+    let rows = [
+        row(7, &[Some(1.5.into()), Some((-2_i64).into()), Some(u64::from(u32::MAX).into()), Some("ä".into())]),
+        row(8, &[None, None, None, None]),
+        row(9, &[None, None, None, Some("".into())]),
+    ];
+    let head = ScalarsHead::of(&names, &rows).expect("of one kind each");
+    let body = head.body(&rows);
+    let golden = "07 00 00 00 00 00 00 00  00 00 00 00 00 00 f8 3f  fe ff ff ff ff ff ff ff  ff ff ff ff 00 00 00 00
+        02 00 c3 a4
+        08 00 00 00 00 00 00 00  00 00 00 00 00 00 f8 7f  00 00 00 00 00 00 00 80  ff ff ff ff ff ff ff ff  ff ff
+        09 00 00 00 00 00 00 00  00 00 00 00 00 00 f8 7f  00 00 00 00 00 00 00 80  ff ff ff ff ff ff ff ff  00 00";
+    assert_eq!(body, hex(golden));
+    let bytes = sent(ToService::Scalars(head.clone()).encode(), &[&body], BodyChecksum::Xxh3);
+    assert_eq!(bytes[..2], [3, 1], "flag 1: kinds follow the names");
+    assert_eq!(received(&bytes).1, hex("03 00 00 00  04 00  01 66 01 69 01 75 01 74  00 01 02 03"));
+    head.check(&body).expect("its body");
+    assert_eq!(head.rows(&body).collect::<Vec<_>>(), rows);
+    for end in 0..body.len() {
+        assert!(head.check(&body[..end]).is_err(), "{end} bytes");
+    }
+    assert!(head.check(&[&body[..], &[0]].concat()).is_err(), "a byte more");
+    let mut changed = body.clone();
+    changed[34] = 0xff;
+    assert!(head.check(&changed).is_err(), "no UTF-8");
+}
+
+/// What a client of the first version sends, byte by byte.
+#[test]
+fn scalars_that_are_floats_are_those_of_the_first_version() {
+    let names = ["x".to_owned()];
+    let rows = [row(3, &[Some(2.0.into())]), row(4, &[None])];
+    let head = ScalarsHead::of(&names, &rows).expect("floats");
+    assert!(head.is_plain());
+    let bytes = sent(ToService::Scalars(head.clone()).encode(), &[&head.body(&rows)], BodyChecksum::Crc32);
+    let (header, read, body) = received(&bytes);
+    assert_eq!((header.flags, read), (0, &hex("02 00 00 00 01 00 01 78")[..]));
+    let golden = "03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 40 04 00 00 00 00 00 00 00 00 00 00 00 00 00 f8 7f";
+    assert_eq!(body, hex(golden));
+    for rows in [
+        vec![row(1, &[Some(1.0.into())]), row(2, &[Some(1_i64.into())])],
+        vec![row(1, &[Some(1.0.into()), None])],
+        vec![row(1, &[Some("x".repeat(65_535).into())])],
+    ] {
+        assert!(ScalarsHead::of(&names, &rows).is_err(), "{rows:?}");
+    }
+}
+
+/// Old clients leave a byte of HELLO 0; the newest version that both know is spoken.
+#[test]
+fn the_newest_version_of_both_is_spoken() {
+    for (version, newest, agreed) in [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 0, 2)] {
+        let bytes = sent(ToService::Hello(Hello { version, newest, ..hello() }).encode(), &[], BodyChecksum::None);
+        let (header, head, _) = received(&bytes);
+        let Ok(ToService::Hello(hello)) = ToService::decode(&header, head) else { panic!("{version} {newest}") };
+        assert_eq!(hello.agreed(), agreed, "{version} {newest}");
+    }
+    let bytes = sent(ToService::Hello(Hello { version: 3, ..hello() }).encode(), &[], BodyChecksum::None);
+    let (header, head, _) = received(&bytes);
+    let refused = ToService::decode(&header, head).expect_err("too new").to_string();
+    assert!(refused.contains("speaks version 3"), "{refused}");
 }
 
 proptest! {

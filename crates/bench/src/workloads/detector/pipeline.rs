@@ -10,11 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_detector::description::{Description, Structure};
+use varve_detector::description::{Description, Scalar, Structure};
 use varve_detector::filters::Filter;
 use varve_detector::frame::Level;
 use varve_detector::service::{Config, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::scalars::Row;
 use varve_detector::stream::{
     BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ScalarsHead, ToService, VERSION,
 };
@@ -88,6 +89,7 @@ pub fn failed(what: &'static str) -> impl FnOnce(String) -> Error {
 pub fn hello(role: Role, client: u8) -> Hello {
     Hello {
         version: VERSION,
+        newest: 0,
         role,
         checksum: CHECKSUM,
         // Written.
@@ -304,11 +306,12 @@ fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()>
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let rows: Vec<(u64, Vec<f64>)> = (first..=last)
-            .map(|frame| (frame, (0..load.scalars).map(|column| (frame * 31 + column as u64) as f64).collect()))
+        let value = |frame: u64, column: usize| Some(Scalar::Float((frame * 31 + column as u64) as f64));
+        let rows: Vec<Row> = (first..=last)
+            .map(|frame| (frame, (0..load.scalars).map(|column| value(frame, column)).collect()))
             .collect();
-        let head = ScalarsHead { rows: rows.len() as u32, names: names.clone() };
-        let body = ScalarsHead::body(&rows);
+        let head = ScalarsHead::of(&names, &rows).map_err(io::Error::other)?;
+        let body = head.body(&rows);
         say(&mut to, &ToService::Scalars(head), &[&body], CHECKSUM.of(&body))?;
     }
     say(&mut to, &ToService::End { complete: false, lost: 0 }, &[], 0)

@@ -869,9 +869,9 @@ static unsigned element_bytes(vd_element element) {
     return element >= VD_U8 && element <= VD_F64 ? bytes[element] : 0;
 }
 
-vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, vd_element element, const uint32_t *sides,
-                         unsigned rank, const char *filter, uint32_t chunks, const void *const *data,
-                         const uint32_t *lengths) {
+vd_status vd_send_slab(vd_client *client, uint64_t number, uint32_t frames, uint64_t taken_ns, vd_element element,
+                       const uint32_t *sides, unsigned rank, const char *filter, uint32_t chunks, const void *const *data,
+                       const uint32_t *lengths) {
     vd_status status = ready(client);
     if (status != VD_OK) return status;
     size_t name_bytes = strlen(filter);
@@ -879,7 +879,7 @@ vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, 
     /* Without a filter there is one piece: the plain elements. */
     uint32_t pieces = chunks ? chunks : 1;
     for (uint32_t i = 0; i < pieces; i++) bytes += lengths[i];
-    if (rank < 1 || rank > 3 || name_bytes > 255 || chunks > HEAD_BYTES_MAX / 8 || !element_bytes(element)) {
+    if (frames < 1 || rank < 1 || rank > 3 || name_bytes > 255 || chunks > HEAD_BYTES_MAX / 8 || !element_bytes(element)) {
         return fail(client, VD_USAGE, "a frame has 1 to 3 sides, a type of element, and not so many chunks");
     }
     if (find(client, number)) {
@@ -900,7 +900,7 @@ vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, 
     frame->head[16] = (uint8_t)element;
     frame->head[17] = (uint8_t)rank;
     frame->head[18] = (uint8_t)name_bytes;
-    put(frame->head + 20, 1, 4);
+    put(frame->head + 20, frames, 4);
     put(frame->head + 24, chunks, 4);
     uint8_t *at = frame->head + 32, *into = frame->body;
     for (unsigned i = 0; i < rank; i++, at += 4) put(at, sides[i], 4);
@@ -914,6 +914,12 @@ vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, 
     append(&client->frames, frame);
     if (client->welcomed) push_frame(client, frame, 0);
     return work_a_while(client, SENT, client->timeout_ms);
+}
+
+vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, vd_element element, const uint32_t *sides,
+                         unsigned rank, const char *filter, uint32_t chunks, const void *const *data,
+                         const uint32_t *lengths) {
+    return vd_send_slab(client, number, 1, taken_ns, element, sides, rank, filter, chunks, data, lengths);
 }
 
 vd_status vd_send(vd_client *client, uint64_t number, uint64_t taken_ns, vd_element element, const uint32_t *sides,

@@ -86,6 +86,12 @@ vd_status vd_send_chunks(vd_client *client, uint64_t number, uint64_t taken_ns, 
                          unsigned rank, const char *filter, uint32_t chunks, const void *const *data,
                          const uint32_t *lengths);
 
+/* As vd_send_chunks where the run's chunks hold several frames: the chunks of `frames` frames from `number` on, which are the
+ * first that these chunks hold; the others come plain, or never. */
+vd_status vd_send_slab(vd_client *client, uint64_t number, uint32_t frames, uint64_t taken_ns, vd_element element,
+                       const uint32_t *sides, unsigned rank, const char *filter, uint32_t chunks, const void *const *data,
+                       const uint32_t *lengths);
+
 /* Sends scalars: `rows` frame numbers, and for each of them `names` values, row by row; not a number says nothing. */
 vd_status vd_scalars(vd_client *client, unsigned names, const char *const *name, uint32_t rows, const uint64_t *numbers,
                      const double *values);

@@ -153,13 +153,15 @@ class Client:
         view, shape, element = self._understand(frame, shape, element)
         self._frame(number, taken, shape, element, "", [], bytes(view) if copy else view, timeout)
 
-    def send_chunks(self, number, chunks, *, filter, taken=None, shape=None, element=None, timeout=None):
-        """Sends the chunks of a frame, each as the run's filter makes it: bytes, row by row."""
+    def send_chunks(self, number, chunks, *, filter, frames=1, taken=None, shape=None, element=None, timeout=None):
+        """Sends the chunks of a frame, each as the run's filter makes it: bytes, row by row. `frames`: where the run's
+        chunks hold several frames, how many these hold, from frame `number` on; the others of them come plain, or never."""
         shape, element = shape or self._shape, element or self._element
         if shape is None or element is None:
             raise ValueError("give shape and element; the run was not started by this client")
         chunks = [bytes(chunk) for chunk in chunks]
-        self._frame(number, taken, shape, element, filter, [len(chunk) for chunk in chunks], b"".join(chunks), timeout)
+        lengths = [len(chunk) for chunk in chunks]
+        self._frame(number, taken, shape, element, filter, lengths, b"".join(chunks), timeout, frames)
 
     def scalars(self, rows, *, timeout=None):
         """Sends scalars: {number: {name: value}}; before their frame, after it, or without it. Values are numbers or texts;
@@ -251,10 +253,10 @@ class Client:
             raise ValueError(f"{len(view)} bytes are no frame of {tuple(shape)} {element}")
         return view, shape, element
 
-    def _frame(self, number, taken, shape, element, name, chunks, body, timeout):
+    def _frame(self, number, taken, shape, element, name, chunks, body, timeout, frames=1):
         taken = time.time_ns() if taken is None else taken
         filter_name = name.encode()
-        head = struct.pack("<QQBBBBIII", number, taken, ELEMENTS.index(element) + 1, len(shape), len(filter_name), 0, 1,
+        head = struct.pack("<QQBBBBIII", number, taken, ELEMENTS.index(element) + 1, len(shape), len(filter_name), 0, frames,
                            len(chunks), 0)
         head += struct.pack(f"<{len(shape)}I", *shape) + filter_name + struct.pack(f"<{len(chunks)}I", *chunks)
         if number in self._kept:

@@ -16,6 +16,7 @@ mod outcome;
 mod pipeline;
 mod queue;
 mod resume;
+mod slab;
 mod stripes;
 
 pub use outcome::{Finished, Progress, WriteError};

@@ -44,6 +44,19 @@ for dtype, element in (("<f4", "f32"), ("u1", "u8"), ("<i8", "i64"), ("<f2", "f1
         assert data.dtype == images.dtype and list(file["times/detector"][:4]) == [123, 124, 125, 126]
         right += sum(bool((data[number] == images[number]).all()) for number in range(8))
 
+# Chunks of three frames, filtered here; the last holds two.
+images = random.integers(0, 4000, (8, 10, 12)).astype("<u2")
+start = {"file": "slabs.h5", "description": {"element": "u16", "frame": [10, 12], "chunk": [3, 10, 12], "filter": "gzip:1"}}
+with varve_detector.Client(address, "slabs", start=start) as client:
+    for first in (0, 3, 6):
+        frames = images[first : first + 3]
+        whole = numpy.concatenate([frames, numpy.zeros((3 - len(frames), 10, 12), "<u2")])
+        client.send_chunks(first, [zlib.compress(whole.tobytes())], filter="gzip:1", frames=len(frames))
+    finished = client.end()
+assert finished.received + finished.late == 8, finished
+with h5py.File(directory / "slabs.h5") as file:
+    right += int((file["data"][:8] == images).all(axis=(1, 2)).sum())
+
 # What the service refuses is raised once, and the client goes on.
 start = {"file": "refused.h5", "description": {"element": "u16", "frame": [4, 4], "scan": [20]}}
 image = numpy.arange(16, dtype="<u2").reshape(4, 4)

@@ -179,6 +179,59 @@ fn scalars_of_every_kind_come_as_they_were_sent() {
     service.stop();
 }
 
+/// Chunks of several frames that come filtered are written as they are; what comes of them later is put to them.
+#[test]
+fn chunks_of_several_frames_come_filtered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut request = start("slabs");
+    request.description.chunk = Some(vec![4, SIDE / 2, SIDE]);
+    let client = Client::connect(options(&service, &request)).expect("in");
+    let slab = |first: u64, frames: u32| {
+        let bytes = (SIDE * SIDE) as usize;
+        let all: Vec<Vec<u8>> = (0..4)
+            .map(|slot| if slot < u64::from(frames) { frames::frame(first + slot, bytes) } else { vec![0; 2 * bytes] })
+            .collect();
+        let half =
+            |at: usize| all.iter().flat_map(|frame| frame[at * bytes..(at + 1) * bytes].to_vec()).collect::<Vec<u8>>();
+        let mut encoder = Encoder::new(description().filter, 2).expect("an encoder");
+        let chunks = [half(0), half(1)].map(|plain| {
+            let mut blob = Vec::new();
+            encoder.encode(&plain, &mut blob).expect("filtered");
+            blob
+        });
+        Outgoing { frames, filter: "bslz4".into(), parts: chunks.to_vec(), ..plain(first) }
+    };
+    // Whole ones, also out of order; one of which a part comes, and the others plain, before and after it.
+    for first in [4, 0, 12] {
+        client.send(slab(first, 4), WAIT).expect("sent");
+    }
+    client.send(plain(11), WAIT).expect("sent");
+    client.send(slab(8, 2), WAIT).expect("sent");
+    client.send(plain(10), WAIT).expect("sent");
+    client.send(slab(16, 3), WAIT).expect("sent");
+    client.settle(WAIT).expect("all durable");
+    client.send(plain(19), WAIT).expect("sent");
+    client.send(slab(20, 1), WAIT).expect("sent");
+    client.settle(WAIT).expect("all durable");
+    // Not from its beginning, not all new, and bytes that nobody could put anything to.
+    let mut torn = slab(24, 2);
+    torn.parts[1].truncate(20);
+    for (number, out, words) in
+        [(22, slab(22, 4), "begins at frame 20"), (20, slab(20, 2), "came before"), (24, torn, "cannot be read")]
+    {
+        client.send(out, WAIT).expect("sent");
+        client.settle(WAIT).expect("said");
+        let notices = client.notices();
+        assert!(notices.iter().any(|notice| notice.frame == number && notice.text.contains(words)), "{notices:?}");
+    }
+    let finished = client.finish(WAIT).expect("finished");
+    let counts = (finished.frames, finished.received + finished.late, finished.missing, finished.duplicate);
+    assert_eq!(counts, (21, 21, 0, 0), "{finished:?}");
+    check(directory.path(), "slabs", &(0..21).collect::<Vec<u64>>(), true);
+    service.stop();
+}
+
 /// Promise: what comes after later frames were published lands, frames and scalars, and frames are marked as late.
 #[test]
 fn late_frames_and_scalars_land_and_frames_are_marked() {

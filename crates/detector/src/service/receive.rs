@@ -13,8 +13,8 @@ use crate::journal;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::{Incoming, LinkError, tell};
 use crate::stream::{
-    BadMessage, BodyChecksum, ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, NoticeCode, Refusal,
-    Role, ScalarsHead, ShareHead, ToService, Welcome,
+    BadMessage, BodyChecksum, ErrorCode, FinishedHead, FrameHead, FromService, Header, Hello, Notice, NoticeCode,
+    Refusal, Role, ScalarsHead, ShareHead, ToService, Welcome,
 };
 use crate::writer::WriteError;
 use std::io;
@@ -158,6 +158,14 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc
     Ok((run, outbox))
 }
 
+/// What a message of frames holds.
+enum Brought {
+    /// Each by itself.
+    Frames(Vec<Payload>),
+    /// Chunks that its frames share.
+    Slab(Vec<Blob>),
+}
+
 struct Connection<'c> {
     shared: &'c Arc<Shared>,
     run: &'c Arc<Run>,
@@ -256,34 +264,44 @@ impl Connection<'_> {
             return Ok(self.run.damaged(self.hello.source, numbers.take(MARKED_MAX)));
         }
         let xxh3 = (self.hello.checksum == BodyChecksum::Xxh3).then_some(header.checksum);
-        let frames = match self.payloads(&head, body, xxh3) {
-            Ok(frames) => frames,
+        let brought = match self.brought(&head, body, xxh3) {
+            Ok(brought) => brought,
             Err(why) => {
                 self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
                 self.outbox.notice(NoticeCode::Refused.of(head.number, &why));
                 return Ok(Ok(()));
             }
         };
+        let (source, patience) = (self.hello.source, self.hello.patience);
+        let frames = match brought {
+            Brought::Frames(frames) => frames,
+            Brought::Slab(chunks) => {
+                let taken = self.run.take_slab(source, (numbers, head.taken), chunks, again, patience);
+                return Ok(taken.map(|notices| notices.iter().for_each(|notice| self.tell_client(notice))));
+            }
+        };
         for (number, payload) in numbers.zip(frames) {
             let frame = Frame { number, taken: head.taken, payload };
-            match self.run.take(self.hello.source, frame, again, self.hello.patience) {
+            match self.run.take(source, frame, again, patience) {
                 Ok(Ok(())) => {}
-                Ok(Err(notice)) => {
-                    let mine = |outbox: &Outbox| outbox.client == self.hello.client;
-                    self.run.board.each(|outbox| {
-                        if mine(outbox) {
-                            outbox.notice(notice.clone());
-                        }
-                    });
-                }
+                Ok(Err(notice)) => self.tell_client(&notice),
                 Err(refusal) => return Ok(Err(refusal)),
             }
         }
         Ok(Ok(()))
     }
 
-    /// The frames of a message, each by itself. `xxh3`: of the body, if it is known.
-    fn payloads(&self, head: &FrameHead, body: Vec<u8>, xxh3: Option<u64>) -> Result<Vec<Payload>, String> {
+    /// On each of its connections.
+    fn tell_client(&self, notice: &Notice) {
+        self.run.board.each(|outbox| {
+            if outbox.client == self.hello.client {
+                outbox.notice(notice.clone());
+            }
+        });
+    }
+
+    /// The frames of a message. `xxh3`: of the body, if it is known.
+    fn brought(&self, head: &FrameHead, body: Vec<u8>, xxh3: Option<u64>) -> Result<Brought, String> {
         let description = &self.run.request.description;
         let sides: Vec<u64> = head.sides.iter().map(|side| u64::from(*side)).collect();
         let set = self.run.request.set_of(self.hello.source);
@@ -300,11 +318,11 @@ impl Connection<'_> {
             if Some(body.len()) != bytes.checked_mul(head.frames as usize) {
                 return Err(format!("{} frames of {bytes} bytes came in {} bytes", head.frames, body.len()));
             }
-            return Ok(if head.frames == 1 {
+            return Ok(Brought::Frames(if head.frames == 1 {
                 vec![Payload::Plain(body)]
             } else {
                 body.chunks_exact(bytes).map(|frame| Payload::Plain(frame.to_vec())).collect()
-            });
+            }));
         }
         let filter = description.filter.to_string();
         if head.filter != filter {
@@ -314,14 +332,17 @@ impl Connection<'_> {
         let Some(each) = each.map(|chunks| chunks as u64) else {
             return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
         };
-        if head.chunks.len() as u64 != each * u64::from(head.frames) {
-            return Err(format!("{} chunks for {} frames of {each}", head.chunks.len(), head.frames));
+        let is_slab = description.slab_frames() > 1;
+        let wanted = if is_slab { each } else { each * u64::from(head.frames) };
+        if head.chunks.len() as u64 != wanted {
+            return Err(format!("{} chunks for {} frames, which have {wanted}", head.chunks.len(), head.frames));
         }
         if head.chunks.iter().map(|bytes| u64::from(*bytes)).sum::<u64>() != body.len() as u64 {
             return Err("the lengths of its chunks are not that of its body".into());
         }
         if head.chunks.len() == 1 {
-            return Ok(vec![Payload::Filtered(vec![Blob { bytes: body, xxh3 }])]);
+            let blobs = vec![Blob { bytes: body, xxh3 }];
+            return Ok(if is_slab { Brought::Slab(blobs) } else { Brought::Frames(vec![Payload::Filtered(blobs)]) });
         }
         let mut rest = &body[..];
         let mut blobs = head.chunks.iter().map(|bytes| {
@@ -329,7 +350,11 @@ impl Connection<'_> {
             rest = after;
             blob.to_vec().into()
         });
-        Ok((0..head.frames).map(|_| Payload::Filtered(blobs.by_ref().take(each as usize).collect())).collect())
+        if is_slab {
+            return Ok(Brought::Slab(blobs.collect()));
+        }
+        let frame = |_| Payload::Filtered(blobs.by_ref().take(each as usize).collect());
+        Ok(Brought::Frames((0..head.frames).map(frame).collect()))
     }
 
     fn writer(&self) -> Result<(), Refusal> {

@@ -6,7 +6,7 @@ use super::clients::Clients;
 use super::records::{Ended, How, Record, Records, Taken, Tallied};
 use super::request::StartRequest;
 use super::sink::Sink;
-use crate::frame::{Frame, Level, Nanoseconds};
+use crate::frame::{Blob, Frame, Level, Nanoseconds};
 use crate::journal::Entry;
 use crate::recover::recover;
 use crate::stream::{ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Ranges, Refusal};
@@ -268,6 +268,56 @@ impl Run {
         });
         if !matches!(taken, Ok(Ok(()))) {
             self.claims.lock()[set].remove(number);
+        }
+        taken
+    }
+
+    /// Takes frames that share chunks which are filtered already. `again`: their client may have sent them before.
+    pub fn take_slab(
+        &self,
+        source: u16,
+        (numbers, taken): (Range<u64>, Nanoseconds),
+        chunks: Vec<Blob>,
+        again: bool,
+        patience: Option<Duration>,
+    ) -> Result<Vec<Notice>, Refusal> {
+        let set = self.request.set_of(source);
+        let new: Vec<u64> = {
+            let mut claims = self.claims.lock();
+            numbers.clone().filter(|number| claims[set].insert(*number)).collect()
+        };
+        let give_back = || new.iter().for_each(|number| self.claims.lock()[set].remove(*number));
+        if new.is_empty() {
+            let repeated = numbers.map(|number| self.repeated(number, again)).collect::<Result<Vec<_>, _>>()?;
+            return Ok(repeated.into_iter().filter_map(Result::err).collect());
+        }
+        let frames = numbers.end - numbers.start;
+        if new.len() as u64 != frames {
+            give_back();
+            self.tallies.refused.fetch_add(frames, Relaxed);
+            let why = "some of the frames of its chunks came before; send the others plain";
+            return Ok(vec![NoticeCode::Refused.of(numbers.start, why)]);
+        }
+        let wait = patience.unwrap_or(FOR_EVER);
+        let taken = self.with(|sink| match sink.submit_slab(set as u32, (numbers.clone(), taken), chunks, wait) {
+            Ok(()) => {
+                if self.request.has_regions() {
+                    self.board.post_ranges(set, Level::Memory, &numbers.clone().collect());
+                }
+                Ok(Vec::new())
+            }
+            Err(WriteError::Full) => {
+                let dropped = |number| NoticeCode::Dropped.of(number, "its chunk found no room in time");
+                Ok(numbers.clone().map(dropped).collect())
+            }
+            Err(WriteError::Frame { why, .. }) => {
+                self.tallies.refused.fetch_add(frames, Relaxed);
+                Ok(vec![NoticeCode::Refused.of(numbers.start, &why)])
+            }
+            Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
+        });
+        if !matches!(&taken, Ok(notices) if notices.is_empty()) {
+            give_back();
         }
         taken
     }

@@ -1,9 +1,10 @@
 //! Whether a frame can be written. What passes here cannot make a thread of the writer fail.
 
-use crate::description::Description;
-use crate::frame::{Frame, Payload};
+use crate::description::{Description, Region};
+use crate::frame::{Blob, Frame, Payload};
 use crate::hdf5::index::Element;
 use crate::writer::assemble::Shapes;
+use std::ops::Range;
 
 /// The index of an array has 32 bits.
 const CHUNKS_MAX: u64 = u32::MAX as u64;
@@ -24,10 +25,8 @@ pub(super) fn number(description: &Description, number: u64, highest: u64) -> Re
 }
 
 pub(super) fn frame(description: &Description, shapes: &Shapes, source: u32, frame: &Frame) -> Result<(), String> {
-    let Some(region) = shapes.regions.get(source as usize) else {
-        return Err(format!("it comes from source {source}, the run has {}", shapes.regions.len()));
-    };
-    let blobs = match &frame.payload {
+    let region = region(shapes, source)?;
+    let chunks = match &frame.payload {
         Payload::Plain(bytes) => {
             let expected = region.shape.iter().product::<u64>() as usize * description.element.size();
             return match bytes.len() == expected {
@@ -35,11 +34,47 @@ pub(super) fn frame(description: &Description, shapes: &Shapes, source: u32, fra
                 false => Err(format!("it has {} bytes instead of {expected}", bytes.len())),
             };
         }
-        Payload::Filtered(blobs) => blobs,
+        Payload::Filtered(chunks) => chunks,
     };
     if description.slab_frames() > 1 {
-        return Err("it is compressed, but a chunk holds several frames; send it plain".into());
+        return Err(format!(
+            "it is compressed, and a chunk holds {} frames: bring them together, or plain",
+            description.slab_frames()
+        ));
     }
+    blobs(description, shapes, source, chunks)
+}
+
+fn region(shapes: &Shapes, source: u32) -> Result<&Region, String> {
+    shapes
+        .regions
+        .get(source as usize)
+        .ok_or_else(|| format!("it comes from source {source}, the run has {}", shapes.regions.len()))
+}
+
+/// Of chunks that hold these frames together.
+pub(super) fn slab(
+    description: &Description,
+    shapes: &Shapes,
+    source: u32,
+    numbers: &Range<u64>,
+    chunks: &[Blob],
+) -> Result<(), String> {
+    region(shapes, source)?;
+    let (slab, _) = description.slab_of(numbers.start);
+    let fits = numbers.clone().eq(description.frames_of(slab).take((numbers.end - numbers.start) as usize));
+    if numbers.is_empty() || !fits {
+        let first = description.frames_of(slab).next().unwrap_or(0);
+        return Err(format!(
+            "{} frames do not fill a chunk from its beginning: one begins at frame {first}, and holds {}",
+            numbers.end - numbers.start,
+            description.slab_frames()
+        ));
+    }
+    blobs(description, shapes, source, chunks)
+}
+
+fn blobs(description: &Description, shapes: &Shapes, source: u32, blobs: &[Blob]) -> Result<(), String> {
     let Some(chunks) = shapes.chunks_of(source) else {
         return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
     };

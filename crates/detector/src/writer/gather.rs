@@ -6,7 +6,7 @@ use super::queue::{Job, Next, Part};
 use super::stripes::Position;
 use super::{Shared, now};
 use crate::description::Allocate;
-use crate::filters::{Decoder, Encoder};
+use crate::filters::Encoder;
 use crate::frame::{Blob, Payload};
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::index::Element;
@@ -130,21 +130,36 @@ impl<'s> Gather<'s> {
         if !parts.iter().any(|part| self.shapes.touches(number, part.source)) {
             return Ok(());
         }
-        if let Some(blob) = self.blob(parts, number) {
-            *chunk = self.place(slab, number, blob)?;
-            return Ok(());
-        }
+        let blob = self.blob(parts, number);
+        let is_plain = |part: &Part| matches!(part.frame.payload, Payload::Plain(_));
+        let alone = chunk.address == UNDEFINED
+            && !parts.iter().any(|part| is_plain(part) && self.shapes.touches(number, part.source));
+        let blob = match blob {
+            Some(blob) if alone => {
+                *chunk = self.place(slab, number, blob)?;
+                return Ok(());
+            }
+            blob => blob,
+        };
         let mut plain = std::mem::take(&mut self.plain);
         let bytes = self.shared.description.chunk_bytes();
         if chunk.address == UNDEFINED {
             self.shapes.blank(bytes, &mut plain);
         } else {
-            plain = self.read_back(chunk, bytes)?;
+            plain = self.read_back(chunk)?;
         }
+        let filtered = blob.map(|blob| self.shared.decode(blob.bytes)).transpose()?;
         for part in parts.iter() {
-            if let Payload::Plain(from) = &part.frame.payload {
-                let (_, slot) = self.shared.description.slab_of(part.frame.number);
-                self.shapes.copy(from, part, number, slot, &mut plain);
+            let (_, slot) = self.shared.description.slab_of(part.frame.number);
+            match (&part.frame.payload, &filtered) {
+                (Payload::Plain(from), _) => self.shapes.copy(from, part, number, slot, &mut plain),
+                // Of frames that share a chunk, those are taken that came with it.
+                (Payload::Filtered(_), Some(from)) if self.shapes.touches(number, part.source) => {
+                    let frame = self.shapes.chunk_frame_bytes;
+                    let at = slot as usize * frame..(slot as usize + 1) * frame;
+                    plain[at.clone()].copy_from_slice(&from[at]);
+                }
+                (Payload::Filtered(_), _) => {}
             }
         }
         *chunk = self.encode(slab, number, &plain)?;
@@ -158,20 +173,15 @@ impl<'s> Gather<'s> {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
             let chunks = self.shapes.chunks_of(part.source)?;
             let at = chunks.iter().position(|chunk| *chunk == number)?;
-            Some(std::mem::replace(&mut blobs[at], Vec::new().into()))
+            // The other frames of its chunks have none.
+            blobs.get_mut(at).map(|blob| std::mem::replace(blob, Vec::new().into()))
         })
     }
 
-    fn read_back(&self, chunk: &ChunkEntry, bytes: usize) -> io::Result<Vec<u8>> {
+    fn read_back(&self, chunk: &ChunkEntry) -> io::Result<Vec<u8>> {
         let mut filtered = vec![0; chunk.size as usize];
         self.shared.file.read_exact_at(&mut filtered, chunk.address)?;
-        let description = &self.shared.description;
-        if let Some(plugin) = &self.shared.plugin {
-            let stored = std::mem::take(&mut filtered);
-            plugin.decode(&stored, &mut filtered).map_err(io::Error::other)?;
-        }
-        let decoder = Decoder { filter: description.filter, element_bytes: description.element.size() };
-        decoder.decode(&filtered, bytes).map_err(io::Error::other)
+        self.shared.decode(filtered)
     }
 
     /// What is known of the slab's frames: before, and with what has come.

@@ -222,7 +222,7 @@ pub(super) fn reached(slabs: &[SlabEntry]) -> Vec<(u64, Vec<u32>)> {
 /// What takes frames.
 pub struct Pipeline {
     pub(super) shared: Arc<Shared>,
-    shapes: Shapes,
+    pub(super) shapes: Shapes,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -264,11 +264,11 @@ impl Pipeline {
             (shared.acknowledge)(level, &[number]);
             return Ok(());
         }
-        match shared.queue.push(Part { frame, source, received: now() }, wait) {
+        match shared.queue.push(vec![Part { frame, source, received: now() }], wait) {
             Ok(()) => shared.progress.lock().taken += 1,
             Err(refused) => {
                 shared.levels.give_back(number, source);
-                return Err(self.refused(&refused));
+                return Err(self.refused(&refused, 1));
             }
         }
         shared.highest.fetch_max(number, Ordering::Relaxed);
@@ -276,10 +276,11 @@ impl Pipeline {
         Ok(())
     }
 
-    fn refused(&self, refused: &Refused) -> WriteError {
+    /// So many frames have not been taken.
+    pub(super) fn refused(&self, refused: &Refused, frames: u64) -> WriteError {
         match refused {
             Refused::Full => {
-                self.shared.progress.lock().dropped += 1;
+                self.shared.progress.lock().dropped += frames;
                 WriteError::Full
             }
             Refused::Closed => {

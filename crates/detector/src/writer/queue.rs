@@ -106,9 +106,10 @@ impl Queue {
         self.parts > 1
     }
 
-    pub fn push(&self, part: Part, wait: Duration) -> Result<(), Refused> {
+    /// Parts of one slab, or one part.
+    pub fn push(&self, parts: Vec<Part>, wait: Duration) -> Result<(), Refused> {
         let deadline = Instant::now() + wait;
-        let bytes = part.frame.payload.bytes();
+        let bytes = parts.iter().map(|part| part.frame.payload.bytes()).sum::<usize>();
         let mut state = self.state.lock();
         // A frame larger than the whole queue is taken when nothing else waits.
         while !state.closed && state.bytes > 0 && state.bytes + bytes > self.bytes_max {
@@ -128,9 +129,9 @@ impl Queue {
         }
         state.bytes += bytes;
         if self.gathers() {
-            self.gather(&mut state, part);
-        } else {
-            state.jobs.push_back(Job { slab: part.frame.number, parts: vec![part] });
+            parts.into_iter().for_each(|part| self.gather(&mut state, part));
+        } else if let Some(slab) = parts.first().map(|part| part.frame.number) {
+            state.jobs.push_back(Job { slab, parts });
             self.work.notify_one();
         }
         Ok(())

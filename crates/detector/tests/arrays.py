@@ -46,7 +46,8 @@ for dtype, element in (("<f4", "f32"), ("u1", "u8"), ("<i8", "i64"), ("<f2", "f1
 
 # Chunks of three frames, filtered here; the last holds two.
 images = random.integers(0, 4000, (8, 10, 12)).astype("<u2")
-start = {"file": "slabs.h5", "description": {"element": "u16", "frame": [10, 12], "chunk": [3, 10, 12], "filter": "gzip:1"}}
+start = {"file": "slabs.h5", "description": {"element": "u16", "frame": [10, 12], "scan": [8], "chunk": [3, 10, 12],
+                                             "filter": "gzip:1"}}
 with varve_detector.Client(address, "slabs", start=start) as client:
     for first in (0, 3, 6):
         frames = images[first : first + 3]

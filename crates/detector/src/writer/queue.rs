@@ -1,6 +1,7 @@
 //! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings waits.
 //! Frames that share chunks, and regions of one frame, are gathered here until all are there; a slab that stays
-//! incomplete is given out as it is when room is needed, when the run has gone on without it, or at its end.
+//! incomplete is given out as it is when room is needed, when the run has gone on without it, when nothing more has come of
+//! it for long, or at the run's end.
 
 use crate::description::Description;
 use crate::frame::{Frame, Nanoseconds};
@@ -10,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// A slab whose successors have come already, and to which nothing was added for so long, will hardly be completed.
 pub const STALE: Duration = Duration::from_secs(2);
+/// The last slab waits longer: what comes of it later is put together with it anew. But not for ever, for a client may end
+/// its run only once the last frames are durable.
+const LAST_STALE: Duration = Duration::from_secs(5);
 
 /// What one source brought of one frame.
 pub struct Part {
@@ -167,7 +171,8 @@ impl Queue {
         let mut state = self.state.lock();
         let highest = state.highest;
         let stale = |(slab, gathering): (&u64, &Gathering)| {
-            (*slab < highest && gathering.last.elapsed() >= STALE).then_some(*slab)
+            let wait = if *slab < highest { STALE } else { LAST_STALE };
+            (gathering.last.elapsed() >= wait).then_some(*slab)
         };
         let slabs: Vec<u64> = state.gathering.iter().filter_map(stale).collect();
         for slab in slabs {

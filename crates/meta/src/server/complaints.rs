@@ -1,16 +1,27 @@
-//! Failed calls in the log: while a shard cannot be used, thousands of calls a second may fail for the same reason, which
-//! must not fill the disk that the log is on.
+//! What goes wrong again and again, in the log: while a shard cannot be used, thousands of calls a second may fail for the
+//! same reason, and who sends garbage comes back as often, which must not fill the disk that the log is on.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
+use varve_types::ShardId;
 use varve_world::clock::Moment;
 
-/// Of each shard one failure in so long is told, and how many were not.
+/// About each thing one failure in so long is told, and how many were not.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    Shard(ShardId),
+    /// Connections that are closed for what came over them.
+    Connections,
+    /// Connections for which there is no room.
+    Crowd,
+}
+
 #[derive(Default)]
-pub struct Complaints(RefCell<HashMap<u16, Told>>);
+pub struct Complaints(RefCell<HashMap<About, Told>>);
 
 struct Told {
     at: Moment,
@@ -18,17 +29,17 @@ struct Told {
 }
 
 impl Complaints {
-    /// How many failures of `shard` were not told before this one; `None`: nor is this one.
-    pub fn due(&self, shard: u16, now: Moment) -> Option<u64> {
+    /// How many failures of this were not told before this one; `None`: nor is this one.
+    pub fn due(&self, about: About, now: Moment) -> Option<u64> {
         let mut told = self.0.borrow_mut();
-        match told.get_mut(&shard) {
+        match told.get_mut(&about) {
             Some(last) if now < last.at.after(PAUSE) => {
                 last.untold += 1;
                 None
             }
             last => {
                 let untold = last.map_or(0, |last| last.untold);
-                told.insert(shard, Told { at: now, untold: 0 });
+                told.insert(about, Told { at: now, untold: 0 });
                 Some(untold)
             }
         }
@@ -39,17 +50,17 @@ impl Complaints {
 mod tests {
     use super::*;
 
-    /// Promise: of each shard one failure in a while is told, with the number of those that were not.
+    /// Promise: about each thing one failure in a while is told, with the number of those that were not.
     #[test]
     fn one_in_a_while_is_told() {
         let complaints = Complaints::default();
         let begin = Moment(Duration::ZERO);
-        assert_eq!(complaints.due(3, begin), Some(0));
+        assert_eq!(complaints.due(About::Shard(ShardId(3)), begin), Some(0));
         for _ in 0..500 {
-            assert_eq!(complaints.due(3, begin), None);
+            assert_eq!(complaints.due(About::Shard(ShardId(3)), begin), None);
         }
-        assert_eq!(complaints.due(4, begin), Some(0), "another shard has its own");
-        assert_eq!(complaints.due(3, begin.after(PAUSE)), Some(500));
-        assert_eq!(complaints.due(3, begin.after(PAUSE)), None);
+        assert_eq!(complaints.due(About::Connections, begin), Some(0), "another thing has its own");
+        assert_eq!(complaints.due(About::Shard(ShardId(3)), begin.after(PAUSE)), Some(500));
+        assert_eq!(complaints.due(About::Shard(ShardId(3)), begin.after(PAUSE)), None);
     }
 }

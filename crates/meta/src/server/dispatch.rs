@@ -14,6 +14,7 @@ pub mod translate;
 pub use at_once::{Begun, begin};
 pub use retries::InFlight;
 
+use super::complaints::About;
 use super::metrics::{Outcome, Timed};
 use super::opening::To;
 use super::sessions::Admitted;
@@ -51,7 +52,7 @@ fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered:
         Ok(Answered::Encoded(body)) => Answer::Recorded { id, body },
         Err(failure) => {
             if let Failure::Server { message, .. } = &failure {
-                let untold = worker.complaints.due(shard.0, worker.shared.clock.monotonic());
+                let untold = worker.complaints.due(About::Shard(shard), worker.shared.clock.monotonic());
                 match untold {
                     Some(0) => tracing::error!("a call of session {:016x} failed: {message}", id.session),
                     Some(untold) => tracing::error!(

@@ -1,5 +1,6 @@
 //! The sockets that a worker listens on, and their accept loops.
 
+use super::complaints::About;
 use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
 use super::local_stream::LocalStream;
@@ -204,16 +205,25 @@ where
     C: Future<Output = Result<(), ConnectionError>> + 'static,
 {
     if worker.connections() >= CONNECTIONS_MAX {
-        return tracing::warn!(%peer, "a connection is closed: the worker has {CONNECTIONS_MAX} already");
+        return complain(worker, About::Crowd, &peer, &format!("the worker has {CONNECTIONS_MAX} already"));
     }
     let task = connection(Rc::clone(worker));
+    let told = Rc::clone(worker);
     worker.spawn_connection(async move {
         match task.await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
             Err(ConnectionError::Handshake(HandshakeError::Ended)) => tracing::debug!(%peer, "left without a word"),
-            Err(error) => tracing::warn!(%peer, "connection closed: {error}"),
+            Err(error) => complain(&told, About::Connections, &peer, &error.to_string()),
         }
     });
+}
+
+fn complain(worker: &Worker, about: About, peer: &Peer, why: &str) {
+    match worker.complaints.due(about, worker.shared.clock.monotonic()) {
+        Some(0) => tracing::warn!(%peer, "connection closed: {why}"),
+        Some(untold) => tracing::warn!(%peer, "connection closed, as {untold} since it was last told: {why}"),
+        None => {}
+    }
 }
 
 async fn pause(error: io::Error) {

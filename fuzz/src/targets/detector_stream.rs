@@ -41,11 +41,14 @@ fn from_client(header: &Header, head: &[u8], body: &[u8]) -> bool {
     let same = ToService::decode(&Header { kind, flags, head_bytes: again.len() as u32, ..*header }, &again);
     assert_eq!(same.as_ref(), Ok(&message));
     if let ToService::Scalars(head) = &message
-        && head.body_bytes() == body.len() as u64
+        && head.check(body).is_ok()
     {
         let rows: Vec<_> = head.rows(body).collect();
         assert_eq!(rows.len(), head.rows as usize);
         assert!(rows.iter().all(|(_, values)| values.len() == head.names.len()));
+        let again = head.body(&rows);
+        assert_eq!(head.check(&again), Ok(()));
+        assert!(head.rows(&again).eq(rows));
     }
     true
 }

@@ -10,6 +10,7 @@ pub use mounts::{Mount, mount_of};
 use crate::target::Via;
 use crate::{Error, Result};
 use machine::CpuTimes;
+pub(crate) use machine::Watch;
 use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
 

@@ -25,24 +25,37 @@ struct State {
     /// Before it was last made longer, and when that was.
     before: u64,
     grown: Instant,
+    /// What was needed then.
+    end: u64,
     step: u64,
+}
+
+impl State {
+    /// The step after one that has lasted so long.
+    fn next_step(&self, end: u64, lasted: Duration) -> u64 {
+        if lasted >= STEP_LASTS {
+            return self.step;
+        }
+        // Of the rate since then; doubled at least, for what came before the first frame was no rate.
+        let needed = end.saturating_sub(self.end) as f64 * STEP_LASTS.as_secs_f64() / lasted.as_secs_f64();
+        (needed as u64).max(2 * self.step).min(STEP_BYTES_MAX)
+    }
 }
 
 impl Length {
     /// Of a file that has `bytes`.
     pub fn new(bytes: u64) -> Length {
-        Length(Mutex::new(State { bytes, before: bytes, grown: Instant::now(), step: STEP_BYTES }))
+        Length(Mutex::new(State { bytes, before: bytes, grown: Instant::now(), end: bytes, step: STEP_BYTES }))
     }
 
     /// Makes room for writing up to `end`, and well before it is needed for what follows.
     pub fn ensure(&self, file: &File, end: u64) -> io::Result<()> {
         let mut state = self.0.lock();
         if end + state.step / 2 > state.bytes {
-            let fast = state.grown.elapsed() < STEP_LASTS;
-            let step = if fast { (2 * state.step).min(STEP_BYTES_MAX) } else { state.step };
+            let step = state.next_step(end, state.grown.elapsed());
             let bytes = end + step.max(end / 8);
             file.set_len(bytes)?;
-            *state = State { bytes, before: state.bytes, grown: Instant::now(), step };
+            *state = State { bytes, before: state.bytes, grown: Instant::now(), end, step };
         }
         Ok(())
     }
@@ -52,5 +65,36 @@ impl Length {
     pub fn unsettled(&self, end: u64) -> Duration {
         let state = self.0.lock();
         if end <= state.before { Duration::ZERO } else { READER_GAP.saturating_sub(state.grown.elapsed()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step that is too short would have a commit wait, and the end of the run with it.
+    #[test]
+    fn steps_are_as_long_as_the_rate_asks_for() {
+        let mut state = State { bytes: 0, before: 0, grown: Instant::now(), end: STEP_BYTES, step: STEP_BYTES };
+        let tenth = Duration::from_millis(100);
+        assert_eq!(state.next_step(STEP_BYTES / 2, tenth), 2 * STEP_BYTES, "nothing is known of the rate");
+        assert_eq!(state.next_step(2 * STEP_BYTES, tenth), 10 * STEP_BYTES);
+        assert_eq!(state.next_step(9 * STEP_BYTES, tenth), STEP_BYTES_MAX);
+        assert_eq!(state.next_step(9 * STEP_BYTES, Duration::ZERO), STEP_BYTES_MAX);
+        state.step = 4 * STEP_BYTES;
+        assert_eq!(state.next_step(9 * STEP_BYTES, STEP_LASTS), 4 * STEP_BYTES, "it lasts");
+    }
+
+    #[test]
+    fn the_file_is_longer_than_what_comes_next_needs() {
+        let file = tempfile::tempfile().expect("a file");
+        let length = Length::new(STEP_BYTES);
+        let bytes = || file.metadata().expect("the file").len();
+        length.ensure(&file, STEP_BYTES / 4).expect("nothing to do");
+        assert_eq!(bytes(), 0, "half a step is left");
+        let end = STEP_BYTES * 3 / 4;
+        length.ensure(&file, end).expect("longer");
+        assert!(bytes() >= end + STEP_BYTES);
+        assert!(length.unsettled(end).is_zero(), "who saw the length of before finds a superblock within it");
     }
 }

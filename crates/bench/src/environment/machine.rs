@@ -1,7 +1,7 @@
 //! The machine, from /proc and /sys. What a machine does not tell is left empty: it only describes the run.
 
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 fn line(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.lines().next()?.trim().to_owned())
@@ -77,6 +77,27 @@ impl CpuTimes {
             return 0.0;
         }
         (1.0 - self.share(earlier, |times| times.idle)).clamp(0.0, 1.0)
+    }
+}
+
+/// What others take of the processors while something is measured: their own use, and what the hypervisor takes.
+pub struct Watch {
+    begun: Instant,
+    times: Option<CpuTimes>,
+}
+
+impl Watch {
+    pub fn start() -> Watch {
+        Watch { begun: Instant::now(), times: CpuTimes::now().ok() }
+    }
+
+    /// Share of all processors' time since the start, of which what was measured has used `cpu_s` seconds; 0 where the
+    /// kernel says nothing.
+    pub fn others(&self, cpu_s: f64) -> f64 {
+        let (Some(times), Ok(now)) = (&self.times, CpuTimes::now()) else { return 0.0 };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let own = cpu_s / (self.begun.elapsed().as_secs_f64() * processors);
+        (now.busy_since(times) - own).clamp(0.0, 1.0)
     }
 }
 

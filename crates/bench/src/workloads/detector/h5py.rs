@@ -3,6 +3,7 @@
 use super::Material;
 use super::pipeline::{Load, Measured, Sent, connect, hello, send_frames};
 use super::stages::cpu_seconds;
+use crate::environment::Watch;
 use crate::measure::Latencies;
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -68,7 +69,7 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measure
     let port: u16 = line.trim().parse().map_err(|_| fail()(io::Error::other("it did not say its port")))?;
     let mut to = connect(([127, 0, 0, 1], port).into()).map_err(fail())?;
     say(&mut to, &ToService::Hello(hello(Role::Frames, 1)), &[], 0).map_err(fail())?;
-    let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
+    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
     let begun = std::time::Instant::now();
     send_frames(&mut to, material, load, &sent).map_err(fail())?;
     line.clear();
@@ -80,11 +81,6 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measure
     let told: Told = serde_json::from_str(&line)?;
     let mut latencies = Latencies::default();
     told.latencies_ns.iter().for_each(|latency| latencies.record(Duration::from_nanos(*latency)));
-    Ok(Measured {
-        frames: told.frames,
-        dropped: sent.lost(),
-        seconds,
-        cpu_s: cpu_seconds() - cpu + told.cpu_s,
-        latencies,
-    })
+    let cpu_s = cpu_seconds() - cpu + told.cpu_s;
+    Ok(Measured { frames: told.frames, dropped: sent.lost(), seconds, cpu_s, others: watch.others(cpu_s), latencies })
 }

@@ -3,6 +3,7 @@
 
 use super::stages::{cpu_seconds, processors};
 use super::{Material, PREPARED};
+use crate::environment::Watch;
 use crate::measure::Latencies;
 use crate::{Error, Result, interrupt};
 use std::io;
@@ -53,6 +54,8 @@ pub struct Measured {
     pub dropped: u64,
     pub seconds: f64,
     pub cpu_s: f64,
+    /// Share of the processors' time that others took meanwhile.
+    pub others: f64,
     /// From the moment a frame is sent, or at a rate is due, until it is acknowledged as written.
     pub latencies: Latencies,
 }
@@ -191,7 +194,7 @@ fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measu
     let request = start_request(material, load);
     service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
     let way = Way::open(service.address(), hello(Role::Frames, 1))?;
-    let (cpu, sent) = (cpu_seconds(), Sent::new(load.frames));
+    let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
     let told = std::thread::scope(|scope| {
         let sent = &sent;
         let scalars = (load.scalars > 0).then(|| {
@@ -205,11 +208,13 @@ fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measu
     interrupt::check()?;
     let told = told?;
     told.check(load.frames)?;
+    let (seconds, cpu_s) = (sent.begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     Ok(Measured {
         frames: told.received,
         dropped: told.dropped,
-        seconds: sent.begun.elapsed().as_secs_f64(),
-        cpu_s: cpu_seconds() - cpu,
+        seconds,
+        cpu_s,
+        others: watch.others(cpu_s),
         latencies: told.latencies,
     })
 }

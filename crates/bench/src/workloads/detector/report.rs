@@ -44,6 +44,8 @@ pub struct CaseResult {
     /// From a frame's sending, at a rate from when it is due, until it is acknowledged as written.
     pub latency_ms: LatencyMs,
     pub cpu_ms_per_frame: f64,
+    /// Share of the processors' time that others, and the hypervisor, took meanwhile: what a limit does not know of.
+    pub others: f64,
     /// Frames a second of each turn.
     pub samples: Vec<f64>,
 }
@@ -146,6 +148,9 @@ const COMPARED: [Compared; 5] = [
     }),
 ];
 
+/// Below it lies what the kernel's own threads take, and the coarseness of its ticks.
+const OTHERS_WORTH_SAYING: f64 = 0.03;
+
 fn median(samples: &[f64]) -> f64 {
     Spread::of(samples).map_or(0.0, |spread| spread.median)
 }
@@ -220,6 +225,16 @@ impl DetectorReport {
                 "Ratios near their bars say little without an interval: --repeat {PAIRS_FOR_INTERVAL} or more gives one."
             ));
         }
+        if let Some(most) = self.results.iter().max_by(|one, other| one.others.total_cmp(&other.others))
+            && most.others > OTHERS_WORTH_SAYING
+        {
+            self.warnings.push(format!(
+                "Others took {:.0}% of the processors during `{}`. The limits are of processors that nobody else uses: \
+                 ratios to them, and to neighbours, say little so.",
+                most.others * 100.0,
+                most.case
+            ));
+        }
         self.warnings.extend(environment.warnings());
         self.environment = environment;
         self
@@ -232,13 +247,13 @@ impl DetectorReport {
 
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{:<24}{:>8}{:>12}{:>10}{:>9}{:>11}{:>11}{:>14}\n",
-            "case", "frames", "frames/s", "MB/s", "dropped", "p50 ms", "p99 ms", "CPU ms/frame"
+            "{:<24}{:>8}{:>12}{:>10}{:>9}{:>11}{:>11}{:>14}{:>10}\n",
+            "case", "frames", "frames/s", "MB/s", "dropped", "p50 ms", "p99 ms", "CPU ms/frame", "others"
         );
         for result in &self.results {
             let _ = writeln!(
                 text,
-                "{:<24}{:>8}{:>12.1}{:>10.1}{:>9}{:>11.2}{:>11.2}{:>14.3}",
+                "{:<24}{:>8}{:>12.1}{:>10.1}{:>9}{:>11.2}{:>11.2}{:>14.3}{:>9.1}%",
                 result.case,
                 result.frames,
                 result.frames_per_s,
@@ -246,7 +261,8 @@ impl DetectorReport {
                 result.dropped,
                 result.latency_ms.p50,
                 result.latency_ms.p99,
-                result.cpu_ms_per_frame
+                result.cpu_ms_per_frame,
+                result.others * 100.0
             );
         }
         let _ = writeln!(text, "\n{:<24}{:>12}{:>16}", "ceiling", "MB/s", "CPU ns/byte");
@@ -330,6 +346,7 @@ impl CaseResult {
                 max: ms(percentiles.max),
             },
             cpu_ms_per_frame: median(&all(|sample| sample.measured.cpu_s * 1e3 / sample.measured.frames.max(1) as f64)),
+            others: (median(&all(|sample| sample.measured.others)) * 1e3).round() / 1e3,
             samples: all(Sample::frames_per_s),
         }
     }

@@ -4,6 +4,7 @@
 use super::Material;
 use super::pipeline::{self, Load, Measured, RUN, Sent, Told, Way, failed, hello};
 use super::stages::cpu_seconds;
+use crate::environment::Watch;
 use crate::measure::Latencies;
 use crate::{Error, Result, interrupt};
 use serde::Deserialize;
@@ -112,7 +113,7 @@ impl Processes {
     /// Feeds each its part, from the moment when all are ready until all are done. The frames are not counted yet.
     fn feed(self, material: &Material, hello: &Hello, parts: Vec<(Load, &Sent)>) -> Result<(Measured, Vec<Told>)> {
         let ways = self.0.iter().map(|(_, address)| Way::open(*address, hello.clone())).collect::<Result<Vec<_>>>()?;
-        let (begun, cpu) = (Instant::now(), self.cpu_seconds()?);
+        let (watch, begun, cpu) = (Watch::start(), Instant::now(), self.cpu_seconds()?);
         let told = std::thread::scope(|scope| {
             let fed: Vec<_> = ways
                 .into_iter()
@@ -125,11 +126,13 @@ impl Processes {
         });
         interrupt::check()?;
         let told = told?;
+        let (seconds, cpu_s) = (begun.elapsed().as_secs_f64(), self.cpu_seconds()? - cpu);
         let mut measured = Measured {
             frames: 0,
             dropped: 0,
-            seconds: begun.elapsed().as_secs_f64(),
-            cpu_s: self.cpu_seconds()? - cpu,
+            seconds,
+            cpu_s,
+            others: watch.others(cpu_s),
             latencies: Latencies::default(),
         };
         told.iter().for_each(|told| measured.latencies.add(&told.latencies));

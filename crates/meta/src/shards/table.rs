@@ -4,6 +4,7 @@
 //! SlateDB ([`pending`]), flushing memtables, writing manifests, compaction, collection and the log's fsyncs run on the
 //! `background` runtime, which must be a multi-threaded one.
 
+mod checked_store;
 mod collection;
 mod compaction;
 mod cursor;

@@ -63,9 +63,9 @@ pub fn inspect_ends(
 }
 
 fn note(shard: ShardId, place: &DamagedPlace, report: &mut Report) {
-    let kind = match place.path.extension().is_some_and(|extension| extension == "sst") {
-        true => FindingKind::DamagedTable,
-        false => FindingKind::DamagedLog,
+    let kind = match place.path.extension().is_some_and(|extension| extension == "log") {
+        true => FindingKind::DamagedLog,
+        false => FindingKind::DamagedTable,
     };
     let at = format_args!("shard {shard} {}", place.path.display());
     report.add(kind, at, format_args!("at byte {}: {}", place.offset, place.reason));

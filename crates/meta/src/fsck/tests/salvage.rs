@@ -168,3 +168,65 @@ fn a_table_that_is_cut_short_or_gone_is_made_again() {
         assert!(tree.values().any(|what| what.ends_with("abc")), "its content is no row: {kept:?}: {tree:#?}");
     }
 }
+
+impl Site {
+    fn newest_manifest(&self) -> std::path::PathBuf {
+        files_that_end(&self.volume.shard(SHARD_0).join("manifest"), ".manifest").into_iter().max().unwrap()
+    }
+}
+
+/// Whatever byte of the newest manifest is changed, it is found, and never taken for one that leads to fewer rows.
+#[test]
+fn every_byte_of_a_manifest_counts() {
+    let site = Site::flushed();
+    let path = site.newest_manifest();
+    let whole = std::fs::read(&path).unwrap();
+    assert_eq!(site.found(), []);
+    for place in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1 << (place % 8);
+        std::fs::write(&path, bytes).unwrap();
+        let report = site.check();
+        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "byte {place}: {:?}", report.findings);
+    }
+    for end in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..end]).unwrap();
+        let report = site.check();
+        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "cut at {end}: {:?}", report.findings);
+    }
+}
+
+/// What a damaged manifest leads to is found by the one before it, by the tables that are newer, and in the log.
+#[test]
+fn a_damaged_manifest_costs_no_row() {
+    for cut in [false, true] {
+        let site = Site::flushed();
+        site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
+        let before = site.tree();
+        let path = site.newest_manifest();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        bytes.truncate(if cut { middle } else { bytes.len() });
+        std::fs::write(&path, bytes).unwrap();
+        let finding = site.check().findings.into_iter().find(|finding| finding.kind == FindingKind::DamagedTable);
+        assert!(finding.is_some_and(|finding| finding.place.contains(path.to_str().unwrap())));
+        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+        assert_eq!(site.tree(), before);
+    }
+}
+
+/// Manifests of earlier builds have no checksum, and are read.
+#[test]
+fn a_manifest_without_a_checksum_is_read() {
+    let site = Site::flushed();
+    let before = site.tree();
+    for path in files_that_end(&site.volume.shard(SHARD_0).join("manifest"), ".manifest") {
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes[..8], *b"VARVECK1");
+        std::fs::write(&path, &bytes[12..]).unwrap();
+    }
+    assert_eq!(site.found(), []);
+    assert_eq!(site.tree(), before);
+}

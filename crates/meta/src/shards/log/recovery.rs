@@ -132,7 +132,8 @@ pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal
         }
         tracing::warn!(
             shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
-            "the log ends with bytes that were not fsynced and did not reach the disk whole; they are cut off"
+            "the log ends with bytes that are not whole; they are cut off. Nothing says that they were fsynced: after a loss \
+             of power they were not; else the disk has changed them"
         );
     }
     Ok(seal)

@@ -1,5 +1,6 @@
 //! Why a table cannot do what it was asked.
 
+use super::checked_store::DamagedObject;
 use crate::shards::log::LogError;
 use crate::shards::refusal::errno_of_store;
 use crate::shards::rows::no_changes;
@@ -118,6 +119,9 @@ fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
     while let Some(error) = next {
         if let Some(ours) = error.downcast_ref::<LogError>() {
             return ours.to_string();
+        }
+        if let Some(damaged) = error.downcast_ref::<DamagedObject>() {
+            return damaged.to_string();
         }
         if let Some(StoreIoError { action, path, source }) = error.downcast_ref::<StoreIoError>() {
             return format!("cannot {action} shards/{path}: {source}");

@@ -5,8 +5,9 @@ use crate::shards::log::{DamagedPlace, read_intact};
 use bytes::Bytes;
 use slatedb::admin::Admin;
 use slatedb::wal::WalError;
-use slatedb::{RowEntry, SstReader, ValueDeletable};
+use slatedb::{RowEntry, SstFile, SstReader, ValueDeletable, VersionedManifest};
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::RangeBounds;
 
 /// Rows written at once.
@@ -29,45 +30,51 @@ impl Salvage {
     pub async fn read(config: &TableConfig) -> Result<Salvage, TableError> {
         let failed = |error| TableError::new(config.shard, "salvage", error, None);
         let mut salvage = Salvage::default();
-        let admin = Admin::builder(config.path(), config.object_store()).build();
-        if let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? {
-            let reader = SstReader::new(config.path(), config.object_store(), None, None);
+        let reader = SstReader::new(config.path(), config.object_store(), None, None);
+        let newest = Newest::find(config).await?;
+        if let Some(manifest) = &newest.manifest {
             for view in manifest.all_sst_views() {
-                let path = config.volume.shard(config.shard).join("compacted");
-                let path = path.join(format!("{}.sst", view.sst.id.value()));
-                let damaged = |offset, reason: slatedb::Error| DamagedPlace {
-                    path: path.clone(),
-                    offset,
-                    reason: reason.to_string(),
-                };
                 let file = reader.open_with_handle(view.sst.clone()).map_err(failed)?;
-                let index = match file.index().await {
-                    Ok(index) => index,
-                    Err(error) => {
-                        salvage.damaged.push(damaged(0, error));
-                        continue;
-                    }
-                };
-                for block in 0..index.len() {
-                    let offset = index.get(block).map_or(0, |(offset, _)| offset);
-                    match file.read_block(block).await {
-                        Ok(rows) => {
-                            let seen = |row: &RowEntry| {
-                                view.visible_range().is_none_or(|range| RangeBounds::contains(&range, &row.key))
-                            };
-                            rows.into_iter().filter(seen).for_each(|row| salvage.note(row));
-                        }
-                        Err(error) => salvage.damaged.push(damaged(offset, error)),
-                    }
-                }
+                let visible =
+                    |row: &RowEntry| view.visible_range().is_none_or(|range| RangeBounds::contains(&range, &row.key));
+                salvage.read_table(config, &file, visible).await;
             }
         }
-        salvage.ends = super::damaged_ends(config).await?;
+        let later = newest.later_tables(config);
+        for name in later.map_err(|error| TableError::internal(config.shard, error.to_string()))? {
+            let Ok(id) = name.parse() else { continue };
+            match reader.open(id).await {
+                Ok(file) => salvage.read_table(config, &file, |_| true).await,
+                Err(error) => salvage.damaged.push(damaged_table(config, &name, 0, &error)),
+            }
+        }
+        match newest.damaged.is_empty() {
+            true => salvage.ends = super::damaged_ends(config).await?,
+            false => salvage.damaged.extend(newest.damaged),
+        }
         let directory = config.volume.shard_log(config.shard);
         let damaged = read_intact(&directory, &mut |row| salvage.note(row));
         let damaged = damaged.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
         salvage.damaged.extend(damaged);
         Ok(salvage)
+    }
+
+    /// Reads a table's file, block by block.
+    async fn read_table(&mut self, config: &TableConfig, file: &SstFile, visible: impl Fn(&RowEntry) -> bool) {
+        let name = file.id().to_string();
+        let index = match file.index().await {
+            Ok(index) => index,
+            Err(error) => return self.damaged.push(damaged_table(config, &name, 0, &error)),
+        };
+        for block in 0..index.len() {
+            match file.read_block(block).await {
+                Ok(rows) => rows.into_iter().filter(&visible).for_each(|row| self.note(row)),
+                Err(error) => {
+                    let offset = index.get(block).map_or(0, |(offset, _)| offset);
+                    self.damaged.push(damaged_table(config, &name, offset, &error));
+                }
+            }
+        }
     }
 
     fn note(&mut self, row: RowEntry) {
@@ -102,4 +109,75 @@ impl Salvage {
         table.close().await?;
         Ok(count)
     }
+}
+
+fn damaged_table(config: &TableConfig, name: &str, offset: u64, error: &slatedb::Error) -> DamagedPlace {
+    let path = config.volume.shard(config.shard).join("compacted").join(format!("{name}.sst"));
+    DamagedPlace { path, offset, reason: error.to_string() }
+}
+
+/// The newest manifest of a shard that can be read.
+struct Newest {
+    manifest: Option<VersionedManifest>,
+    /// Those that came after it.
+    damaged: Vec<DamagedPlace>,
+}
+
+impl Newest {
+    async fn find(config: &TableConfig) -> Result<Newest, TableError> {
+        let admin = Admin::builder(config.path(), config.object_store()).build();
+        let directory = config.volume.shard(config.shard).join("manifest");
+        let failed = |error: io::Error| TableError::internal(config.shard, format!("{}: {error}", directory.display()));
+        let mut numbers: Vec<u64> =
+            names(&directory, "manifest").map_err(failed)?.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        let mut damaged = Vec::new();
+        for number in numbers.into_iter().rev() {
+            match admin.read_manifest(Some(number)).await {
+                Ok(Some(manifest)) => return Ok(Newest { manifest: Some(manifest), damaged }),
+                Ok(None) => {}
+                Err(error) => {
+                    let error = TableError::new(config.shard, "salvage", error, None);
+                    if !error.is_damage() {
+                        return Err(error);
+                    }
+                    let path = directory.join(format!("{number:020}.manifest"));
+                    damaged.push(DamagedPlace { path, offset: 0, reason: error.to_string() });
+                }
+            }
+        }
+        Ok(Newest { manifest: None, damaged })
+    }
+
+    /// Tables that only a damaged manifest may lead to: those made after all that this one leads to, for what they hold may
+    /// be in no log any more. Older ones that it does not lead to were replaced.
+    fn later_tables(&self, config: &TableConfig) -> io::Result<Vec<String>> {
+        if self.damaged.is_empty() {
+            return Ok(Vec::new());
+        }
+        let views = self.manifest.iter().flat_map(VersionedManifest::all_sst_views);
+        // Names of tables are ULIDs, which rise with time, and as texts too.
+        let last = views.map(|view| view.sst.id.value().to_string()).max();
+        let mut names = names(&config.volume.shard(config.shard).join("compacted"), "sst")?;
+        names.retain(|name| last.as_ref().is_none_or(|last| name > last));
+        Ok(names)
+    }
+}
+
+/// Names of the files in `directory` that end so, without the ending.
+fn names(directory: &std::path::Path, extension: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension)
+            && let Some(name) = path.file_stem().and_then(|name| name.to_str())
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
 }

@@ -1,5 +1,6 @@
 //! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
+use super::checked_store::CheckedStore;
 use super::compaction::TABLES_MIN;
 use super::moment::Moments;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
@@ -114,7 +115,7 @@ impl TableConfig {
     }
 
     pub(super) fn object_store(&self) -> Arc<dyn ObjectStore> {
-        Arc::new(self.store.clone())
+        Arc::new(CheckedStore(self.store.clone()))
     }
 
     pub(super) fn log(&self) -> LogConfig {

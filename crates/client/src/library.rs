@@ -20,16 +20,30 @@ use varve_world::volume_dir::VolumeDir;
 /// Directories' names kept; when there are more, all are forgotten. With names of usual length some 2 MB.
 const NAMES_MAX: usize = 16 * 1024;
 
+/// Directories' paths kept, and how long they may be: together some 4 MB.
+const PATHS_MAX: usize = 16 * 1024;
+const PATH_BYTES_MAX: usize = 256;
+
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
 
 /// What directories' names mean, and until when that may be believed.
 type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
 
+/// What this library's caller may believe of directories.
+#[derive(Default)]
+struct KnownDirectories {
+    names: KnownNames,
+    /// Paths as they were given, believed for as long as each name in them is. All those names are in `names`.
+    paths: HashMap<Box<[u8]>, (InodeId, Moment), KeyHashing>,
+    /// Counts what was forgotten: a path that was walked meanwhile is not kept.
+    forgotten: u64,
+}
+
 pub struct Library {
     file_system: Arc<FileSystem>,
     caller: Credentials,
-    names: Mutex<KnownNames>,
+    known: Mutex<KnownDirectories>,
 }
 
 impl Library {
@@ -47,7 +61,7 @@ impl Library {
     }
 
     pub fn new(file_system: Arc<FileSystem>, caller: Credentials) -> Library {
-        Library { file_system, caller, names: Mutex::default() }
+        Library { file_system, caller, known: Mutex::default() }
     }
 
     pub fn file_system(&self) -> &Arc<FileSystem> {
@@ -105,7 +119,7 @@ impl Library {
     pub async fn remove_directory(&self, path: &[u8]) -> Result<()> {
         let (parent, name) = self.parent_of(path).await?;
         let removed = self.file_system.remove_directory(&self.caller, parent, &name).await;
-        self.names.lock().remove(&(parent, name));
+        self.known.lock().forget(&(parent, name));
         removed
     }
 
@@ -113,9 +127,9 @@ impl Library {
         let (parent, name) = self.parent_of(from).await?;
         let (new_parent, new_name) = self.parent_of(to).await?;
         let renamed = self.file_system.rename(&self.caller, parent, &name, new_parent, &new_name, flags).await;
-        let mut names = self.names.lock();
-        names.remove(&(parent, name));
-        names.remove(&(new_parent, new_name));
+        let mut known = self.known.lock();
+        known.forget(&(parent, name));
+        known.forget(&(new_parent, new_name));
         renamed
     }
 
@@ -200,7 +214,7 @@ impl Library {
     /// Shows every entry but `.` and `..`, until `visit` answers `false`.
     pub async fn list(&self, path: &[u8], visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool) -> Result<()> {
         let fs = &self.file_system;
-        let directory = self.walk(components(path)).await?;
+        let directory = self.walk(path).await?;
         let handle = fs.open_directory(&self.caller, directory).await?;
         let listed =
             fs.read_directory(handle, 0, false, &mut |entry| matches!(entry.name, b"." | b"..") || visit(entry)).await;
@@ -216,42 +230,95 @@ impl Library {
 
     /// The directory that `path` is in, and its last name.
     async fn parent_of(&self, path: &[u8]) -> Result<(InodeId, Name)> {
-        let mut names = components(path);
-        let last = names.next_back().ok_or_else(|| Failure::new(Errno::EINVAL, "the root has no name"))?;
-        Ok((self.walk(names).await?, name(last)?))
+        let (parent, last) = split(path).ok_or_else(|| Failure::new(Errno::EINVAL, "the root has no name"))?;
+        Ok((self.walk(parent).await?, name(last)?))
     }
 
-    async fn walk<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Result<InodeId> {
-        let mut at = InodeId::ROOT;
-        for component in names {
+    /// The directory at `path`.
+    async fn walk(&self, path: &[u8]) -> Result<InodeId> {
+        let now = self.file_system.core.clock.monotonic();
+        let known = self.known.lock().paths.get(path).copied();
+        match known {
+            Some((inode, until)) if now < until => Ok(inode),
+            // In a box of its own, as all that few operations wait for: a future is moved when it is made.
+            _ => Box::pin(self.walk_by_name(path)).await,
+        }
+    }
+
+    async fn walk_by_name(&self, path: &[u8]) -> Result<InodeId> {
+        let (mut at, mut believed) = (InodeId::ROOT, None);
+        let forgotten = self.known.lock().forgotten;
+        for component in components(path) {
             let key = (at, name(component)?);
             let asked = self.file_system.core.clock.monotonic();
-            let known = self.names.lock().get(&key).copied();
-            at = match known {
-                Some((inode, until)) if asked < until => inode,
-                // In a box of its own, as all that few operations wait for: a future is moved when it is made.
-                _ => Box::pin(self.step(key, asked)).await?,
+            let known = self.known.lock().names.get(&key).copied();
+            let (inode, until) = match known {
+                Some((inode, until)) if asked < until => (inode, until),
+                _ => self.step(key, asked).await?,
             };
+            believed = Some(believed.map_or(until, |believed: Moment| believed.min(until)));
+            at = inode;
+        }
+        if let Some(until) = believed {
+            self.known.lock().keep(path, (at, until), forgotten);
         }
         Ok(at)
     }
 
-    /// The directory that `key` means, at a server.
-    async fn step(&self, key: (InodeId, Name), asked: Moment) -> Result<InodeId> {
+    /// The directory that `key` means, at a server, and until when that may be believed.
+    async fn step(&self, key: (InodeId, Name), asked: Moment) -> Result<(InodeId, Moment)> {
         let (entry, lease_ms) = self.file_system.core.look_up(&self.caller, key.0, &key.1).await?;
         let EntryReply::Elsewhere { inode, kind } = entry else { return Err(Errno::ENOTDIR.into()) };
         if FileKind::from(kind) != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
+        let found = (InodeId(inode), asked.after(std::time::Duration::from_millis(lease_ms.into())));
         if lease_ms > 0 {
-            let until = asked.after(std::time::Duration::from_millis(lease_ms.into()));
-            let mut names = self.names.lock();
-            if names.len() >= NAMES_MAX {
-                names.clear();
+            let mut known = self.known.lock();
+            if known.names.len() >= NAMES_MAX {
+                known.forget_all();
             }
-            names.insert(key, (InodeId(inode), until));
+            known.names.insert(key, found);
         }
-        Ok(InodeId(inode))
+        Ok(found)
+    }
+}
+
+impl KnownDirectories {
+    /// Keeps what `path` was found to mean, unless something has been forgotten since `forgotten` was read.
+    fn keep(&mut self, path: &[u8], found: (InodeId, Moment), forgotten: u64) {
+        if self.forgotten != forgotten || path.len() > PATH_BYTES_MAX {
+            return;
+        }
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.clear();
+        }
+        self.paths.insert(path.into(), found);
+    }
+
+    /// The name means something else now, or nothing, and so may each path that has it.
+    fn forget(&mut self, name: &(InodeId, Name)) {
+        self.forgotten += 1;
+        if self.names.remove(name).is_some() {
+            self.paths.clear();
+        }
+    }
+
+    fn forget_all(&mut self) {
+        self.forgotten += 1;
+        self.names.clear();
+        self.paths.clear();
+    }
+}
+
+/// What `path` has before its last name, and that name.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
+    let begin = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    match (&path[..begin], &path[begin..end]) {
+        (parent, b".") => split(parent),
+        (_, []) => None,
+        split => Some(split),
     }
 }
 
@@ -269,6 +336,42 @@ fn name(component: &[u8]) -> Result<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    /// Promise: slashes and dots that mean nothing are passed over, and what has no name is said to have none.
+    #[test]
+    fn paths_are_split_at_their_last_name() {
+        let cases: [(&[u8], Option<(&[u8], &[u8])>); 8] = [
+            (b"/a/b/c", Some((b"/a/b/", b"c"))),
+            (b"c", Some((b"", b"c"))),
+            (b"/c", Some((b"/", b"c"))),
+            (b"/a//c//", Some((b"/a//", b"c"))),
+            (b"/a/./c/./", Some((b"/a/./", b"c"))),
+            (b"/./", None),
+            (b"///", None),
+            (b"", None),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(split(path), expected, "{}", String::from_utf8_lossy(path));
+            assert_eq!(split(path).map(|(_, last)| last), components(path).next_back());
+        }
+    }
+
+    /// Promise: a path is believed no longer than the names in it, also if one is forgotten while it is walked.
+    #[test]
+    fn paths_go_with_their_names() {
+        let (mut known, until) = (KnownDirectories::default(), Moment(Duration::from_secs(9)));
+        let key = |text: &[u8]| (InodeId::ROOT, Name::new(text).unwrap());
+        let found = (InodeId(5), until);
+        known.names.insert(key(b"a"), found);
+        known.keep(b"/a/", found, 0);
+        known.forget(&key(b"b"));
+        assert_eq!(known.paths.get(&b"/a/"[..]), Some(&found), "another name's end does not touch it");
+        let forgotten = known.forgotten;
+        known.forget(&key(b"a"));
+        known.keep(b"/a/", found, forgotten);
+        assert!(known.paths.is_empty());
+    }
 
     /// Promise: what is moved when an operation begins is small. What only few operations need waits in boxes of its own.
     #[test]

@@ -33,7 +33,7 @@ impl Name {
             [] => Err(NameError::Empty),
             b"." | b".." => Err(NameError::Dots),
             _ if bytes.len() > Self::BYTES_MAX => Err(NameError::TooLong),
-            _ if bytes.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(NameError::ForbiddenByte),
+            _ if bytes.contains(&b'/') || bytes.contains(&0) => Err(NameError::ForbiddenByte),
             _ => Ok(Name { hash: NameHash::of(bytes), bytes: bytes.into() }),
         }
     }

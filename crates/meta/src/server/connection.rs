@@ -238,6 +238,10 @@ impl Outbox {
 
 /// The next whole request of `input`, if there is one.
 fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<Request>, ConnectionError> {
+    // Asked several times a request, and mostly with nothing there.
+    if input.is_empty() {
+        return Ok(None);
+    }
     let Some((request, len)) = frame::take::<Request>(input)? else {
         return Ok(None);
     };

@@ -1,6 +1,6 @@
 //! The bytes of log files and seals; `formats/log.md` explains them. Little-endian throughout. Pure.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use slatedb::{RowEntry, ValueDeletable};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -163,7 +163,7 @@ impl GroupHeader {
     }
 
     /// Appends the group's record, which begins at `position`.
-    pub fn encode(&self, epoch: u64, position: u64, out: &mut BytesMut) {
+    pub fn encode(&self, epoch: u64, position: u64, out: &mut Vec<u8>) {
         let start = begin_record(GROUP_MAGIC, epoch, position, out);
         out.put_u64_le(self.id);
         out.put_u64_le(self.synced);
@@ -172,7 +172,7 @@ impl GroupHeader {
 }
 
 /// Appends the record of a batch, which begins at `position`. All rows have the same sequence number.
-pub fn encode_batch(rows: &[RowEntry], epoch: u64, position: u64, out: &mut BytesMut) -> Result<(), FormatError> {
+pub fn encode_batch(rows: &[RowEntry], epoch: u64, position: u64, out: &mut Vec<u8>) -> Result<(), FormatError> {
     let body: u64 = rows.iter().map(row_bytes).sum::<u64>() + BATCH_PREFIX_BYTES as u64;
     if body > BODY_BYTES_MAX {
         return Err(FormatError::Length);
@@ -203,13 +203,14 @@ fn value_of(value: &ValueDeletable) -> (u8, &[u8]) {
     }
 }
 
-fn encode_row(row: &RowEntry, out: &mut BytesMut) {
+fn encode_row(row: &RowEntry, out: &mut Vec<u8>) {
     let (kind, value) = value_of(&row.value);
     let created = if row.create_ts.is_some() { ROW_HAS_CREATED } else { 0 };
     let expires = if row.expire_ts.is_some() { ROW_HAS_EXPIRES } else { 0 };
-    out.put_u8(kind | created | expires);
-    out.put_u32_le(row.key.len() as u32);
-    out.put_u32_le(value.len() as u32);
+    let mut head = [kind | created | expires; 9];
+    head[1..5].copy_from_slice(&(row.key.len() as u32).to_le_bytes());
+    head[5..].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    out.put_slice(&head);
     row.create_ts.iter().chain(&row.expire_ts).for_each(|time| out.put_i64_le(*time));
     out.put_slice(&row.key);
     out.put_slice(value);
@@ -260,7 +261,7 @@ pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
     Ok(rows)
 }
 
-fn begin_record(magic: [u8; 4], epoch: u64, position: u64, out: &mut BytesMut) -> usize {
+fn begin_record(magic: [u8; 4], epoch: u64, position: u64, out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.put_slice(&magic);
     out.put_u32_le(0);
@@ -271,7 +272,7 @@ fn begin_record(magic: [u8; 4], epoch: u64, position: u64, out: &mut BytesMut) -
 }
 
 /// Fills in the length and the checksum of the record that begins at `start` and ends with `out`.
-fn end_record(start: usize, out: &mut BytesMut) {
+fn end_record(start: usize, out: &mut Vec<u8>) {
     let body_bytes = (out.len() - start - RECORD_HEADER_BYTES) as u32;
     out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
     let (header, body) = out[start..].split_at(RECORD_HEADER_BYTES);

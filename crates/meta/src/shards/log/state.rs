@@ -4,7 +4,7 @@
 use super::failure::LogError;
 use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch};
 use super::{BODY_BYTES_MAX, FILE_BYTES_MAX, LogConfig, directory};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalStatus};
 use std::collections::VecDeque;
@@ -151,7 +151,7 @@ impl State {
             self.rotate(config);
         }
         let group = self.open_group.unwrap_or(self.last_group + 1);
-        let mut record = BytesMut::new();
+        let mut record = Vec::new();
         if self.open_group.is_none() {
             GroupHeader { id: group, synced: self.synced }.encode(self.epoch, self.appended, &mut record);
         }
@@ -164,7 +164,7 @@ impl State {
                 reason => self.malformed(reason),
             },
         )?;
-        let record = record.freeze();
+        let record = Bytes::from(record);
         let offset = self.offset(self.appended);
         let current = self.current();
         if let Err(error) = current.file.write_all_at(&record, offset) {

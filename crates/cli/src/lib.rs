@@ -29,7 +29,7 @@ use definition::{Command, Global, Varve};
 use output::Output;
 use problem::{Problem, Result};
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
@@ -51,7 +51,8 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         }
     });
     result.unwrap_or_else(|problem| {
-        eprintln!("varve: {problem}");
+        // Who closed the pipe wants no more of it; the exit code still says how it ended.
+        let _ = writeln!(std::io::stderr(), "varve: {problem}");
         problem.exit()
     })
 }

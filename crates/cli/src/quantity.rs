@@ -73,6 +73,16 @@ const SPAN_UNITS: [(&str, u64); 9] = [
     ("d", 86_400_000_000),
 ];
 
+impl Span {
+    /// A duration that is to be more than none, for the command line.
+    pub fn of_some_length(text: &str) -> Result<Span, String> {
+        match text.parse()? {
+            Span(Duration::ZERO) => Err("it must be longer than 0".to_owned()),
+            span => Ok(span),
+        }
+    }
+}
+
 impl FromStr for Span {
     type Err = String;
 

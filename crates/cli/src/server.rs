@@ -4,11 +4,12 @@ use crate::metrics;
 use crate::problem::{Problem, Result};
 use crate::quantity::Bytes;
 use clap::Args;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use varve_meta::server::{Memory, ServerConfig, ServerError, WORKERS_MAX};
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{LockError, VolumeDir};
 
 /// A stop syncs and closes every shard; a store that needs longer is stuck, and the log has what was acknowledged.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(30);
@@ -55,8 +56,39 @@ impl ServerFlags {
 pub fn explain(what: impl Into<String>, error: &ServerError) -> Problem {
     let problem = Problem::new(what).caused_by(error);
     match error {
-        ServerError::Locked(_) => problem.next("Stop that process first; `varve status STORE` shows it."),
+        ServerError::Locked(lock) => problem.next(to_lock(lock)),
+        ServerError::Io { source, .. } => match unwritable(source) {
+            Some(next) => problem.next(next),
+            None => problem,
+        },
         ServerError::NotYours { .. } => problem.next("Run it as that user, or as root."),
         _ => problem,
+    }
+}
+
+/// What to do about a lock that was not had.
+pub fn to_lock(error: &LockError) -> &'static str {
+    match error {
+        LockError::Held { .. } => "Stop that process first; `varve status STORE` shows it.",
+        LockError::Io { source, .. } => unwritable(source).unwrap_or("See whether the store is all there and mounted."),
+    }
+}
+
+/// What to do about a store that takes no writes, if that is why.
+fn unwritable(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => Some(
+            "The store is on a file system that takes no writes: mount that read-write. `varve fsck` and `varve dump` \
+             read a store as it is.",
+        ),
+        io::ErrorKind::PermissionDenied => Some(
+            "This user may not use the store like that: do it as the volume's owner or as root, and see that the owner \
+             may read and write the store.",
+        ),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
+            "The store has no room left: remove something else on its file system, or make that larger. `varve fsck` \
+             and `varve dump` read a store as it is.",
+        ),
+        _ => None,
     }
 }

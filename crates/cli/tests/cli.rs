@@ -91,10 +91,26 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
     assert_eq!(outcome(&["fsck"]).code(), Some(16), "as fsck(8)");
     assert_eq!(outcome(&["format", "/proc/volume"]).code(), Some(1));
     assert_eq!(outcome(&["umount", "/proc"]).code(), Some(1));
-    assert_eq!(outcome(&["info", "/etc/passwd"]).code(), Some(1));
-    assert_eq!(outcome(&["stats", "/tmp"]).code(), Some(1));
+    for arguments in [["info", "/etc/passwd"], ["info", "/nonexistent"], ["stats", "/tmp"]] {
+        let asked = outcome(&arguments);
+        assert_eq!(asked.code(), Some(1));
+        assert!(asked.stderr.contains("cannot ask the mount about"), "{}", asked.stderr);
+    }
+    assert_eq!(outcome(&["stats", "/tmp", "-i", "0s"]).code(), Some(2));
+    let over_a_file = outcome(&["format", "/etc/passwd"]);
+    assert!(over_a_file.stderr.contains("A volume is a directory"), "{}", over_a_file.stderr);
     let metrics = outcome(&["serve", "/nonexistent", "--metrics", "0.0.0.0:9000"]);
     assert_eq!(metrics.code(), Some(2), "{}", metrics.stderr);
+}
+
+/// A problem that nobody reads changes no exit code.
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut told = varve();
+    told.args(["status", "/nonexistent"]).stdout(std::process::Stdio::null()).stderr(writer);
+    assert_eq!(told.status().expect("it runs").code(), Some(1));
 }
 
 #[test]

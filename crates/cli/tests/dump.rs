@@ -3,8 +3,10 @@
 mod common;
 
 use common::{LONG, Volume, must, run, scratch, soak, varve};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const WORKERS: usize = 3;
@@ -103,6 +105,72 @@ fn a_dump_at_rest_is_the_volume_again() {
     let refused = run(varve().arg("load").arg(&dump).arg(&store), LONG);
     assert_eq!(refused.code(), Some(1));
     assert!(refused.stderr.contains("holds a Varve volume already"), "{}", refused.stderr);
+}
+
+/// What follows a dump's end would be lost without a word, and what a load leaves alone is not said to be gone.
+#[test]
+fn a_load_refuses_what_follows_a_dump() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let dump = volume.beside("dump");
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
+    let mut twice = fs::read(&dump).expect("a dump");
+    let end = twice.len();
+    twice.extend_from_within(..);
+    fs::write(&dump, &twice).expect("two dumps");
+    let store = volume.beside("loaded");
+    let refused = run(varve().arg("load").arg(&dump).arg(&store), LONG);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains(&format!("at byte {end}: it ends here, and more follows")), "{}", refused.stderr);
+    assert!(!store.exists());
+    fs::write(&dump, "no dump").expect("a file");
+    let refused = run(varve().arg("load").arg(&dump).arg(volume.store()), LONG);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("Nothing was made or changed"), "{}", refused.stderr);
+}
+
+/// What a name leads to is written to where it is no regular file, and replaced where it is one; the links stay.
+#[test]
+fn a_dump_replaces_neither_devices_nor_links() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let dump_to = |path: &Path| must(varve().arg("dump").arg(volume.store()).arg("-o").arg(path));
+    let plain = volume.beside("plain");
+    dump_to(&plain);
+    let content = fs::read(&plain).expect("a dump");
+
+    let fifo = volume.beside("fifo");
+    must(Command::new("mkfifo").arg(&fifo));
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).expect("what is written")
+    });
+    dump_to(&fifo);
+    assert_eq!(reader.join().expect("a reader"), content);
+    assert!(fs::symlink_metadata(&fifo).expect("it is there").file_type().is_fifo());
+
+    if rustix::process::geteuid().is_root() {
+        // As /dev/null, and not that one: should this fail, the machine keeps its own.
+        let device = volume.beside("null");
+        let made = run(Command::new("mknod").arg(&device).args(["c", "1", "3"]), LONG);
+        if made.code() == Some(0) && File::options().write(true).open(&device).is_ok() {
+            dump_to(&device);
+            assert!(fs::symlink_metadata(&device).expect("it is there").file_type().is_char_device());
+        } else {
+            eprintln!("SKIPPED: no devices can be made here: {}", made.stderr);
+        }
+    }
+
+    for (link, target) in [("to-old", "old"), ("to-new", "new")] {
+        symlink(target, volume.beside(link)).expect("a link");
+    }
+    fs::write(volume.beside("old"), "old").expect("a file");
+    for (link, target) in [("to-old", "old"), ("to-new", "new")] {
+        dump_to(&volume.beside(link));
+        assert_eq!(fs::read_link(volume.beside(link)).expect("still a link"), Path::new(target));
+        assert_eq!(fs::read(volume.beside(target)).expect("a dump"), content);
+    }
+    let refused = run(varve().arg("dump").arg(volume.store()).arg("-o").arg(volume.beside("")), LONG);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("is a directory"), "{}", refused.stderr);
 }
 
 /// A load says by its exit code that it is not all there, and one that fails leaves its directory as it was.

@@ -14,6 +14,8 @@ pub enum Error {
     Options(#[from] OptionError),
     #[error("cannot mount at {}: {source}", target.display())]
     Target { target: PathBuf, source: io::Error },
+    #[error("cannot ask the mount about {}: {source}", path.display())]
+    Ask { path: PathBuf, source: io::Error },
     #[error("cannot mount at {}: it is not a directory", .0.display())]
     NotADirectory(PathBuf),
     #[error("{} is a mount whose process has died; clear it with `varve umount {}` first", .0.display(), .0.display())]

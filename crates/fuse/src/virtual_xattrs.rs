@@ -39,7 +39,7 @@ pub(crate) struct Process {
 /// # Errors
 /// If `directory` is not the root of a mounted volume.
 pub fn stats(directory: &Path) -> Result<String> {
-    text(directory, STATS).map_err(|source| Error::Target { target: directory.to_owned(), source })
+    text(directory, STATS).map_err(|source| Error::Ask { path: directory.to_owned(), source })
 }
 
 /// For how long the kernel may believe what the mount at `directory` tells it, at the longest.
@@ -47,7 +47,7 @@ pub fn stats(directory: &Path) -> Result<String> {
 /// # Errors
 /// If `directory` is not the root of a mounted volume.
 pub fn timeouts(directory: &Path) -> Result<Timeouts> {
-    let wrap = |source: io::Error| Error::Target { target: directory.to_owned(), source };
+    let wrap = |source: io::Error| Error::Ask { path: directory.to_owned(), source };
     let stats: serde_json::Value = serde_json::from_str(&stats(directory)?).map_err(|error| wrap(error.into()))?;
     let timeout = |of: &str| {
         let told = stats["timeouts_ms"][of].as_u64();
@@ -62,7 +62,7 @@ pub fn timeouts(directory: &Path) -> Result<Timeouts> {
 /// # Errors
 /// If `path` is not on a mounted volume, or this user may not read it.
 pub fn info(path: &Path) -> Result<String> {
-    text(path, INFO).map_err(|source| Error::Target { target: path.to_owned(), source })
+    text(path, INFO).map_err(|source| Error::Ask { path: path.to_owned(), source })
 }
 
 /// The process that serves the mount at `directory`.

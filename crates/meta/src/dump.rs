@@ -45,7 +45,7 @@ pub fn dump_at_rest(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Dumped, DumpError> {
     let settings = volume.read_settings()?;
-    let _lock = volume.lock()?;
+    let _lock = volume.lock_for_reading()?;
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = at_rest::runtime().map_err(threads)?;
     let store = at_rest::store_for_reading(volume);

@@ -266,7 +266,7 @@ pub enum FsckError {
 /// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
     let settings: VolumeSettings = volume.read_settings()?;
-    let _lock = volume.lock()?;
+    let _lock = volume.lock_for_reading()?;
     check_locked(volume, &settings, progress).map(|(report, _)| report)
 }
 

@@ -19,7 +19,7 @@ mod server_record;
 mod volume_file;
 
 pub use format::{FormatError, FormatOver};
-pub use lock::{LockError, VolumeLock};
+pub use lock::{LockError, ReadLock, VolumeLock};
 pub use server_record::{ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 

@@ -3,10 +3,12 @@
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes as Quantity;
+use crate::server;
 use async_trait::async_trait;
 use bytes::Bytes;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -20,13 +22,15 @@ use varve_meta::snapshot::{Source, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 use varve_world::disk;
 use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{LockError, VolumeDir};
 
 /// A server that does not answer within this is not well.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 const PAGE_BYTES: u32 = 1024 * 1024;
 /// A dump holds everybody's small files.
 const DUMP_MODE: u32 = 0o600;
+/// Symlinks that are followed, as Linux does.
+const LINKS_MAX: usize = 40;
 
 /// Write the metadata of a volume, small files included, to a file or to stdout; also while it is served
 ///
@@ -35,7 +39,8 @@ const DUMP_MODE: u32 = 0o600;
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// File to write; it appears when the dump is whole [default: stdout]
+    /// File to write; it appears, or replaces the file that the name leads to, when the dump is whole. A device or FIFO is
+    /// written to as the dump is made [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -66,7 +71,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         None => dump_volume(&volume, &mut io::stdout().lock(), &mut progress),
     };
     bar.finish_and_clear();
-    let dumped = written.map_err(|error| Problem::new(format!("cannot dump {}", store.display())).caused_by(&error))?;
+    let dumped = written.map_err(|error| {
+        let problem = Problem::new(format!("cannot dump {}", store.display())).caused_by(&error);
+        match &error {
+            DumpError::Locked(lock) => problem.next(server::to_lock(lock)),
+            _ => problem,
+        }
+    })?;
     if let Some(path) = &arguments.output {
         let Dumped { rows, entries, bytes } = dumped;
         output.result("dump", &Report { store, output: Some(path.clone()), rows, names: entries, bytes }, text)?;
@@ -74,21 +85,70 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+fn failed(doing: &str, path: &Path) -> impl Fn(io::Error) -> DumpError {
+    let doing = format!("cannot {doing} {}", path.display());
+    move |source| DumpError::Io { doing: doing.clone(), source }
+}
+
 fn to_file(
     volume: &VolumeDir,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let failed = |doing: &str| {
-        let doing = format!("cannot {doing} {}", path.display());
-        move |source| DumpError::Io { doing, source }
-    };
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
+        Ok(found) if !found.is_file() => to_device(volume, path, progress),
+        Ok(_) => to_regular_file(volume, &path.canonicalize().map_err(failed("find", path))?, progress),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            to_regular_file(volume, &at_end_of_links(path).map_err(failed("follow", path))?, progress)
+        }
+        Err(error) => Err(failed("write", path)(error)),
+    }
+}
+
+/// What is no regular file is the system's or another program's: it is written to and never replaced.
+fn to_device(
+    volume: &VolumeDir,
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> std::result::Result<Dumped, DumpError> {
+    let mut file = File::options().write(true).open(path).map_err(failed("write", path))?;
+    let dumped = dump_volume(volume, &mut file, progress)?;
+    match rustix::fs::fsync(&file) {
+        // Nothing to sync behind a FIFO or a device of characters: fsync(2).
+        Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::NOTSUP) => Ok(dumped),
+        Err(error) => Err(failed("fsync", path)(error.into())),
+    }
+}
+
+/// Where a file that does not exist yet is to be made.
+fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match path.read_link() {
+            Ok(target) => path = disk::parent(&path).join(target),
+            // No link: nothing is there, or it was made meanwhile.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+                return Ok(path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// The file appears when the dump is whole.
+fn to_regular_file(
+    volume: &VolumeDir,
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> std::result::Result<Dumped, DumpError> {
     let temporary = disk::temporary(disk::parent(path));
-    disk::write_synced(&temporary, &[], DUMP_MODE).map_err(failed("make a file beside"))?;
-    let written = File::options().write(true).open(&temporary).map_err(failed("write")).and_then(|mut file| {
+    disk::write_synced(&temporary, &[], DUMP_MODE).map_err(failed("make a file beside", path))?;
+    let written = File::options().write(true).open(&temporary).map_err(failed("write", path)).and_then(|mut file| {
         let dumped = dump_volume(volume, &mut file, progress)?;
-        file.sync_all().map_err(failed("fsync"))?;
-        disk::publish_replacing(&temporary, path).map_err(failed("make"))?;
+        file.sync_all().map_err(failed("fsync", path))?;
+        disk::publish_replacing(&temporary, path).map_err(failed("make", path))?;
         Ok(dumped)
     });
     if written.is_err()
@@ -106,7 +166,7 @@ fn dump_volume(
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
     match dump::dump_at_rest(volume, output, progress) {
-        Err(DumpError::Locked(_)) => {}
+        Err(DumpError::Locked(LockError::Held { .. })) => {}
         done => return done,
     }
     let settings = volume.read_settings()?;

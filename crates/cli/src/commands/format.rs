@@ -3,13 +3,14 @@
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
+use crate::server;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
 use varve_world::random;
 use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
+use varve_world::volume_dir::{FormatError, FormatOver, LockError, VolumeDir};
 
 /// Make a volume in a directory
 #[derive(Debug, Args)]
@@ -111,7 +112,13 @@ fn explain(directory: &Path, error: &FormatError) -> Problem {
     match error {
         FormatError::NotEmpty { .. } => problem.next("To put the volume beside what is there, add --force."),
         FormatError::VolumeExists { .. } => problem.next("To destroy that volume and all it holds, add --force twice."),
-        FormatError::Locked(_) => problem.next("Unmount it or stop its server, then format again."),
+        FormatError::Locked(LockError::Held { .. }) => {
+            problem.next("Unmount it or stop its server, then format again.")
+        }
+        FormatError::Locked(lock) => problem.next(server::to_lock(lock)),
+        FormatError::Io { .. } if directory.exists() && !directory.is_dir() => {
+            problem.next("A volume is a directory: name one, or a path where nothing is yet.")
+        }
         FormatError::Settings(_) | FormatError::Io { .. } => problem,
     }
 }

@@ -3,13 +3,14 @@
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes;
+use crate::server;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
 use varve_meta::fsck::{self, FsckError, Progress, Repaired, Report, Severity};
 use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{LockError, VolumeDir};
 
 /// fsck(8)'s exit codes: something was wrong and is repaired; something is wrong and was left so; the check itself
 /// failed.
@@ -106,7 +107,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             .caused_by(&error)
             .exits(Exit::Fsck(OPERATIONAL_ERROR));
         match error {
-            FsckError::Locked(_) => problem.next("Unmount the volume or stop its server, then check again."),
+            FsckError::Locked(LockError::Held { .. }) => {
+                problem.next("Unmount the volume or stop its server, then check again.")
+            }
+            FsckError::Locked(lock) => problem.next(server::to_lock(&lock)),
             FsckError::Table(_) | FsckError::Io { .. } if arguments.repair => {
                 problem.next("What was repaired so far is whole; when the cause is gone, run it again.")
             }

@@ -2,13 +2,14 @@
 
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
+use crate::server;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use varve_meta::dump::{self, Data, LoadError, Loaded};
+use varve_meta::dump::{self, Data, DumpError, LoadError, Loaded};
 use varve_meta::fsck::FindingKind;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
@@ -73,6 +74,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             }
             LoadError::Format(FormatError::VolumeExists { .. }) => {
                 problem.next("Load into another directory, or remove that volume first.")
+            }
+            LoadError::Format(FormatError::Locked(lock)) => problem.next(server::to_lock(lock)),
+            LoadError::Dump(DumpError::NoDump | DumpError::Newer { .. }) => {
+                problem.next("Nothing was made or changed.")
+            }
+            _ if VolumeDir::new(&store).volume_file().exists() => {
+                problem.next("The volume that is there was not touched.")
             }
             _ => problem.next("There is no volume, and what was made is gone; put the cause right and load again."),
         }

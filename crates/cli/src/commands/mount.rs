@@ -37,7 +37,12 @@ pub struct Arguments {
     #[arg(short, long)]
     pub foreground: bool,
     /// How long a call goes on trying while its server is away
-    #[arg(long, value_name = "DURATION", default_value_t = Span(ClientConfig::DEADLINE_DEFAULT))]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value_t = Span(ClientConfig::DEADLINE_DEFAULT),
+        value_parser = Span::of_some_length
+    )]
     pub deadline: Span,
     /// Where the background process logs [default: varve/mount-NAME.log in /var/log or in $XDG_STATE_HOME]
     #[arg(long, value_name = "FILE")]

@@ -15,7 +15,7 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Show what happened in each interval, until interrupted [default: totals since the mount began, once]
-    #[arg(long, short, value_name = "DURATION")]
+    #[arg(long, short, value_name = "DURATION", value_parser = Span::of_some_length)]
     interval: Option<Span>,
     /// With --interval: end after so many
     #[arg(long, short, value_name = "COUNT", requires = "interval")]

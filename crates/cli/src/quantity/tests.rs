@@ -4,6 +4,12 @@ use super::{Bytes, Span};
 use std::time::Duration;
 
 #[test]
+fn a_span_of_some_length_is_not_none() {
+    assert!(Span::of_some_length("0s").is_err() && Span::of_some_length("0").is_err());
+    assert_eq!(Span::of_some_length("1ms").map(|span| span.0), Ok(Duration::from_millis(1)));
+}
+
+#[test]
 fn sizes_are_read() {
     let cases = [
         ("0", 0),

@@ -1,11 +1,12 @@
 //! A store that is full, frozen, read-only or failing, and a server that is not there.
 
 use super::common::disk::Disk;
-use super::common::{Mount, SHORT, Server, Volume, run, soak, varve};
+use super::common::{Mount, SHORT, Server, Volume, must, run, soak, varve};
 use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A shard that has failed tries for some seconds to be opened again, and then once in a while.
@@ -195,6 +196,24 @@ fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
     mount.unmount();
     server.stop();
     volume.expect_sound();
+}
+
+/// What only reads a volume does so in a store that takes no writes, and what writes says why it cannot.
+#[test]
+fn a_store_that_is_read_only_is_checked_and_dumped() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let volume = Volume::format_in(&disk.path(), &SMALL);
+    let mount = volume.mount(&[]);
+    std::fs::write(mount.directory.join("file"), "content").expect("a file");
+    mount.unmount();
+    must(Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path()));
+    volume.expect_sound();
+    let elsewhere = super::common::scratch();
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(elsewhere.path().join("dump")));
+    for command in [["serve"].as_slice(), &["fsck", "--repair"]] {
+        let refused = run(varve().args(command).arg(volume.store()), SHORT);
+        assert!(refused.stderr.contains("takes no writes: mount that read-write"), "{}", refused.stderr);
+    }
 }
 
 /// The store is itself a mount of Varve, whose server is killed: every call of the store fails with an error, until the

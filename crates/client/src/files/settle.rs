@@ -205,7 +205,11 @@ impl FileSystem {
         if open.file().is_none() {
             content.generation = closed.generation;
             content.writer = closed.writer;
-            let file = backing::open(&self.core, due.inode)?;
+            let file = match backing::open(&self.core, due.inode) {
+                // Removed since it was synced.
+                Err(_) if !self.core.config.store.backing_file(due.inode).exists() => return Ok(Outcome::Done),
+                opened => opened?,
+            };
             open.backing.write().file = Some(Arc::new(file));
         }
         self.settle(open, &mut content).await

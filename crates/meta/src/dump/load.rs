@@ -121,6 +121,7 @@ fn fill(
                 .broken(format!("it says that it has {} rows, and has {}", counts.rows, loaded.rows))
                 .into());
         }
+        reader.end()?;
         writer.close().await?;
         Ok::<(), LoadError>(())
     })?;

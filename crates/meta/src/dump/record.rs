@@ -2,7 +2,7 @@
 
 use crate::snapshot::Unreadable;
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::time::Duration;
 use varve_types::{ShardCount, ShardId, VolumeId, VolumeSettings};
 use varve_world::volume_dir::{LockError, VolumeFileError};
@@ -216,6 +216,13 @@ impl<'a> RecordReader<'a> {
         }
         let unknown = || DumpError::Broken { at: begin, reason: format!("no record of kind {kind} is like this") };
         Record::decode(kind, &body).ok_or_else(unknown)
+    }
+
+    /// Nothing may follow the last record: another dump there would be lost without a word.
+    pub fn end(&mut self) -> Result<(), DumpError> {
+        let rest = self.input.fill_buf();
+        let rest = rest.map_err(|source| DumpError::Io { doing: "cannot read the dump".into(), source })?;
+        if rest.is_empty() { Ok(()) } else { Err(self.broken("it ends here, and more follows")) }
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), DumpError> {

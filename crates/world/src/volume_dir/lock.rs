@@ -4,11 +4,18 @@ use super::{ServerRecord, VolumeDir};
 use crate::disk;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
 /// The right to serve a volume, until dropped.
 #[derive(Debug)]
 pub struct VolumeLock {
+    _file: File,
+}
+
+/// The right to read a volume that nobody serves, until dropped; any number of processes may have it at a time.
+#[derive(Debug)]
+pub struct ReadLock {
     _file: File,
 }
 
@@ -20,8 +27,29 @@ impl VolumeDir {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path, source }),
         };
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(VolumeLock { _file: file }),
+        self.try_flock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(VolumeLock { _file: file })
+    }
+
+    /// Keeps servers away, or says who serves. Does not wait, and writes nothing where the lock's file is there, so that it
+    /// can be had in a store that takes no writes.
+    pub fn lock_for_reading(&self) -> Result<ReadLock, LockError> {
+        let path = self.lock_file();
+        let opened = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => disk::open_lock_file(&path),
+            opened => opened,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            Err(source) => return Err(LockError::Io { path, source }),
+        };
+        self.try_flock(&file, path, FlockOperation::NonBlockingLockShared)?;
+        Ok(ReadLock { _file: file })
+    }
+
+    fn try_flock(&self, file: &File, path: PathBuf, operation: FlockOperation) -> Result<(), LockError> {
+        match flock(file, operation) {
+            Ok(()) => Ok(()),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held {
                 directory: self.root().to_owned(),
                 holder: describe(self.read_server_record().ok().flatten()),
@@ -48,5 +76,5 @@ pub enum LockError {
     )]
     Held { directory: PathBuf, holder: String },
     #[error("cannot lock {}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
+    Io { path: PathBuf, source: io::Error },
 }

@@ -75,6 +75,18 @@ fn the_lock_names_its_holder() {
     volume.lock().unwrap();
 }
 
+/// Readers keep servers away and not each other; a server keeps readers away.
+#[test]
+fn readers_share_the_lock() {
+    let (_directory, volume) = formatted();
+    volume.lock().unwrap();
+    let readers = (volume.lock_for_reading().unwrap(), volume.lock_for_reading().unwrap());
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    drop(readers);
+    let _lock = volume.lock().unwrap();
+    assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+}
+
 /// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.
 #[test]
 fn volume_files_that_are_not_ours_are_refused() {

@@ -72,7 +72,7 @@ impl Options {
         let mut rest = Vec::new();
         for option in list.split(',') {
             match option.split_once('=') {
-                Some(("deadline", value)) => self.deadline = value.parse()?,
+                Some(("deadline", value)) => self.deadline = Span::of_some_length(value)?,
                 Some(("memory", value)) => self.memory = Some(value.parse()?),
                 Some(("workers", value)) => self.workers = Some(workers(value)?),
                 None if option == "embedded" => self.embedded = Some(true),

@@ -61,12 +61,21 @@ impl Reserve {
     pub fn tend(&self) -> io::Result<()> {
         let mut held = self.held.lock();
         let free = free(&self.path)?;
-        if !*held && free >= 2 * self.bytes {
+        // Half of the reserve besides it, for what is under way while a shortage is noticed.
+        let besides = self.bytes / 2;
+        let wanted = self.bytes + besides;
+        if !*held && free >= wanted {
             self.take()?;
             *held = true;
         }
-        // Half of the reserve besides it, for what is under way while this is noticed.
-        self.short.store(!*held || free < self.bytes / 2, Relaxed);
+        let short = !*held || free < besides;
+        let was_short = self.short.swap(short, Relaxed);
+        if short && !was_short {
+            let missing = if *held { besides - free } else { wanted - free };
+            tracing::warn!("the store is full: what would grow is refused until {missing} bytes are freed");
+        } else if was_short && !short {
+            tracing::info!("the store has room again");
+        }
         Ok(())
     }
 

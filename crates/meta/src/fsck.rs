@@ -70,6 +70,8 @@ macro_rules! kinds {
 }
 
 kinds! {
+    DamagedVolumeFile = Damage, "damaged-volume-file",
+        "no server starts without it: restore the file from a copy, or let --repair make it anew from the copy in shards/";
     DamagedKey = Damage, "damaged-key",
         "no server starts without the key: restore the file from a copy, or let --repair make another one, which needs nothing \
          else to be changed";
@@ -265,7 +267,7 @@ pub enum FsckError {
 
 /// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
-    let settings: VolumeSettings = volume.read_settings()?;
+    let (settings, _) = volume.read_settings_or_copy()?;
     let _lock = volume.lock_for_reading()?;
     check_locked(volume, &settings, progress).map(|(report, _)| report)
 }
@@ -279,6 +281,10 @@ fn check_locked(
     let mut report = Report::default();
     let mut census = Census::new(settings);
     report.counts.shards = u64::from(settings.shards.get());
+    if let Ok((_, Some(damaged))) = volume.read_settings_or_copy() {
+        report.add(FindingKind::DamagedVolumeFile, "varve.toml", damaged);
+        report.fix(Fix::MakeVolumeFile);
+    }
     if let Err(error) = volume.read_key() {
         report.add(FindingKind::DamagedKey, "key", error);
         report.fix(Fix::MakeKey);

@@ -6,6 +6,7 @@
 //! STORE/lock                  held with flock by the server
 //! STORE/servers/current.toml  where the server listens
 //! STORE/shards/               mode 0700: rows of all users are below
+//! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/data/<xx>/<inode>     backing files
@@ -52,6 +53,11 @@ impl VolumeDir {
 
     pub fn volume_file(&self) -> PathBuf {
         self.root.join("varve.toml")
+    }
+
+    /// Where there is nothing but what is lost without it.
+    pub fn volume_file_copy(&self) -> PathBuf {
+        self.shards().join("varve.toml")
     }
 
     pub fn key_file(&self) -> PathBuf {

@@ -26,6 +26,8 @@ pub enum Stage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
+    /// Makes the volume file from its copy.
+    MakeVolumeFile,
     /// Makes the volume another key.
     MakeKey,
     /// Applies what is decided and drops the rest, as the next server would.
@@ -169,7 +171,8 @@ pub enum Fix {
 impl Fix {
     pub fn stage(&self) -> Stage {
         match self {
-            Fix::MakeKey
+            Fix::MakeVolumeFile
+            | Fix::MakeKey
             | Fix::Resolve
             | Fix::SetAside { .. }
             | Fix::MoveRow { .. }

@@ -55,7 +55,7 @@ impl From<Unreadable> for FsckError {
 /// Checks `volume`, which no server may have, and repairs what it finds. May be stopped at any moment and begun again.
 /// Must not be called on an asynchronous runtime's thread.
 pub fn repair(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
-    let settings: VolumeSettings = volume.read_settings()?;
+    let (settings, _) = volume.read_settings_or_copy()?;
     let _lock = volume.lock()?;
     repair_locked(volume, &settings, Missing::SetApart, progress)
 }
@@ -141,6 +141,7 @@ fn carry_out(
 impl Bench<'_> {
     async fn carry_out(&mut self, fix: &Fix) -> Result<(), FsckError> {
         match fix.clone() {
+            Fix::MakeVolumeFile => self.make_volume_file(),
             Fix::MakeKey => self.make_key(),
             Fix::Resolve => self.resolve().await,
             Fix::SetAside { shard, key, row } => self.set_aside(shard, &key, &row),

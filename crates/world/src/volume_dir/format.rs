@@ -39,6 +39,11 @@ impl VolumeDir {
         let lock = self.make_room(over)?;
         let had_data = self.data().symlink_metadata().is_ok();
         let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
+        if laid_out.is_ok()
+            && let Err(error) = self.copy_volume_file(settings)
+        {
+            tracing::warn!("{} has no copy until it is served: {error}", self.volume_file().display());
+        }
         if laid_out.is_err()
             && self.volume_file().symlink_metadata().is_err()
             && let Err(error) = self.clear_away(had_root, had_data)
@@ -51,7 +56,8 @@ impl VolumeDir {
 
     fn make_room(&self, over: FormatOver) -> Result<VolumeLock, FormatError> {
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
-        if self.volume_file().symlink_metadata().is_ok() {
+        let (file, copy) = (self.volume_file(), self.volume_file_copy());
+        if file.symlink_metadata().is_ok() || copy.symlink_metadata().is_ok() {
             if over != FormatOver::Volume {
                 return Err(FormatError::VolumeExists { directory: self.root().to_owned() });
             }
@@ -95,9 +101,14 @@ impl VolumeDir {
         Ok(())
     }
 
-    /// The volume file goes first, so that a half destroyed volume is none.
+    /// The copy of the volume file and the file itself go first, so that a half destroyed volume is none.
     fn destroy(&self) -> io::Result<()> {
-        disk::remove_published(&self.volume_file())?;
+        let copy = self.volume_file_copy();
+        if copy.symlink_metadata().is_ok() {
+            disk::remove_file(&copy)?;
+            disk::sync_directory(disk::parent(&copy))?;
+        }
+        absent_is_fine(disk::remove_published(&self.volume_file()))?;
         disk::sync_directory(self.root())?;
         for directory in [self.shards(), self.servers(), self.data()] {
             absent_is_fine(disk::remove_tree(&directory))?;
@@ -115,9 +126,14 @@ impl VolumeDir {
     /// Replaces a key that is damaged or gone. `owner` is the volume's, for whom root may do it.
     pub fn make_key(&self, owner: u32) -> io::Result<()> {
         self.write_key()?;
+        self.give_to_owner(&self.key_file(), owner)
+    }
+
+    /// What root makes in another's volume is not root's.
+    pub(super) fn give_to_owner(&self, path: &Path, owner: u32) -> io::Result<()> {
         match rustix::process::geteuid().as_raw() {
             own if own == owner => Ok(()),
-            _ => std::os::unix::fs::chown(self.key_file(), Some(owner), None),
+            _ => std::os::unix::fs::chown(path, Some(owner), None),
         }
     }
 
@@ -158,6 +174,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
+    /// Or one that has lost its volume file.
     #[error("{} holds a Varve volume already: formatting would destroy it", directory.display())]
     VolumeExists { directory: PathBuf },
     #[error("{} is not empty: choose an empty or new directory for the volume", directory.display())]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::power_loss::{Fate, Order, Recording};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
@@ -101,9 +102,142 @@ fn volume_files_that_are_not_ours_are_refused() {
     assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
     assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
     assert!(refusal(good.replace("shards = 4\n", "")).contains("shards"));
+    std::fs::remove_file(volume.volume_file_copy()).unwrap();
     assert!(refusal("not toml".into()).contains("not a volume file"));
     let none = VolumeDir::new(directory.path().join("none"));
     assert!(none.read_settings().unwrap_err().to_string().contains("not a Varve volume"));
+}
+
+/// A volume file that is damaged or gone is known from its copy, and made again from there; what says so names the way.
+/// Nothing formats over it meanwhile.
+#[test]
+fn a_volume_file_has_a_copy() {
+    let (_directory, volume) = formatted();
+    let sound = std::fs::read_to_string(volume.volume_file()).unwrap();
+    assert_eq!(std::fs::read_to_string(volume.volume_file_copy()).unwrap(), sound);
+    for damaged in [Some(&sound[..40]), Some(""), None] {
+        match damaged {
+            Some(text) => std::fs::write(volume.volume_file(), text).unwrap(),
+            None => std::fs::remove_file(volume.volume_file()).unwrap(),
+        }
+        let refusal = volume.read_settings().unwrap_err().to_string();
+        assert!(refusal.contains("varve fsck --repair") && refusal.contains("shards/varve.toml"), "{refusal}");
+        for over in [FormatOver::Nothing, FormatOver::OtherFiles] {
+            assert!(matches!(volume.format(&settings(), over), Err(FormatError::VolumeExists { .. })));
+        }
+        let (known, Some(_)) = volume.read_settings_or_copy().unwrap() else { panic!("it is damaged") };
+        assert_eq!(known, settings());
+        volume.make_volume_file(&known).unwrap();
+        assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), sound);
+    }
+    // Both.
+    for path in [volume.volume_file(), volume.volume_file_copy()] {
+        std::fs::write(path, &sound[..40]).unwrap();
+    }
+    let refusal = volume.read_settings_or_copy().unwrap_err().to_string();
+    assert!(refusal.contains("restore it from a copy of the store"), "{refusal}");
+    volume.format(&settings(), FormatOver::Volume).unwrap();
+    assert_eq!(volume.read_settings().unwrap(), settings());
+}
+
+/// A volume that has no copy of its volume file, because its format or an older program made none, or another one, because
+/// a raise was cut short, has the right one when it is served.
+#[test]
+fn a_copy_that_is_missing_or_other_is_made_by_the_next_server() {
+    let (_directory, volume) = formatted();
+    let sound = std::fs::read_to_string(volume.volume_file()).unwrap();
+    let lock = volume.lock().unwrap();
+    for other in [None, Some("format_version = 1\n")] {
+        match other {
+            Some(text) => std::fs::write(volume.volume_file_copy(), text).unwrap(),
+            None => std::fs::remove_file(volume.volume_file_copy()).unwrap(),
+        }
+        assert_eq!(volume.read_settings().unwrap(), settings());
+        volume.raise_format(&lock, &settings()).unwrap();
+        assert_eq!(std::fs::read_to_string(volume.volume_file_copy()).unwrap(), sound);
+    }
+}
+
+/// Loses the power at every point of `work` around a change of the volume file or its copy, on a volume of one shard that
+/// `prepare` has made, and looks at what is left.
+fn at_every_point(prepare: impl Fn(&VolumeDir), work: impl Fn(&VolumeDir), look: impl Fn(&VolumeDir)) {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = VolumeDir::new(directory.path());
+    prepare(&volume);
+    let recording = Recording::begin(directory.path()).unwrap();
+    work(&volume);
+    let history = recording.history();
+    // A format makes hundreds of directories in between.
+    let is_near = |point: &usize| history.describe(*point, 3).contains("varve.toml");
+    let points: Vec<_> = (0..=history.points()).filter(|point| history.is_change(*point)).filter(is_near).collect();
+    assert!((3..100).contains(&points.len()), "{points:?}");
+    for point in points {
+        let chance = |order| Fate::Chance { order, seed: point as u64 };
+        for fate in [Fate::Kept, Fate::Lost, chance(Order::Journaled), chance(Order::Anyhow)] {
+            let left = tempfile::tempdir().unwrap();
+            history.lose_power(point, fate).write_to(left.path()).unwrap();
+            let volume = VolumeDir::new(left.path());
+            let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(&volume)));
+            assert!(looked.is_ok(), "{fate:?} after\n{}", history.describe(point, 10));
+        }
+    }
+}
+
+fn settings_of(id: u8) -> VolumeSettings {
+    VolumeSettings { id: VolumeId([id; 16]), shards: ShardCount::new(1).unwrap(), ..settings() }
+}
+
+fn make(volume: &VolumeDir, id: u8) {
+    volume.format(&settings_of(id), FormatOver::Volume).unwrap();
+}
+
+/// Whenever a format over a volume is killed, there is the old volume, the new one, or none, and never a file or copy that
+/// speaks of a volume whose tables are gone.
+#[test]
+fn a_format_that_is_killed_leaves_no_copy_without_a_volume() {
+    let look = |volume: &VolumeDir| match volume.read_settings() {
+        Ok(found) => {
+            assert!([settings_of(1), settings_of(2)].contains(&found));
+            assert!(volume.shard_log(ShardId(0)).is_dir());
+            // The copy is of the same volume.
+            std::fs::remove_file(volume.volume_file()).unwrap();
+            match volume.read_settings_or_copy() {
+                Ok((copied, _)) => assert_eq!(copied, found),
+                Err(error) => assert!(matches!(error, VolumeFileError::NoVolume { .. }), "{error}"),
+            }
+        }
+        Err(error) => assert!(matches!(error, VolumeFileError::NoVolume { .. }), "{error}"),
+    };
+    at_every_point(|volume| make(volume, 1), |volume| make(volume, 2), look);
+}
+
+/// Whenever a raise or a repair is killed, the settings are known; a copy is never of an older format than its volume.
+#[test]
+fn a_volume_file_or_its_copy_is_there_whenever_they_are_written() {
+    let older = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace("format_version = 2", "format_version = 1")).unwrap();
+    };
+    let raise = |volume: &VolumeDir| volume.raise_format(&volume.lock().unwrap(), &settings_of(1)).unwrap();
+    let of_older = |volume: &VolumeDir| {
+        make(volume, 1);
+        older(volume.volume_file());
+        older(volume.volume_file_copy());
+    };
+    let version = |path: PathBuf| {
+        let table: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+        table["format_version"].as_integer().unwrap()
+    };
+    at_every_point(of_older, raise, |volume| {
+        assert_eq!(volume.read_settings().unwrap(), settings_of(1));
+        assert!(version(volume.volume_file_copy()) >= version(volume.volume_file()));
+    });
+    let damaged = |volume: &VolumeDir| {
+        make(volume, 1);
+        std::fs::write(volume.volume_file(), "format_v").unwrap();
+    };
+    let repair = |volume: &VolumeDir| volume.make_volume_file(&settings_of(1)).unwrap();
+    at_every_point(damaged, repair, |volume| assert_eq!(volume.read_settings_or_copy().unwrap().0, settings_of(1)));
 }
 
 /// A volume of an older format is raised to this one, and keeps its settings.

@@ -10,14 +10,18 @@
 //! sync_interval_ms = 5000
 //! owner_uid = 1000
 //! ```
+//!
+//! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there is
+//! or was a volume: it is written after the first volume file, and removed before the last. Where both change, the copy
+//! comes first, so that it is never of an older format than the tables.
 
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use varve_types::{ShardCount, VolumeSettings, VolumeSettingsError};
+use varve_types::{ShardCount, VolumeSettings};
 
 /// The newest format this program reads, and the one it writes. `formats/volume.md` says what each changed.
 pub const FORMAT_VERSION: i64 = 2;
@@ -36,34 +40,60 @@ struct VolumeFile {
 }
 
 impl VolumeDir {
-    /// Reads the volume file.
+    /// Reads the volume file. The error of one that is damaged or gone says whether there is a copy of it.
     pub fn read_settings(&self) -> Result<VolumeSettings, VolumeFileError> {
-        let path = self.volume_file();
-        let text = match disk::read_text(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(VolumeFileError::NoVolume { directory: self.root().to_owned() });
-            }
-            Err(source) => return Err(VolumeFileError::Unreadable { path, source }),
+        match self.read_settings_or_copy()? {
+            (settings, None) => Ok(settings),
+            (_, Some(damaged)) => Err(damaged),
+        }
+    }
+
+    /// Reads the volume file, or its copy; then what is wrong with the file comes too.
+    pub fn read_settings_or_copy(&self) -> Result<(VolumeSettings, Option<VolumeFileError>), VolumeFileError> {
+        let (path, copy) = (self.volume_file(), self.volume_file_copy());
+        let reason = match read(&path) {
+            Ok(settings) => return Ok((settings, None)),
+            Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path, source }),
+            Err(Problem::Newer(found)) => return Err(VolumeFileError::Newer { path, found }),
+            Err(Problem::Missing) => None,
+            Err(Problem::Invalid(reason)) => Some(reason),
         };
-        parse(&text).map_err(|problem| match problem {
-            Problem::Newer(found) => VolumeFileError::Newer { path, found },
-            Problem::Invalid(reason) => VolumeFileError::Invalid { path, reason },
-            Problem::Settings(source) => VolumeFileError::Settings { path, source },
-        })
+        match (read(&copy), reason) {
+            (Ok(settings), reason) => {
+                let reason = reason.unwrap_or_else(|| "it is missing".to_owned());
+                Ok((settings, Some(VolumeFileError::Damaged { path, reason, copy })))
+            }
+            (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy, found }),
+            (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
+            (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
+        }
     }
 
     /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
-    /// for damage: they refuse it from here on. Does nothing to one that is.
+    /// for damage: they refuse it from here on. Makes the copy of the volume file anew if it does not say the same. Does
+    /// nothing else to a volume of this format.
     pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
-        let path = self.volume_file();
-        let text = render(settings);
+        let (path, text) = (self.volume_file(), render(settings));
+        if disk::read_text(&self.volume_file_copy()).ok().as_ref() != Some(&text) {
+            self.copy_volume_file(settings)?;
+        }
         match disk::read_text(&path)?.parse::<toml::Table>() {
             Ok(table) if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) => {
                 Ok(())
             }
             _ => disk::replace(&path, text.as_bytes()),
         }
+    }
+
+    /// Replaces a volume file that is damaged or gone.
+    pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
+        disk::replace(&self.volume_file(), render(settings).as_bytes())?;
+        self.give_to_owner(&self.volume_file(), settings.owner_uid)
+    }
+
+    pub(super) fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
+        disk::replace(&self.volume_file_copy(), render(settings).as_bytes())?;
+        self.give_to_owner(&self.volume_file_copy(), settings.owner_uid)
     }
 }
 
@@ -84,9 +114,20 @@ pub(super) fn render(settings: &VolumeSettings) -> String {
 }
 
 enum Problem {
+    Missing,
+    /// The store does not say what is in it.
+    Unreadable(io::Error),
     Newer(i64),
     Invalid(String),
-    Settings(VolumeSettingsError),
+}
+
+fn read(path: &Path) -> Result<VolumeSettings, Problem> {
+    match disk::read_text(path) {
+        Ok(text) => parse(&text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Problem::Missing),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Problem::Invalid(error.to_string())),
+        Err(error) => Err(Problem::Unreadable(error)),
+    }
 }
 
 fn parse(text: &str) -> Result<VolumeSettings, Problem> {
@@ -110,7 +151,7 @@ fn parse(text: &str) -> Result<VolumeSettings, Problem> {
         sync_interval: Duration::from_millis(file.sync_interval_ms),
         owner_uid: file.owner_uid,
     };
-    settings.check().map_err(Problem::Settings)?;
+    settings.check().map_err(|error| Problem::Invalid(error.to_string()))?;
     Ok(settings)
 }
 
@@ -119,13 +160,15 @@ pub enum VolumeFileError {
     #[error("{} is not a Varve volume: it has no varve.toml; make one with `varve format`", directory.display())]
     NoVolume { directory: PathBuf },
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable { path: PathBuf, source: io::Error },
     #[error(
         "{} has format version {found}, and this program reads up to {FORMAT_VERSION}: use a newer varve", path.display()
     )]
     Newer { path: PathBuf, found: i64 },
     #[error("{} is not a volume file: {reason}; restore it from a copy of the store", path.display())]
     Invalid { path: PathBuf, reason: String },
-    #[error("{} is not a volume file: {source}; restore it from a copy of the store", path.display())]
-    Settings { path: PathBuf, source: VolumeSettingsError },
+    #[error(
+        "{} is not a volume file: {reason}; `varve fsck --repair` makes it anew from its copy {}", path.display(), copy.display()
+    )]
+    Damaged { path: PathBuf, reason: String, copy: PathBuf },
 }

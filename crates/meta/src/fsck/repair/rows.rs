@@ -52,6 +52,13 @@ impl Bench<'_> {
         self.flush().await
     }
 
+    pub fn make_volume_file(&mut self) -> Result<(), FsckError> {
+        let failed = |source| FsckError::Io { doing: "cannot make the volume file anew".into(), source };
+        self.volume.make_volume_file(&self.settings).map_err(failed)?;
+        self.note("made the volume file anew from its copy".to_owned());
+        Ok(())
+    }
+
     /// Whoever connects reads the key anew, so another one is as good.
     pub fn make_key(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };

@@ -499,6 +499,20 @@ fn a_damaged_key_is_made_again() {
     assert_ne!(keys(&site).unwrap(), made);
 }
 
+/// No server starts without the volume file; nor does it start on another one.
+#[test]
+fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
+    let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file()).unwrap();
+    let sound = text(&Site::new());
+    let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 2\nid = \"00").unwrap();
+    let lost = |site: &Site| std::fs::remove_file(site.volume.volume_file()).unwrap();
+    let damages: [&dyn Fn(&Site); 2] = [&cut, &lost];
+    for damage in damages {
+        let site = repaired(damage, FindingKind::DamagedVolumeFile, &NOTHING);
+        assert_eq!(text(&site), sound);
+    }
+}
+
 #[test]
 fn counters_are_raised() {
     let counter = Row::Counter(CounterRow { inodes_end: 4 });

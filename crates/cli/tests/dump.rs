@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{LONG, Volume, must, run, scratch, soak, varve};
+use common::{LONG, Volume, expect_bounded, must, run, scratch, soak, varve};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ fn work(root: &Path, worker: usize, stop: &AtomicBool) {
 
 /// Loads `dump` beside it and expects the volume to have nothing to say against itself.
 fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
-    let loaded = run(varve().args(["--json", "load"]).arg(dump).arg(store).arg("--data").arg(data), LONG);
+    let loaded =
+        run(varve().args(["--json", "load"]).arg(dump).arg(store).arg("--data").arg(data), LONG).bounded("varve load");
     let left_out = loaded.json()["files_left_out"].as_u64().expect("a number");
     assert_eq!(loaded.code(), Some(if left_out == 0 { 0 } else { 3 }), "{}", loaded.stdout);
     let checked = must(varve().arg("fsck").arg("--json").arg(store)).json();
@@ -66,7 +67,7 @@ fn a_dump_under_load_restores_to_a_sound_volume() {
         }
         for dump in &dumps {
             std::thread::sleep(std::time::Duration::from_millis(700));
-            must(varve().arg("dump").arg(volume.store()).arg("-o").arg(dump));
+            must(varve().arg("dump").arg(volume.store()).arg("-o").arg(dump)).bounded("varve dump");
         }
         stop.store(true, Relaxed);
     });
@@ -76,6 +77,7 @@ fn a_dump_under_load_restores_to_a_sound_volume() {
         assert!(checked["counts"]["entries"].as_u64() > Some(100), "{checked:#}");
         fs::remove_dir_all(&store).expect("removed");
     }
+    expect_bounded("the server of dumps", server.pid());
     mount.unmount();
     server.stop();
     volume.expect_sound();

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Mount, SHORT, Server, Volume, resident_bytes, run, soak, varve};
+use common::{Mount, SHORT, Server, Volume, expect_bounded, must, resident_bytes, run, soak, varve};
 use std::collections::HashSet;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -75,8 +75,15 @@ fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
     let library = connect(&volume);
     expect_all(&library);
     now(library.file_system().shutdown()).expect("a session ends");
+    expect_bounded("the server of very many files", server.pid());
     server.stop();
-    volume.expect_sound();
+    let checked = must(varve().args(["--json", "fsck"]).arg(volume.store())).bounded("varve fsck").json();
+    assert_eq!(checked["sound"], true, "{checked:#}");
+    let (dump, loaded) = (volume.beside("dump"), volume.beside("loaded"));
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump)).bounded("varve dump");
+    must(varve().arg("load").arg(&dump).arg(&loaded)).bounded("varve load");
+    let again = must(varve().args(["--json", "fsck"]).arg(&loaded)).json();
+    assert_eq!(again["counts"]["entries"], checked["counts"]["entries"]);
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -173,10 +173,19 @@ impl Core {
     /// Finds the server again after the one numbered `lost` was lost, and tells it which files are open. Returns when any
     /// thread has done so.
     async fn find_again(&self, lost: u64, deadline: Moment, why: &str) -> Result<()> {
-        let _one = self.finding.lock().await;
-        if self.server().found > lost {
-            return Ok(());
-        }
+        // Others may be at it for as long as their own deadlines are, one after the other.
+        let mut turn = BUSY_WAIT;
+        let _one = loop {
+            let one = self.finding.try_lock();
+            if self.server().found > lost {
+                return Ok(());
+            }
+            match one {
+                Some(one) => break one,
+                None => self.check_deadline(deadline, why)?,
+            }
+            self.transport.pause(turn.next()).await;
+        };
         tracing::warn!("looking for the server again: {why}");
         let mut wait = SERVER_WAIT;
         let mut found = lost;

@@ -14,6 +14,7 @@ mod connection;
 mod dispatch;
 mod guest;
 mod handshake;
+mod held;
 mod inbox;
 mod leases;
 mod listener;
@@ -406,6 +407,7 @@ fn spawn_workers(
             tcp,
             tables: tables.clone(),
             measure: config.measure,
+            held_max: memory.messages / inboxes.len(),
         };
         let thread = std::thread::Builder::new().name(format!("varve-worker-{index}"));
         let thread = thread.spawn(move || worker::run(worker)).map_err(doing("cannot start a worker's thread"))?;

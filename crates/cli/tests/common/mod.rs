@@ -62,9 +62,18 @@ pub struct Outcome {
     pub stdout: String,
     pub stderr: String,
     pub took: Duration,
+    /// The most that it kept in memory, as far as was seen.
+    peak_bytes: u64,
 }
 
 impl Outcome {
+    /// # Panics
+    /// If it took more memory than anything may.
+    pub fn bounded(self, what: &str) -> Outcome {
+        expect_below(what, self.peak_bytes);
+        self
+    }
+
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }
@@ -97,7 +106,9 @@ pub fn run(command: &mut Command, deadline: Duration) -> Outcome {
         .unwrap_or_else(|error| panic!("cannot start {shown}: {error}"));
     let stdout = drain(child.stdout.take().expect("piped"));
     let stderr = drain(child.stderr.take().expect("piped"));
-    let status = wait(&mut child, deadline).unwrap_or_else(|| {
+    let mut peak_bytes = 0;
+    let watch = |pid| peak_bytes = memory_bytes(pid, "VmHWM:").unwrap_or(peak_bytes);
+    let status = wait_watching(&mut child, deadline, watch).unwrap_or_else(|| {
         // It hangs; a kill it may not survive either, if it hangs in the kernel, so nobody waits for it.
         let _ = child.kill();
         panic!("{shown} has not ended within {deadline:?}")
@@ -105,7 +116,7 @@ pub fn run(command: &mut Command, deadline: Duration) -> Outcome {
     let text = |thread: std::thread::JoinHandle<Vec<u8>>| {
         String::from_utf8_lossy(&thread.join().expect("a reader does not panic")).into_owned()
     };
-    Outcome { status, stdout: text(stdout), stderr: text(stderr), took: begun.elapsed() }
+    Outcome { status, stdout: text(stdout), stderr: text(stderr), took: begun.elapsed(), peak_bytes }
 }
 
 /// Runs a command that must succeed, within [`LONG`].
@@ -125,6 +136,10 @@ fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8
 
 /// Waits for a child's end; `None` after `deadline`.
 pub fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    wait_watching(child, deadline, |_| {})
+}
+
+fn wait_watching(child: &mut Child, deadline: Duration, mut watch: impl FnMut(u32)) -> Option<ExitStatus> {
     let end = Instant::now() + deadline;
     loop {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
@@ -133,6 +148,7 @@ pub fn wait(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
         if Instant::now() >= end {
             return None;
         }
+        watch(child.id());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -165,8 +181,34 @@ pub fn tool(name: &str) -> PathBuf {
 
 /// What a process keeps in memory, in bytes.
 pub fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is alive");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("proc(5) has VmRSS");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number of KiB");
-    kib * 1024
+    memory_bytes(pid, "VmRSS:").expect("the process is alive")
+}
+
+/// The most that a process has kept in memory so far.
+pub fn peak_bytes(pid: u32) -> u64 {
+    memory_bytes(pid, "VmHWM:").expect("the process is alive")
+}
+
+/// `None`: it has ended.
+fn memory_bytes(pid: u32, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// What a server, a mount or a command may take at most, whatever happens to it. The caches of the largest server in the
+/// suites do not come near their own limit (`--memory`), so this is what is not counted there: messages, logs that are not
+/// fsynced, rows that wait for the store, what is read of damaged files.
+const MEMORY_MAX: u64 = 512 << 20;
+
+/// # Panics
+/// If the process has taken more than that.
+pub fn expect_bounded(what: &str, pid: u32) {
+    expect_below(what, peak_bytes(pid));
+}
+
+fn expect_below(what: &str, peak: u64) {
+    println!("{what} took {} MiB at most", peak >> 20);
+    assert!(peak < MEMORY_MAX, "{what} took {peak} bytes of memory");
 }

@@ -1,6 +1,6 @@
 //! Damaged files of a volume, and volumes of a newer format.
 
-use super::common::{SHORT, Volume, run, varve};
+use super::common::{SHORT, Volume, expect_bounded, run, varve};
 use super::{DEADLINE_OPTION, Kept, expect_no_panic, refuses_to_serve, says};
 use std::collections::BTreeSet;
 use std::io;
@@ -89,13 +89,30 @@ fn a_damaged_volume_file_or_key_is_named() {
     ];
     for (damage, word) in damages {
         let _damaged = Damaged::by(&file, damage);
-        refuses_to_serve(&volume, &["varve.toml", word]);
+        refuses_to_serve(&volume, &["varve.toml", word, "varve fsck --repair"]);
         let status = run(varve().arg("status").arg(volume.store()), SHORT);
         says("varve status", &status, &["varve.toml"]);
     }
     {
         let _damaged = Damaged::by(&volume.store().join("key"), |bytes| bytes.truncate(31));
         refuses_to_serve(&volume, &["key", "31"]);
+    }
+    // Lost, and cut short: made anew from its copy, and nothing of what was in the volume is lost.
+    let sound = std::fs::read(&file).expect("it can be read");
+    for left in [None, Some(40)] {
+        match left {
+            None => std::fs::remove_file(&file).expect("it can be removed"),
+            Some(length) => std::fs::write(&file, &sound[..length]).expect("it can be damaged"),
+        }
+        refuses_to_serve(&volume, &["varve.toml", "varve fsck --repair"]);
+        let formatted = run(varve().args(["format", "--force"]).arg(volume.store()), SHORT);
+        says("varve format", &formatted, &["holds a Varve volume already"]);
+        let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
+        assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
+        assert!(checked.stdout.contains("damaged-volume-file"), "{}", checked.stdout);
+        let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
+        assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
+        assert_eq!(std::fs::read(&file).expect("it is there again"), sound);
     }
     works_again(&volume, &kept);
 }
@@ -290,6 +307,7 @@ fn a_damaged_shard_fails_alone() {
             let name = file.file_name().expect("a file has a name").to_string_lossy();
             assert!(log.contains(&*name) && log.contains("varve fsck"), "{what}: the log does not say so\n{log}");
             expect_no_panic(&what, &log);
+            expect_bounded(&what, server.as_ref().map_or_else(|| mount.pid(), |server| server.pid()));
             let status = run(varve().arg("status").arg(volume.store()), SHORT);
             if number == 0 {
                 assert_eq!(status.code(), Some(3), "{what}: {}{}", status.stdout, status.stderr);

@@ -1,6 +1,6 @@
 //! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, and peers that say nothing.
 
-use super::common::{Volume, resident_bytes, until};
+use super::common::{Volume, expect_bounded, resident_bytes, until};
 use super::expect_no_panic;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -149,9 +149,61 @@ fn strangers_on_the_socket_disturb_nobody() {
     let grown = resident_bytes(server.pid()).saturating_sub(before);
     assert!(grown < GROWTH_MAX, "the server grew by {grown} bytes");
     expect_no_panic("the server", &server.log());
+    expect_bounded("the server that strangers talk to", server.pid());
     let found = std::fs::read_dir(&mount.directory).expect("it can be listed").count() as u64;
     assert_eq!(found, made.load(Relaxed));
     mount.unmount();
     server.stop();
     volume.expect_sound();
 }
+
+/// Many clients, each of which sends long requests and reads none of the answers: what is taken of all of them together is
+/// bounded, and others are served meanwhile.
+#[test]
+fn clients_that_do_not_read_take_bounded_memory() {
+    let volume = Volume::format(&["--shards", "1"]);
+    let server = volume.serve(&["--workers", "1"]);
+    let mount = volume.mount(&[]);
+    let (socket, store) = (socket(&volume), volume.store());
+    let deaf: Vec<UnixStream> = (0..DEAF)
+        .map(|session| {
+            let stream = welcomed(&socket, &store, 2_000_000 + session);
+            stream.set_nonblocking(true).expect("a socket can be told");
+            stream
+        })
+        .collect();
+    let sent: Vec<usize> = deaf
+        .iter()
+        .enumerate()
+        .map(|(session, mut stream)| {
+            let whole = encoded(&ping(2_000_000 + session as u64, vec![9; DEAF_BYTES]));
+            let mut sent = 0;
+            // Until the server takes no more for a while.
+            let mut pauses = 0;
+            while pauses < 20 {
+                match stream.write(&whole[sent % whole.len()..]) {
+                    Ok(bytes) => (sent, pauses) = (sent + bytes, 0),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        pauses += 1;
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    Err(error) => panic!("the server hangs up: {error}"),
+                }
+            }
+            sent
+        })
+        .collect();
+    println!("{} deaf clients sent {} MiB", deaf.len(), sent.iter().sum::<usize>() >> 20);
+    std::fs::write(mount.directory.join("file"), b"undisturbed").expect("others go on");
+    expect_bounded("the server of deaf clients", server.pid());
+    drop(deaf);
+    std::fs::write(mount.directory.join("other"), b"undisturbed").expect("others go on");
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+/// Clients that read nothing, and how long their requests are.
+const DEAF: u64 = 256;
+const DEAF_BYTES: usize = 256 << 10;

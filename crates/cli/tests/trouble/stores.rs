@@ -1,13 +1,19 @@
 //! A store that is full, frozen, read-only or failing, and a server that is not there.
 
 use super::common::disk::Disk;
-use super::common::{Mount, SHORT, Server, Volume, must, run, soak, varve};
+use super::common::{Mount, SHORT, Server, Volume, expect_bounded, must, run, soak, varve};
 use super::{DEADLINE, DEADLINE_OPTION, Kept, comes_back, expect_no_panic, fails, says};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// How long the store is in trouble under load.
+fn loaded() -> Duration {
+    Duration::from_secs(if soak() { 60 } else { 4 })
+}
 
 /// A shard that has failed tries for some seconds to be opened again, and then once in a while.
 const REFUSING: Duration = Duration::from_secs(6);
@@ -38,6 +44,8 @@ impl Site {
         self.kept.write(&self.mount.directory, "later");
         self.kept.expect(&self.mount.directory);
         expect_no_panic("the server", &self.server.log());
+        expect_bounded("the server", self.server.pid());
+        expect_bounded("the mount", self.mount.pid());
         self.mount.unmount();
         self.server.stop();
         self.volume.expect_sound();
@@ -90,6 +98,83 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     still_readable(&site.kept, &site.mount.directory);
     disk.give_room();
     site.ends_well();
+}
+
+/// Workers go on as fast as they can while the store fills, for as long as nothing goes, and when there is room again: what
+/// waits is bounded, in the server and in the mount.
+#[test]
+fn a_full_store_under_load_takes_bounded_memory() {
+    let Some(disk) = Disk::make("192M") else { return };
+    let site = Site::on(&disk.path());
+    under_load(&site.mount.directory, || {
+        std::thread::sleep(loaded() / 2);
+        disk.fill();
+        std::thread::sleep(loaded());
+        disk.give_room();
+        std::thread::sleep(loaded() / 2);
+    });
+    site.ends_well();
+}
+
+/// The same while the store answers errors: it is a mount of Varve whose server is killed.
+#[test]
+fn a_store_that_fails_under_load_takes_bounded_memory() {
+    let beneath = Volume::format(&["--shards", "2", "--inline-limit", "1MiB"]);
+    let beneath_server = beneath.serve(&[]);
+    let store = beneath.mount(&["-o", "noembedded,deadline=1s"]);
+    let site = Site::on(&store.directory);
+    let beneath_server = under_load(&site.mount.directory, || {
+        std::thread::sleep(loaded() / 2);
+        beneath_server.kill();
+        std::thread::sleep(loaded());
+        beneath.serve(&[])
+    });
+    site.ends_well();
+    store.unmount();
+    beneath_server.stop();
+    beneath.expect_sound();
+}
+
+/// The same while the store hangs.
+#[test]
+fn a_store_that_hangs_under_load_takes_bounded_memory() {
+    let Some(disk) = Disk::make("192M") else { return };
+    let site = Site::on(&disk.path());
+    under_load(&site.mount.directory, || {
+        std::thread::sleep(loaded() / 2);
+        disk.freeze();
+        std::thread::sleep(loaded());
+        disk.thaw();
+    });
+    site.ends_well();
+}
+
+/// Workers write small and large files, rename and remove, whatever they are answered, while `trouble` goes on.
+fn under_load<T>(directory: &Path, trouble: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let done = &done;
+            scope.spawn(move || {
+                for number in 0.. {
+                    if done.load(Relaxed) {
+                        return;
+                    }
+                    let path = |kind: &str| directory.join(format!("{kind}-{worker}-{}", number % 500));
+                    let length = if number % 10 == 0 { 200_000 } else { 3_000 };
+                    // What is refused is refused; what is acknowledged is others' tests' concern.
+                    let _ = std::fs::write(path("load"), vec![worker as u8; length]);
+                    let _ = std::fs::rename(path("load"), path("moved"));
+                    if number % 3 == 0 {
+                        let _ = std::fs::remove_file(path("moved"));
+                    }
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(trouble));
+        done.store(true, Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// What is there can be read and listed although nothing can be written: at once, or as soon as the server has noticed.
@@ -185,6 +270,8 @@ fn a_store_that_turns_read_only_refuses_changes_and_keeps_what_was_synced() {
     assert!(server.log().contains("Read-only file system"), "the server does not say why:\n{}", server.log());
     still_readable(&kept, &mount.directory);
     expect_no_panic("the server", &server.log());
+    expect_bounded("the server of a store that is read-only", server.pid());
+    expect_bounded("its mount", mount.pid());
     drop(mount);
     server.kill();
     disk.repair();

@@ -6,6 +6,7 @@
 
 use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
+use super::held::Share;
 use super::sessions::{Admitted, Peer};
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
@@ -89,14 +90,18 @@ where
     // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
     let mut end: Option<Result<(), ConnectionError>> = None;
     let mut read_at = None;
+    let mut held = Share::of(&worker, 0);
     loop {
         outbox.empty_into(&mut output);
+        held.set(output.len());
         let has_room = |in_flight: usize, output: &Output| {
-            in_flight + outbox.expected.get() < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX
+            let begun = in_flight + outbox.expected.get();
+            let may_begin = begun < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
+            may_begin && (!worker.held.is_much() || (begun == 0 && output.is_empty()))
         };
         while end.is_none() && has_room(in_flight.len(), &output) {
             match take_request(&mut input, &caller) {
-                Ok(Some(request)) => {
+                Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
                     worker.vigil.came();
                     match dispatch::begin(&worker, &caller, request) {
@@ -104,6 +109,12 @@ where
                         Begun::Changed(underway) => underway.then(outbox.place()),
                         Begun::Waits(request) => {
                             let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
+                            let share = Share::of(&worker, length);
+                            let answer = async move {
+                                let answer = answer.await;
+                                drop(share);
+                                answer
+                            };
                             let mut answering = Answering::new(answer, &mut spare);
                             // What need not wait for anything never joins those that do.
                             match (&mut answering).now_or_never() {
@@ -112,6 +123,7 @@ where
                             }
                         }
                     }
+                    held.set(output.len());
                 }
                 Ok(None) => break,
                 Err(error) => end = Some(Err(error)),
@@ -236,8 +248,8 @@ impl Outbox {
     }
 }
 
-/// The next whole request of `input`, if there is one.
-fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<Request>, ConnectionError> {
+/// The next whole request of `input`, if there is one, and how many bytes it took.
+fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Request, usize)>, ConnectionError> {
     // Asked several times a request, and mostly with nothing there.
     if input.is_empty() {
         return Ok(None);
@@ -249,7 +261,7 @@ fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<Reques
     if request.id.session != caller.session.0 {
         return Err(ConnectionError::ForeignSession { own: caller.session.0, used: request.id.session });
     }
-    Ok(Some(request))
+    Ok(Some((request, len)))
 }
 
 /// Frames that wait for the peer.

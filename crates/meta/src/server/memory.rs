@@ -2,9 +2,9 @@
 
 use crate::shards::table::MEMTABLE_BYTES_DEFAULT;
 
-/// The shares of one limit. What is counted in them is what grows with the volume and its use; three eighths are left for
-/// what is not counted: what a row takes in a memtable beyond its bytes in the log (several times as much: versions,
-/// pointers, allocations), the program itself, buffers of connections and of merges, and log that is not fsynced yet.
+/// The shares of one limit. What is counted in them is what grows with the volume and its use; five sixteenths are left
+/// for what is not counted: what a row takes in a memtable beyond its bytes in the log (several times as much: versions,
+/// pointers, allocations), the program itself, buffers of merges and of input, and log that is not fsynced yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Cached rows, all shards together.
@@ -15,6 +15,8 @@ pub struct Memory {
     pub names_of_each: usize,
     /// Bytes of log in memtables, all together.
     pub memtables: u64,
+    /// Requests under way and answers that wait for their clients, all connections together. Beyond it each has one.
+    pub messages: usize,
     /// Bytes of log that each shard may always hold in its memtable.
     pub memtable_of_each: u64,
 }
@@ -37,6 +39,7 @@ impl Memory {
             blocks: bytes / 12,
             names_of_each: memory(bytes / 6 / NAME_BYTES / shards),
             memtables,
+            messages: memory(bytes / 16),
             memtable_of_each: (memtables / shards).min(MEMTABLE_BYTES_DEFAULT),
         }
     }

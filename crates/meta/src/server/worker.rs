@@ -8,6 +8,7 @@
 use super::board::{Board, Stage};
 use super::complaints::Complaints;
 use super::dispatch::InFlight;
+use super::held::Held;
 use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
@@ -45,6 +46,8 @@ pub struct WorkerConfig {
     pub tcp: Option<SocketAddr>,
     pub tables: TableLimits,
     pub measure: bool,
+    /// Bytes of messages that the worker may hold.
+    pub held_max: usize,
 }
 
 /// What the shards of a worker are opened with.
@@ -64,6 +67,7 @@ pub struct Worker {
     pub in_flight: InFlight,
     pub vigil: Vigil,
     pub complaints: Complaints,
+    pub held: Held,
     board: Arc<Board>,
     inboxes: Vec<mpsc::Sender<Message>>,
     pub(super) peers: Rc<dyn Peers>,
@@ -247,6 +251,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         in_flight: InFlight::default(),
         vigil: Vigil::default(),
         complaints: Complaints::default(),
+        held: Held::new(config.held_max),
         board: Arc::clone(&config.board),
         inboxes: config.inboxes.clone(),
         opening: Opening::of(own_shards(&config)),

@@ -25,6 +25,8 @@ pub(super) fn failed(action: &'static str, location: &ObjectPath) -> impl FnOnce
             // A path below a file has no object either.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::NotFound { path, source: error },
             io::ErrorKind::AlreadyExists => Error::AlreadyExists { path, source: error },
+            // A file that is too short stays so: SlateDB tries again what is `Generic`, seconds for each read, but not this.
+            io::ErrorKind::UnexpectedEof => Error::NotSupported { source: error },
             io::ErrorKind::PermissionDenied => Error::PermissionDenied { path, source: error },
             _ => Error::Generic { store: STORE, source: error },
         }

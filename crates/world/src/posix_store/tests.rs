@@ -317,3 +317,14 @@ fn large_objects_are_streamed() {
     let range = block_on(store.get_range(&path("large"), 5_000_000..5_000_100)).unwrap();
     assert_eq!(range, large[5_000_000..5_000_100]);
 }
+
+/// A file that was cut is told at once: what is `Generic`, SlateDB tries again for seconds.
+#[test]
+fn a_read_beyond_the_end_is_none_that_is_tried_again() {
+    let (_directory, store) = posix();
+    block_on(async {
+        put(&store, "a", b"short").await;
+        let error = store.get_range(&path("a"), 100..200).await.unwrap_err();
+        assert!(matches!(error, Error::NotSupported { .. }) && error.to_string().contains("read a"), "{error:?}");
+    });
+}

@@ -9,7 +9,7 @@ fn the_shares_stay_below_the_limit() {
         for bytes in [Memory::BYTES_MIN, Memory::BYTES_DEFAULT, 64 << 30] {
             let memory = Memory::divide(bytes, shards);
             let names = memory.names_of_each as u64 * shards as u64 * 28;
-            let counted = memory.rows as u64 + memory.blocks + names + memory.memtables;
+            let counted = memory.rows as u64 + memory.blocks + names + memory.memtables + memory.messages as u64;
             assert!(counted <= bytes / 4 * 3, "{memory:?} of {bytes}");
             assert!(memory.memtable_of_each * shards as u64 <= memory.memtables, "{memory:?} of {bytes}");
         }

@@ -5,6 +5,7 @@ use super::{LONG, SHORT, must, run, scratch};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A file system on a loop device.
 pub struct Disk {
@@ -85,6 +86,17 @@ impl Disk {
         for size in [1 << 20, 4096, 1] {
             let piece = vec![7; size];
             while ballast.write_all(&piece).and_then(|()| ballast.sync_data()).is_ok() {}
+        }
+    }
+
+    /// Takes all room that there is, also what others give up, for so long.
+    pub fn keep_full(&self, how_long: Duration) {
+        let mut ballast = std::fs::File::create(self.ballast()).expect("a file on the disk");
+        let (piece, end) = (vec![7; 64 << 10], Instant::now() + how_long);
+        while Instant::now() < end {
+            if ballast.write_all(&piece).is_err() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 

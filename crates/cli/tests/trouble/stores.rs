@@ -108,8 +108,7 @@ fn a_full_store_under_load_takes_bounded_memory() {
     let site = Site::on(&disk.path());
     under_load(&site.mount.directory, || {
         std::thread::sleep(loaded() / 2);
-        disk.fill();
-        std::thread::sleep(loaded());
+        disk.keep_full(loaded());
         disk.give_room();
         std::thread::sleep(loaded() / 2);
     });

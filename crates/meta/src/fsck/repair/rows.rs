@@ -54,7 +54,7 @@ impl Bench<'_> {
 
     pub fn make_volume_file(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume file anew".into(), source };
-        self.volume.make_volume_file(&self.settings).map_err(failed)?;
+        self.volume.make_volume_file(self.settings).map_err(failed)?;
         self.note("made the volume file anew from its copy".to_owned());
         Ok(())
     }

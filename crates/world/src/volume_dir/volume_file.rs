@@ -74,14 +74,21 @@ impl VolumeDir {
     /// nothing else to a volume of this format.
     pub fn raise_format(&self, _lock: &VolumeLock, settings: &VolumeSettings) -> io::Result<()> {
         let (path, text) = (self.volume_file(), render(settings));
-        if disk::read_text(&self.volume_file_copy()).ok().as_ref() != Some(&text) {
-            self.copy_volume_file(settings)?;
-        }
-        match disk::read_text(&path)?.parse::<toml::Table>() {
-            Ok(table) if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) => {
+        let copied = match disk::read_text(&self.volume_file_copy()) {
+            Ok(copy) if copy == text => Ok(()),
+            _ => self.copy_volume_file(settings),
+        };
+        match (disk::read_text(&path)?.parse::<toml::Table>(), copied) {
+            (Ok(table), copied)
+                if table.get("format_version").and_then(toml::Value::as_integer) == Some(FORMAT_VERSION) =>
+            {
+                // The store may be full: the volume is none the worse than it was.
+                if let Err(error) = copied {
+                    tracing::warn!("{} has no copy: {error}", path.display());
+                }
                 Ok(())
             }
-            _ => disk::replace(&path, text.as_bytes()),
+            (_, copied) => copied.and_then(|()| disk::replace(&path, text.as_bytes())),
         }
     }
 

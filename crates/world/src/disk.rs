@@ -17,6 +17,7 @@ use crate::random;
 use journal::NodeKind;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Names that begin so belong to this module; they are never listed and never given to others.
@@ -73,19 +74,23 @@ impl Exclusive {
         ))
     }
 
+    /// The files that it is tried with are empty: a store that is full has room for names, mostly.
     fn works(self, directory: &Path) -> io::Result<bool> {
-        let first = temporary(directory);
-        let second = temporary(directory);
-        let name = temporary(directory);
-        write_synced(&first, b"1", FILE_MODE)?;
-        write_synced(&second, b"2", FILE_MODE)?;
-        let published = self.publish(&first, &name);
-        let refused = self.publish(&second, &name);
-        let holds_first = std::fs::read(&name).is_ok_and(|content| content == b"1");
+        let (first, second, name) = (temporary(directory), temporary(directory), temporary(directory));
+        let tried = write_synced(&first, b"", FILE_MODE).and_then(|()| write_synced(&second, b"", FILE_MODE));
+        let works = tried.and_then(|()| {
+            let file = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+            let own = file(&first)?;
+            let published = self.publish(&first, &name);
+            let refused = self.publish(&second, &name);
+            let holds_first = file(&name).is_ok_and(|found| found == own);
+            let taken = refused.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+            Ok(published.is_ok() && holds_first && taken)
+        });
         for path in [&first, &second, &name] {
             remove_published(path).or_else(ignore_absent)?;
         }
-        Ok(published.is_ok() && holds_first && refused.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists))
+        works
     }
 
     /// Gives the complete and fsynced file `temporary` the name `name`, in the same directory, unless it is taken

@@ -244,6 +244,24 @@ fn a_server_starts_on_a_full_store() {
     Site { volume, server, mount, kept }.ends_well();
 }
 
+/// Not even what is kept back is there any more.
+#[test]
+fn a_server_starts_on_a_store_without_any_room_and_reads() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let Site { volume, server, mount, kept } = Site::on(&disk.path());
+    mount.unmount();
+    server.kill();
+    File::create(volume.store().join("reserve")).expect("nothing is kept back");
+    disk.fill();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", "deadline=60s"]);
+    kept.expect(&mount.directory);
+    let errno = fails("creating on a full store", || File::create(mount.directory.join("more")));
+    assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
+    disk.give_room();
+    Site { volume, server, mount, kept }.ends_well();
+}
+
 #[test]
 fn a_store_that_hangs_is_waited_for() {
     let Some(disk) = Disk::make("64M") else { return };

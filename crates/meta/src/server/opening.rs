@@ -5,7 +5,7 @@
 //! one or two logs and not of all.
 //!
 //! A shard that cannot be opened takes no other with it: calls for it are answered with the reason, and it is tried again
-//! when somebody asks for it. Only where none at all can be opened the server ends, for it would serve nothing.
+//! when somebody asks for it. Only where none at all can be opened or read the server ends, for it would serve nothing.
 //!
 //! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
@@ -102,7 +102,7 @@ impl Worker {
         let lane = || async {
             while let Some(shard) = self.opening.next() {
                 let opened = self.open_shard(shard).await;
-                let all_tried = self.shared.count_opening(opened.is_ok());
+                let all_tried = self.shared.count_opening(opened.is_ok() || self.at_rest(shard).is_some());
                 if let Err(refused) = opened {
                     if all_tried && !self.shared.any_opened.load(SeqCst) {
                         return Err(refused.cause.reason);
@@ -134,14 +134,15 @@ impl Worker {
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
                 let reason = format!("shard {id} cannot be opened: {error}{next}");
                 let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged };
+                // Before anybody is told, so that nobody who only reads is refused.
+                if !damaged {
+                    self.read_at_rest(id, None, refused.cause.errno).await;
+                }
                 self.opening.refused.borrow_mut().insert(id, refused.cause.clone());
                 Err(refused)
             }
         };
         self.changed.notify_waiters();
-        if let Err(Refused { cause, damaged: false }) = &opened {
-            self.read_at_rest(id, None, cause.errno).await;
-        }
         opened
     }
 

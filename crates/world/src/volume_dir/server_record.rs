@@ -73,7 +73,15 @@ impl VolumeDir {
     pub fn write_server_record(&self, _lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
         let text = toml::to_string(record).map_err(io::Error::other)?;
         disk::create_directories(&self.servers())?;
-        disk::replace(&self.server_file(), text.as_bytes())
+        match disk::replace(&self.server_file(), text.as_bytes()) {
+            // The record of a server that was killed is of no use any more, and has the room that this one needs.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                disk::remove_published(&self.server_file())?;
+                disk::sync_directory(&self.servers())?;
+                disk::replace(&self.server_file(), text.as_bytes())
+            }
+            written => written,
+        }
     }
 
     /// Withdraws the announcement; none is no error.

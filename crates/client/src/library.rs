@@ -341,7 +341,8 @@ mod tests {
     /// Promise: slashes and dots that mean nothing are passed over, and what has no name is said to have none.
     #[test]
     fn paths_are_split_at_their_last_name() {
-        let cases: [(&[u8], Option<(&[u8], &[u8])>); 8] = [
+        type Parts = Option<(&'static [u8], &'static [u8])>;
+        let cases: [(&[u8], Parts); 8] = [
             (b"/a/b/c", Some((b"/a/b/", b"c"))),
             (b"c", Some((b"", b"c"))),
             (b"/c", Some((b"/", b"c"))),

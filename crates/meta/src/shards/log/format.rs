@@ -272,7 +272,7 @@ fn begin_record(magic: [u8; 4], epoch: u64, position: u64, out: &mut Vec<u8>) ->
 }
 
 /// Fills in the length and the checksum of the record that begins at `start` and ends with `out`.
-fn end_record(start: usize, out: &mut Vec<u8>) {
+fn end_record(start: usize, out: &mut [u8]) {
     let body_bytes = (out.len() - start - RECORD_HEADER_BYTES) as u32;
     out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
     let (header, body) = out[start..].split_at(RECORD_HEADER_BYTES);

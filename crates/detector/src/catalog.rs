@@ -6,6 +6,7 @@ use crate::frame::{FrameStatus, Nanoseconds, Times};
 use crate::hdf5::{ChunkMap, ChunkRecord, Datatype, ElementType};
 use crate::journal::{Entry, FrameEntry, SlabEntry};
 use crate::structure::{LayoutColumns, Mask};
+use std::collections::BTreeSet;
 
 #[derive(Debug)]
 pub struct Catalog {
@@ -26,6 +27,8 @@ pub struct Catalog {
     frames: u64,
     /// Frames by status.
     counted: [u64; FrameStatus::NAMES.len()],
+    /// Frames that came again, and whose first coming is not entered yet.
+    repeated: BTreeSet<u64>,
     /// How many frames had been published, and when, by which lateness is told; both rise.
     published: Vec<(u64, Nanoseconds)>,
 }
@@ -60,6 +63,7 @@ impl Catalog {
             scalars: Vec::new(),
             frames: 0,
             counted: [0; FrameStatus::NAMES.len()],
+            repeated: BTreeSet::new(),
             published: Vec::new(),
             description,
         };
@@ -93,11 +97,14 @@ impl Catalog {
             Entry::Damaged { frame } => self.damage(*frame),
             Entry::Column { name, kind } => self.column(ScalarColumn { name: name.clone(), kind: *kind }),
             Entry::Scalars { frame, values } => self.row(*frame, values),
-            Entry::Duplicate { frame } => {
-                if matches!(self.status_of(*frame), FrameStatus::Received | FrameStatus::Late) {
-                    self.set_status(*frame, FrameStatus::Duplicate);
+            Entry::Duplicate { frame } => match self.status_of(*frame) {
+                FrameStatus::Received | FrameStatus::Late => self.set_status(*frame, FrameStatus::Duplicate),
+                // It came before this one, but is entered later.
+                FrameStatus::Missing | FrameStatus::Damaged => {
+                    self.repeated.insert(*frame);
                 }
-            }
+                FrameStatus::Partial | FrameStatus::Duplicate => {}
+            },
         }
     }
 
@@ -158,6 +165,7 @@ impl Catalog {
             let status = match frame.missing.is_empty() {
                 false => FrameStatus::Partial,
                 // What readers found of it in part was not late.
+                true if self.repeated.remove(&frame.number) => FrameStatus::Duplicate,
                 true if !came(self, frame.number) && self.is_late(frame) => FrameStatus::Late,
                 true => FrameStatus::Received,
             };

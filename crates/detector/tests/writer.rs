@@ -16,6 +16,7 @@ use varve_detector::description::{Allocate, Description, Region, Scalar, ScalarC
 use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
+use varve_detector::journal::{self, Entry};
 use varve_detector::recover::{RecoverError, recover};
 use varve_detector::writer::{Settings, WriteError, Writer};
 
@@ -573,4 +574,40 @@ fn a_finished_file_is_little_larger_than_its_content() {
     assert_eq!(finished.file_bytes, length);
     let content = FRAMES * BLOB_BYTES as u64;
     assert!(length < content + content / 25, "{length} bytes for {content}");
+}
+
+/// Scalars are in the journal, which outlives the process, when frames that came after them are called written, and when
+/// they are asked for.
+#[test]
+fn scalars_outlive_the_process_with_their_frames() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![2, 2]);
+    description.scalars = vec![ScalarColumn { name: "a".into(), kind: ScalarKind::Float }];
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let (said, hears) = std::sync::mpsc::channel();
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, _| {
+        if level == Level::Written {
+            said.send(()).expect("the test hears");
+        }
+    });
+    let writer = Writer::create(&path, description, settings, acknowledge).expect("a run started");
+    let in_journal = || -> Vec<u64> {
+        let read = journal::read(&journal::path_beside(&path)).expect("a journal");
+        let frame = |entry: &Entry| match entry {
+            Entry::Scalars { frame, .. } => Some(*frame),
+            _ => None,
+        };
+        read.entries.iter().filter_map(frame).collect()
+    };
+    writer.scalars(0, vec![(0, 1.5)]).expect("a value of a column");
+    let payload = Payload::Plain(frames::frame(0, 4));
+    writer.submit(Frame { number: 0, taken: 0, payload }, WAIT).expect("a frame taken");
+    hears.recv_timeout(WAIT).expect("it is written");
+    assert_eq!(in_journal(), [0]);
+    writer.scalars(7, vec![(0, 2.5)]).expect("a value of a column");
+    assert_eq!(in_journal(), [0]);
+    writer.keep_scalars().expect("the journal is written");
+    assert_eq!(in_journal(), [0, 7]);
+    writer.finish().expect("a run finished");
 }

@@ -232,10 +232,7 @@ impl Connection<'_> {
                 ToService::Frame { head, again } => self.frames(&header, head, again)?,
                 ToService::Scalars(head) => self.scalars(&header, &head)?,
                 ToService::End { complete, lost } => return self.end(complete, lost),
-                ToService::Ping => {
-                    self.outbox.pong();
-                    Ok(())
-                }
+                ToService::Ping => self.ping(),
                 ToService::Extent { bytes } => self.writer().and_then(|()| self.run.grant(bytes)).map(|extent| {
                     self.outbox.answer(FromService::Extent(extent));
                 }),
@@ -245,6 +242,16 @@ impl Connection<'_> {
             if let Err(refusal) = taken {
                 self.outbox.refuse(refusal);
             }
+        }
+        Ok(())
+    }
+
+    /// The answer says that the scalars before it outlive this process.
+    fn ping(&self) -> Result<(), Refusal> {
+        let failed = |error: WriteError| Refusal::new(ErrorCode::Failed, error.to_string());
+        match self.run.with(|sink| sink.keep_scalars().map_err(failed)) {
+            Err(refusal) if refusal.code != ErrorCode::Ended => return Err(refusal),
+            _ => self.outbox.pong(),
         }
         Ok(())
     }

@@ -55,10 +55,7 @@ pub(super) fn run(shared: &Shared, own: &Own, mut committed: Committed) -> io::R
 
 /// One commit. The last one is published by who finishes the run, unless it has failed.
 fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> io::Result<()> {
-    let rows = shared.rows.lock().take();
-    if !rows.is_empty()
-        && let Err(error) = own.enter(&shared.file, rows)
-    {
+    if let Err(error) = shared.enter_rows(own) {
         shared.fail(format!("the journal of {}: {error}", shared.path.display()));
     }
     let (entries, covered, journal) = own.take()?;

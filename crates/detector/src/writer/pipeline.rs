@@ -1,7 +1,7 @@
 //! What takes frames and writes them, the same in the process that began the run and in one that joined it.
 
 use super::assemble::Shapes;
-use super::ground::Ground;
+use super::ground::{Ground, Own};
 use super::levels::Levels;
 use super::queue::{Part, Queue, Refused};
 use super::stripes::Stripes;
@@ -100,10 +100,20 @@ impl Shared {
         self.description.allocate != Allocate::Packed
     }
 
-    /// What has been written to the file is told to the journal.
+    /// Rows that wait are told to the journal, in the order in which they came.
+    pub(super) fn enter_rows(&self, own: &Own) -> io::Result<()> {
+        let mut rows = self.rows.lock();
+        if rows.entries.is_empty() {
+            return Ok(());
+        }
+        own.enter(&self.file, rows.take())
+    }
+
+    /// What has been written to the file is told to the journal, after the scalars that came before it was.
     pub(super) fn enter(&self, slabs: Vec<SlabEntry>) -> io::Result<()> {
         match &self.ground {
             Ground::Own(own) => {
+                self.enter_rows(own)?;
                 let reached: Vec<(u64, Vec<u32>)> = reached(&slabs);
                 own.enter(&self.file, slabs.into_iter().map(Entry::Slab).collect())?;
                 self.reach(Level::Written, reached);
@@ -339,6 +349,19 @@ impl Pipeline {
         self.shared.check_scalars(&values).map_err(|why| WriteError::Frame { number: frame, why })?;
         let count = values.len();
         self.shared.row(frame, Entry::Scalars { frame, values }, count)
+    }
+
+    /// Sees to it that all scalars so far outlive this process. A process that joined reports its own at each interval.
+    ///
+    /// # Errors
+    /// [`WriteError::Failed`] if the journal cannot be written: the run has failed.
+    pub fn keep_scalars(&self) -> Result<(), WriteError> {
+        let Ground::Own(own) = &self.shared.ground else { return Ok(()) };
+        self.shared.enter_rows(own).map_err(|error| {
+            let why = format!("the journal of {}: {error}", self.shared.path.display());
+            self.shared.fail(why.clone());
+            WriteError::Failed(why)
+        })
     }
 
     /// A frame came again, and the first is kept.

@@ -375,6 +375,11 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     });
     let why = told["why"].as_str().expect("a reason");
     assert!(why.contains("No space left") && why.contains("frames so far"), "{why}");
+    assert_eq!(told["failure"], told["why"], "{told}");
+    let listed = varve().args(["record", "status", "--http", &service.http]).output().expect("varve runs");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(&format!("full  failed  durable {}  ", told["durable"])), "{listed}");
+    assert!(told["durable"].as_u64() >= Some(acknowledged.len() as u64), "{told}");
     let held = told["finished"]["received"].as_u64().expect("a count");
     assert!(held >= acknowledged.len() as u64, "{held} of {}", acknowledged.len());
     // The check writes beside the file, where there is no room.

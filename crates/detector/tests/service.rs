@@ -5,7 +5,7 @@ mod common;
 
 use common::frames;
 use serde_json::json;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
@@ -429,6 +429,48 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     assert_eq!((finished.frames, finished.received + finished.late, finished.duplicate), (5, 2, 1), "{finished:?}");
     assert_eq!((finished.damaged, finished.missing, finished.dropped), (1, 1, 2), "{finished:?}");
     check(directory.path(), "bad", &[0, 2, 4], true);
+    // How it ended stays to be seen, with the same counts everywhere.
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let listed = control.get("/runs", WAIT).expect("listed")["runs"][0].clone();
+    assert_eq!(
+        (&listed["state"], &listed["durable"], &listed["failure"]),
+        (&json!("finished"), &json!(3), &json!(null))
+    );
+    let (status, scraped) = exchange(&service, "GET /metrics HTTP/1.0\r\n\r\n");
+    assert_eq!(status, 200, "{scraped}");
+    for series in [
+        "runs 0",
+        "frames_durable_total{run=\"bad\"} 3",
+        "frames_dropped_total{run=\"bad\"} 2",
+        "failed{run=\"bad\"} 0",
+    ] {
+        assert!(scraped.contains(&format!("\nvarve_record_{series}\n")), "{series}: {scraped}");
+    }
+    service.stop();
+}
+
+/// The status and the body of what HTTP answers to these bytes.
+fn exchange(service: &Service, request: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
+    socket.set_read_timeout(Some(WAIT)).expect("set");
+    socket.write_all(request.as_bytes()).expect("asked");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer of HTTP");
+    (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body.to_owned())
+}
+
+/// A body that is too large is refused by what is said of it, before it comes, and at the latest where it becomes so.
+#[test]
+fn bodies_beyond_the_limit_are_refused_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let (status, text) = exchange(&service, "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
+    let head = "POST /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));
+    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
     service.stop();
 }
 

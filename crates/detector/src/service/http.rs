@@ -7,8 +7,8 @@ use super::request::StartRequest;
 use super::run::{Run, Status};
 use super::{Shared, named};
 use crate::stream::{ErrorCode, Refusal};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -111,6 +111,13 @@ fn refuse(refusal: &Refusal) -> Answer {
     json(status, &Failure { error: refusal.code.name(), text: &refusal.text })
 }
 
+fn too_large() -> Answer {
+    let text = format!("the request's body has more than {BODY_BYTES_MAX} bytes, as many as this service takes");
+    let mut refused = refuse(&Refusal::new(ErrorCode::Limit, text));
+    *refused.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+    refused
+}
+
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     let body = serde_json::to_vec(value).expect("what is answered is JSON");
     of(status, "application/json", body)
@@ -130,6 +137,9 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
         return Ok(of(StatusCode::OK, "application/json", OPENAPI));
     }
     admit(&shared, &request)?;
+    if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Ok(too_large());
+    }
     match (request.method(), &parts[..]) {
         (&Method::GET, ["runs"]) => {
             let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
@@ -158,7 +168,7 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
             *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             Ok(refused)
         }
-        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {path}; see /openapi.json"))),
+        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {}; see /openapi.json", request.uri().path()))),
     }
 }
 
@@ -185,7 +195,11 @@ async fn begin(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
     let bad = |text: String| Refusal::new(ErrorCode::Description, text);
     let body = tokio::time::timeout(HEAD_WAIT, Limited::new(request.into_body(), BODY_BYTES_MAX).collect()).await;
     let body = body.map_err(|_| bad("the request's body did not come in time".into()))?;
-    let body = body.map_err(|error| bad(format!("the request's body: {error}")))?.to_bytes();
+    let body = match body {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return Ok(too_large()),
+        Err(error) => return Err(bad(format!("the request's body: {error}"))),
+    };
     let wish: StartRequest = serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
     blocking(move || {
         let name = wish.name.clone();

@@ -1,4 +1,5 @@
-//! What Prometheus reads: a few counters a run, made at the time of asking.
+//! What Prometheus reads: a few counters a run, made at the time of asking. A run that has ended keeps its series as long as
+//! the service keeps its status, so that scrapers see how it ended.
 
 use super::Shared;
 use super::run::Status;
@@ -21,15 +22,18 @@ const METRICS: [Metric; 12] = [
     ("stored_bytes_total", "counter", "Bytes of chunks in the file", |s| s.progress.stored_bytes as f64),
     ("frames_published", "gauge", "One past the highest frame that readers find", |s| s.progress.published as f64),
     ("connections", "gauge", "Connections of the run's clients", |s| s.connections as f64),
-    ("failed", "gauge", "1 if the run has failed", |s| f64::from(u8::from(s.state == "failed"))),
+    ("failed", "gauge", "1 if the run has failed", |s| {
+        f64::from(u8::from(s.state == "failed" || s.progress.failure.is_some()))
+    }),
 ];
 
 pub fn text(shared: &Shared) -> String {
-    let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).filter(|run| run.finished.is_none()).collect();
+    let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
+    let running = runs.iter().filter(|run| run.finished.is_none()).count();
     let mut text = String::new();
     let mut line = |words: std::fmt::Arguments<'_>| text.write_fmt(words).expect("memory takes it");
     line(format_args!("# HELP varve_record_runs Runs under way\n# TYPE varve_record_runs gauge\n"));
-    line(format_args!("varve_record_runs {}\n", runs.len()));
+    line(format_args!("varve_record_runs {running}\n"));
     line(format_args!("# HELP varve_record_open_connections Connections of all clients\n"));
     line(format_args!("# TYPE varve_record_open_connections gauge\n"));
     line(format_args!("varve_record_open_connections {}\n", shared.connections()));

@@ -88,7 +88,8 @@ pub struct Tallies {
 pub struct Status {
     pub name: String,
     pub file: PathBuf,
-    /// `running`, `ending`, `finished`, `aborted`, `failed`.
+    /// `running`, `ending`, `finished`, `aborted`, `failed`. A run that takes nothing more because of a failure is `ending`
+    /// until its file has been made valid, which makes it `failed`.
     pub state: &'static str,
     pub why: Option<String>,
     pub started_ns: Nanoseconds,
@@ -464,7 +465,12 @@ impl Run {
         let pairs = |frames: Ranges| frames.iter().map(|range| (range.start, range.end - range.start)).collect();
         let mut others: Vec<Vec<(u64, u64)>> = self.board.all_frames(Level::Durable).into_iter().map(pairs).collect();
         let frames = others.remove(0);
-        let progress = Progress { published: finished.frames, failure: None, ..observer() };
+        let failure = (how == How::Failed).then(|| why.clone());
+        let mut progress = Progress { published: finished.frames, failure, ..observer() };
+        if how == How::Failed && finished.file_bytes > 0 {
+            // What was made valid after the failure holds all that was written.
+            progress.durable = progress.written;
+        }
         let clients = self.clients.lock().known();
         Ended { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
     }
@@ -507,12 +513,18 @@ impl Run {
             Some(ended) => ended.progress.clone(),
             None => sink.unwrap_or_default(),
         };
+        // Clients hear of a failure before the run is ended because of it.
+        let name = if name == "running" && progress.failure.is_some() { "ending" } else { name };
+        let why = match &ended {
+            Some(ended) => Some(ended.why.clone()).filter(|why| !why.is_empty()),
+            None => progress.failure.clone(),
+        };
         let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
         Status {
             name: self.request.name.clone(),
             file: self.path.clone(),
             state: name,
-            why: ended.as_ref().filter(|ended| !ended.why.is_empty()).map(|ended| ended.why.clone()),
+            why,
             started_ns: self.started,
             connections: self.clients.lock().connections(),
             dropped_frames: dropped.unwrap_or(progress.dropped + tallied.lost),

@@ -276,11 +276,11 @@ fn word(status: &Value, key: &str) -> String {
 
 fn line(status: &Value) -> String {
     let word = |key| word(status, key);
-    let held = if status["finished"].is_null() { word("durable") } else { status["finished"]["received"].to_string() };
     format!(
-        "{}  {}  durable {held}  latest {}  dropped {}",
+        "{}  {}  durable {}  latest {}  dropped {}",
         word("name"),
         word("state"),
+        word("durable"),
         word("latest_durable"),
         word("dropped_frames")
     )

@@ -4,7 +4,7 @@ use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
 use varve_types::{Errno, Name, ShardId};
 use varve_wire::{Call, Reply, ShardStatus};
-use varve_world::disk;
+use varve_world::{disk, reserve};
 
 /// What statfs(2) shows: the store's space and files, for the volume lives in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct VolumeStatistics {
     pub block_bytes: u64,
     pub blocks: u64,
     pub blocks_free: u64,
-    /// To those who are not root.
+    /// To those who are not root, before the volume refuses what would grow: the store's, less what is kept back.
     pub blocks_available: u64,
     pub files: u64,
     pub files_free: u64,
@@ -23,13 +23,14 @@ pub struct VolumeStatistics {
 impl FileSystem {
     pub async fn statistics(&self) -> Result<VolumeStatistics> {
         self.count(Operation::Statistics, async {
-            let store = rustix::fs::statvfs(self.core.config.store.root())
+            let volume = &self.core.config.store;
+            let store = rustix::fs::statvfs(volume.root())
                 .map_err(|error| Failure::store("cannot ask the store for its free space", &error.into()))?;
             Ok(VolumeStatistics {
                 block_bytes: store.f_frsize,
                 blocks: store.f_blocks,
                 blocks_free: store.f_bfree,
-                blocks_available: store.f_bavail,
+                blocks_available: reserve::room(&volume.reserve(), &store) / store.f_frsize.max(1),
                 files: store.f_files,
                 files_free: store.f_ffree,
                 name_bytes_max: Name::BYTES_MAX as u32,

@@ -34,7 +34,7 @@ impl Reserve {
     /// more is taken by [`Reserve::tend`].
     pub fn of(path: PathBuf) -> io::Result<Reserve> {
         let store = look(&path)?;
-        let bytes = (store.f_blocks * store.f_frsize / PART_OF_STORE).min(BYTES_MAX);
+        let bytes = bytes_of(&store);
         let held = match path.metadata() {
             Ok(file) => file.len() >= bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -126,6 +126,18 @@ impl Reserve {
         }
         file.sync_all()
     }
+}
+
+fn bytes_of(store: &StatVfs) -> u64 {
+    (store.f_blocks * store.f_frsize / PART_OF_STORE).min(BYTES_MAX)
+}
+
+/// Bytes of the room in `store` that a volume fills before it refuses what would grow; its reserve's file is `path`. None
+/// while it refuses.
+pub fn room(path: &Path, store: &StatVfs) -> u64 {
+    let (free, bytes) = (store.f_bavail * store.f_frsize, bytes_of(store));
+    let held = path.metadata().is_ok_and(|file| file.len() >= bytes);
+    free.saturating_sub(if held { bytes / 2 } else { bytes + bytes / 2 })
 }
 
 fn look(path: &Path) -> io::Result<StatVfs> {

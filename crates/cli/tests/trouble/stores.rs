@@ -96,7 +96,10 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
     refuses_all_with(libc::ENOSPC, &site.mount.directory, &GROWING);
     still_readable(&site.kept, &site.mount.directory);
+    let available = || rustix::fs::statvfs(&site.mount.directory).expect("a mount answers").f_bavail;
+    assert_eq!(available(), 0, "what is refused is not said to have room");
     disk.give_room();
+    assert_ne!(available(), 0);
     site.ends_well();
 }
 

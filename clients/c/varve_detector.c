@@ -52,6 +52,8 @@ enum { NOTICE_DROPPED = 1, NOTICE_DAMAGED = 2, NOTICE_REFUSED = 4 };
 #define CONNECT_MS_MAX 10000u
 /* How often a frame is sent whose bytes are changed on the way. */
 #define ATTEMPTS 5
+/* So many errors `protocol` one after the other, with nothing acknowledged between them, are no damage on the way. */
+#define PROTOCOL_ERRORS 10
 /* Scalars that the service has not answered to yet. */
 #define SCALAR_BYTES_MAX (64u << 20)
 #define FRAME_FLAG_AGAIN 1
@@ -122,6 +124,7 @@ struct vd_client {
     uint64_t body_max, frames_there;
     unsigned version; /* of the stream, as the service agreed to */
     int greeted; /* how often it was welcomed */
+    int protocol_errors;
     vd_counts counts;
     vd_status state;     /* for good */
     vd_status complaint; /* to be said once */
@@ -318,8 +321,12 @@ static kept *find(const vd_client *client, uint64_t number) {
 static void forget(vd_client *client, uint64_t start, uint64_t end) {
     for (kept *before = NULL, *message = client->frames.first; message;) {
         kept *next = message->next;
-        if (message->number >= start && message->number < end) take_out(&client->frames, before);
-        else before = message;
+        if (message->number >= start && message->number < end) {
+            take_out(&client->frames, before);
+            client->protocol_errors = 0;
+        } else {
+            before = message;
+        }
         message = next;
     }
 }
@@ -332,6 +339,7 @@ static void settle_scalars(vd_client *client) {
             if (find(client, message->numbers[row])) return;
         }
         take_out(&client->scalars, NULL);
+        client->protocol_errors = 0;
     }
 }
 
@@ -561,8 +569,10 @@ static void refusal(vd_client *client, const uint8_t *head, size_t length) {
     if (words > length - 16) words = (unsigned)(length - 16);
     client->code = (vd_error)code;
     disconnect(client, "%.*s", (int)words, (const char *)head + 16);
+    if (code == VD_ERROR_PROTOCOL) client->protocol_errors++;
     /* After these it helps to connect again. */
-    if (code != VD_ERROR_PROTOCOL && code != VD_ERROR_VANISHED && code != VD_ERROR_STOPPING) client->state = VD_REFUSED;
+    int passes = code == VD_ERROR_PROTOCOL || code == VD_ERROR_VANISHED || code == VD_ERROR_STOPPING;
+    if (!passes || client->protocol_errors >= PROTOCOL_ERRORS) client->state = VD_REFUSED;
 }
 
 static void finish(vd_client *client, const uint8_t *head, size_t length) {
@@ -881,6 +891,11 @@ vd_status vd_send_slab(vd_client *client, uint64_t number, uint32_t frames, uint
     for (uint32_t i = 0; i < pieces; i++) bytes += lengths[i];
     if (frames < 1 || rank < 1 || rank > 3 || name_bytes > 255 || chunks > HEAD_BYTES_MAX / 8 || !element_bytes(element)) {
         return fail(client, VD_USAGE, "a frame has 1 to 3 sides, a type of element, and not so many chunks");
+    }
+    /* The highest number says that there is none, and is what -1 becomes. */
+    if (number >= UINT64_MAX - frames) {
+        return fail(client, VD_USAGE, "frame %llu: frames are numbered from 0, and below 2^64 - 1; is it a negative number?",
+                    (unsigned long long)number);
     }
     if (find(client, number)) {
         return fail(client, VD_USAGE, "frame %llu was sent already, and is not acknowledged yet", (unsigned long long)number);

@@ -4,7 +4,7 @@ arrays of numpy are understood where there are any.
     from varve_detector import Client
 
     start = {"file": "run.h5", "description": {"element": "u16", "frame": [2527, 2463], "scalars": ["angle"]}}
-    with Client("127.0.0.1:7400", "run-1", start=start) as client:
+    with Client("127.0.0.1:7420", "run-1", start=start) as client:
         for number, image in enumerate(images):
             client.send(number, image)
             client.scalars({number: {"angle": 0.1 * number}})
@@ -45,6 +45,8 @@ HEADER = struct.Struct("<BBHIQQI")
 HEAD_BYTES_MAX = 1 << 20
 # How often a frame is sent whose bytes are changed on the way.
 ATTEMPTS = 5
+# So many errors `protocol` one after the other, with nothing acknowledged between them, are no damage on the way.
+PROTOCOL_ERRORS = 10
 # Scalars that the service has not answered to yet.
 SCALAR_BYTES_MAX = 64 << 20
 NOTICES_KEPT = 1000
@@ -135,6 +137,7 @@ class Client:
         self._welcomed, self._finished, self._ending = False, None, None
         # For good; and to be said once.
         self._refusal, self._complaint, self._broken = None, None, "not connected yet"
+        self._protocol_errors = 0
         self._pause, self._next_try = 0.0, 0.0
         self._idle, self._body_max, self._version = 30.0, 0, 1
         self._told, self._heard, self._pings, self._pongs = 0.0, 0.0, 0, 0
@@ -167,6 +170,8 @@ class Client:
         """Sends scalars: {number: {name: value}}; before their frame, after it, or without it. Values are numbers or texts;
         integers keep their 64 bits where the service is no older than this client."""
         rows = dict(rows)
+        for number in rows:
+            _check_number(number)
         names = sorted({name for values in rows.values() for name in values})
         if not names:
             return
@@ -254,6 +259,7 @@ class Client:
         return view, shape, element
 
     def _frame(self, number, taken, shape, element, name, chunks, body, timeout, frames=1):
+        _check_number(number, frames)
         taken = time.time_ns() if taken is None else taken
         filter_name = name.encode()
         head = struct.pack("<QQBBBBIII", number, taken, ELEMENTS.index(element) + 1, len(shape), len(filter_name), 0, frames,
@@ -276,6 +282,7 @@ class Client:
         kept = self._kept.pop(number, None)
         if kept is not None:
             self._kept_bytes -= len(kept.body)
+            self._protocol_errors = 0
         self._settle_scalars()
 
     def _settle_scalars(self):
@@ -286,6 +293,7 @@ class Client:
                 return
             self._scalar_bytes -= len(body)
             self._scalars.popleft()
+            self._protocol_errors = 0
 
     # The connection.
 
@@ -438,7 +446,8 @@ class Client:
         elif kind == ERROR:
             code, length = struct.unpack_from("<HH", head)
             name, text = ERRORS.get(code, str(code)), head[16:16 + length].decode(errors="replace")
-            if name not in PASSING:
+            self._protocol_errors += name == "protocol"
+            if name not in PASSING or self._protocol_errors >= PROTOCOL_ERRORS:
                 self._refusal = Refused(name, text)
             self._disconnect(f"{name}: {text}")
         elif kind == FINISHED:
@@ -483,6 +492,12 @@ class Client:
             self._forget(number)
         if name == "refused" and self._complaint is None:
             self._complaint = Refused(name, f"frame {number}: {text}" if number != (1 << 64) - 1 else text)
+
+
+def _check_number(number, frames=1):
+    """Frames are numbered from 0; the highest number of 64 bits says that there is none, and is what -1 becomes unsigned."""
+    if not 0 <= number < (1 << 64) - frames:
+        raise ValueError(f"frame {number}: frames are numbered from 0, and below 2^64 - 1")
 
 
 def _kind(name, values):

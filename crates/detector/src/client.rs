@@ -9,7 +9,9 @@ use crate::frame::Level;
 use crate::hdf5::ElementType;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::scalars::{Row, ScalarsHead};
-use crate::stream::{BadMessage, BodyChecksum, FinishedHead, KINDS_VERSION, Notice, NoticeCode, Ranges, Refusal, Role};
+use crate::stream::{
+    BadMessage, BodyChecksum, ErrorCode, FinishedHead, KINDS_VERSION, Notice, NoticeCode, Ranges, Refusal, Role,
+};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::ToSocketAddrs;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Notices that are kept for who asks; there may be one a frame.
 const NOTICES_MAX: usize = 1024;
+/// So many errors `protocol` one after the other, with nothing acknowledged between them, are no damage on the way.
+const PROTOCOL_ERRORS: u32 = 10;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -77,6 +81,8 @@ pub enum ClientError {
     Unreachable { address: String, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
+    #[error("frame {0}: frames are numbered from 0, and below 2^64 - 1; is it a negative number, read as unsigned?")]
+    Number(u64),
     #[error(transparent)]
     Scalars(#[from] BadMessage),
 }
@@ -180,6 +186,8 @@ pub(crate) struct State {
     pub ending: Option<Ending>,
     pub finished: Option<FinishedHead>,
     pub failed: Option<ClientError>,
+    /// Errors `protocol` since a frame was last acknowledged, or given up.
+    pub protocol_errors: u32,
     pub closed: bool,
 }
 
@@ -233,8 +241,13 @@ impl Client {
     /// Brings frames, as soon as there is room for them among those that are kept.
     ///
     /// # Errors
-    /// If the client has failed, or no room is found within `wait`: the caller keeps what it gave.
+    /// If the client has failed, no run numbers a frame so, or no room is found within `wait`: the caller keeps what it
+    /// gave.
     pub fn send(&self, out: Outgoing, wait: Duration) -> Result<(), ClientError> {
+        // The highest number says that there is none, and is what -1 becomes.
+        if out.number >= NO_FRAME - u64::from(out.frames) {
+            return Err(ClientError::Number(out.number));
+        }
         let bytes = out.bytes();
         let most = self.shared.options.window_bytes;
         let mut out = Some(out);
@@ -364,8 +377,15 @@ impl State {
         for number in settled {
             if let Some(out) = self.kept.remove(&number) {
                 self.kept_bytes -= out.bytes();
+                self.protocol_errors = 0;
             }
         }
+    }
+
+    /// Whether it helps to connect again after this.
+    pub fn passes(&mut self, refusal: &Refusal) -> bool {
+        self.protocol_errors += u32::from(refusal.code == ErrorCode::Protocol);
+        refusal.code.passes() && self.protocol_errors < PROTOCOL_ERRORS
     }
 
     /// The service will not have these frames.

@@ -71,6 +71,34 @@ with varve_detector.Client(address, "refused", start=start, level="written") as 
     except varve_detector.Refused as refusal:
         assert refusal.name == "refused" and "frame 20" in str(refusal), refusal
     assert client.counts["refused"] == 1 and client.notices[0].frame == 20
+    # Numbers that no frame has are refused by the client, and by the service alone, whoever speaks with it.
+    for number in (-1, numpy.int64(-1), 2**64 - 1):
+        try:
+            client.send(number, image)
+            raise AssertionError(f"frame {number} was taken")
+        except ValueError as error:
+            assert "numbered from 0" in str(error), error
+    check, varve_detector._check_number = varve_detector._check_number, lambda number, frames=1: None
+    try:
+        client.send(2**64 - 1, image)
+        client.wait()
+        raise AssertionError("it was taken")
+    except varve_detector.Refused as refusal:
+        assert refusal.name == "refused", refusal
+    varve_detector._check_number = check
+    client.send(10, image)
+    client.wait()
+    assert client.reconnects == 0
     finished = client.end()
     right += finished.received + finished.late
+
+# A message that the service cannot understand, however often it is sent, is given up.
+start = {"file": "given-up.h5", "description": {"element": "u16", "frame": [4, 4]}}
+with varve_detector.Client(address, "given-up", start=start) as client:
+    try:
+        client._frame(0, 0, (), "u16", "", [], b"", None)
+        client.wait(600)
+        raise AssertionError("a frame without sides was taken")
+    except varve_detector.Refused as refusal:
+        assert refusal.name == "protocol", refusal
 print(right)

@@ -194,7 +194,7 @@ fn the_python_client_takes_arrays() {
     let service = service(directory.path());
     let address = service.address().to_string();
     let told = common::python("arrays.py", &[Path::new(&address), directory.path(), &clients().join("python")]);
-    assert_eq!(told.trim(), "50", "{told}");
+    assert_eq!(told.trim(), "51", "{told}");
     service.stop();
 }
 

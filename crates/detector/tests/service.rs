@@ -424,6 +424,9 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     assert_eq!(raw.notice(), (NoticeCode::Refused, 3));
     raw.frame(&plain(1 << 40), None);
     assert_eq!(raw.notice(), (NoticeCode::Refused, 1 << 40));
+    // -1, read as unsigned, is no breach of the protocol.
+    raw.frame(&Outgoing { number: u64::MAX, ..plain(5) }, None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, u64::MAX));
     raw.frame(&plain(4), None);
     let finished = raw.finish();
     assert_eq!((finished.frames, finished.received + finished.late, finished.duplicate), (5, 2, 1), "{finished:?}");

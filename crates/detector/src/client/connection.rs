@@ -41,7 +41,9 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
                     None => return,
                 }
             }
-            Err(Attempt::Refused(refusal)) if !refusal.code.passes() => return fail(shared, refusal.into()),
+            Err(Attempt::Refused(refusal)) if !shared.state.lock().passes(&refusal) => {
+                return fail(shared, refusal.into());
+            }
             Err(attempt) => attempt.to_string(),
         };
         if since.elapsed() > shared.options.retry {
@@ -178,7 +180,8 @@ fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
                 shared.changed.notify_all();
             }
             Ok(Some(FromService::Error(refusal))) => {
-                if !refusal.code.passes() {
+                let passes = shared.state.lock().passes(&refusal);
+                if !passes {
                     fail(shared, refusal.clone().into());
                 }
                 return Some(refusal.to_string());

@@ -260,10 +260,17 @@ impl Connection<'_> {
         let mut body = self.run.buffer(header.body_bytes);
         let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
         self.run.tallies.received_bytes.fetch_add(body.len() as u64, Relaxed);
-        let numbers = head.number..head.number + u64::from(head.frames);
         if self.hello.role != Role::Frames {
             return Ok(Err(Refusal::new(ErrorCode::Protocol, "a frame on a connection that is not for frames")));
         }
+        // A number that the sender took for a signed one; only this message is wrong.
+        let Some(end) = head.number.checked_add(head.frames.into()) else {
+            let text = format!("no frame is numbered {}; is it a negative number, read as unsigned?", head.number);
+            self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
+            self.outbox.notice(NoticeCode::Refused.of(head.number, &text));
+            return Ok(Ok(()));
+        };
+        let numbers = head.number..end;
         if !whole {
             // Numbers that come with a head whose CRC is right are the sender's.
             const MARKED_MAX: usize = 4096;

@@ -10,7 +10,7 @@ fn element_code(element: ElementType) -> u8 {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Of the first frame.
+    /// Of the first frame. As the sender says: nothing is known of how high it is.
     pub number: u64,
     /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
     pub taken: u64,
@@ -48,7 +48,7 @@ impl FrameHead {
         let Some(element) = ElementType::ALL.get(usize::from(code).wrapping_sub(1)).copied() else {
             return bad(format!("a frame has elements of type {code}; there are 1 to {}", ElementType::ALL.len()));
         };
-        if !(1..=3).contains(&rank) || frames == 0 || number.checked_add(frames.into()).is_none() {
+        if !(1..=3).contains(&rank) || frames == 0 {
             return bad(format!("a frame message has {rank} sides and {frames} frames from {number} on"));
         }
         if (chunks == 0) != (filter_bytes == 0) {

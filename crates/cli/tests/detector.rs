@@ -49,6 +49,31 @@ fn a_simulated_run_is_one_nexus_file() {
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("needs no recovery"), "{nothing:?}");
 }
 
+/// What is lost at the end of a run of known length is missing as what is lost within it; and a series that is replayed
+/// has no frames where the file has none.
+#[test]
+fn frames_that_never_came_are_missing_also_at_the_end_and_when_replayed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, again) = (directory.path().join("lost.h5"), directory.path().join("again.h5"));
+    let simulate = ["--json", "detector", "simulate", "--model", "20x10xu16", "--frames", "20", "--drop"];
+    for (share, layout) in [("1", "nexus"), ("0.5", "nexus"), ("0.5", "raw")] {
+        let output = varve(&[&simulate[..], &[share, "--layout", layout, "--out"]].concat(), &file);
+        assert!(output.status.success(), "{output:?}");
+        let told = told(&output);
+        let dataset = if layout == "raw" { "data" } else { "entry/data/data" };
+        assert_eq!(told["received"].as_u64().zip(told["missing"].as_u64()).map(|(came, lost)| came + lost), Some(20));
+        assert!(h5ls(&file, dataset).contains("{20, 10, 20}"), "{}", h5ls(&file, dataset));
+        let replay = ["--json", "detector", "simulate", "--replay", file.to_str().expect("text"), "--out"];
+        let output = varve(&replay, &again);
+        assert!(output.status.success(), "{output:?}");
+        let replayed = self::told(&output);
+        assert_eq!((&replayed["received"], &replayed["missing"]), (&told["received"], &told["missing"]), "{replayed}");
+        for file in [&file, &again] {
+            std::fs::remove_file(file).expect("removed");
+        }
+    }
+}
+
 /// Issue 5: a bad description is refused with line and reason before the run starts.
 #[test]
 fn a_layout_file_is_followed_or_refused() {

@@ -23,7 +23,7 @@ pub struct Catalog {
     pub(crate) mask: Option<Mask>,
     /// When the first frame was taken, and the last.
     span: Option<(Nanoseconds, Nanoseconds)>,
-    /// One past the highest number that came.
+    /// One past the highest number that came; of a run that is complete, all of a scan that ends.
     frames: u64,
     /// Frames by status.
     counted: [u64; FrameStatus::NAMES.len()],
@@ -36,7 +36,7 @@ pub struct Catalog {
 /// Frames by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
-    /// One past the highest number that came.
+    /// One past the highest number that came; of a run that is complete, all of a scan that ends.
     pub frames: u64,
     pub received: u64,
     pub missing: u64,
@@ -128,15 +128,28 @@ impl Catalog {
         FrameStatus::from_byte(self.status.get(frame)[0])
     }
 
-    fn set_status(&mut self, frame: u64, status: FrameStatus) {
-        if frame >= self.frames {
-            self.counted[FrameStatus::Missing as usize] += frame + 1 - self.frames;
-            if let Some(layout) = &mut self.layout {
-                layout.number(self.frames..frame + 1);
-            }
-            self.frames = frame + 1;
-            self.chunks.grow(self.description.grid(self.frames).dims());
+    /// Nothing more comes: what of the scan did not is missing. A scan without end has no such frames.
+    pub fn complete(&mut self) {
+        if let Some(frames) = self.description.frames_max() {
+            self.reach(frames);
         }
+    }
+
+    /// There are so many frames at least, missing until they come.
+    fn reach(&mut self, frames: u64) {
+        if frames <= self.frames {
+            return;
+        }
+        self.counted[FrameStatus::Missing as usize] += frames - self.frames;
+        if let Some(layout) = &mut self.layout {
+            layout.number(self.frames..frames);
+        }
+        self.frames = frames;
+        self.chunks.grow(self.description.grid(frames).dims());
+    }
+
+    fn set_status(&mut self, frame: u64, status: FrameStatus) {
+        self.reach(frame + 1);
         self.counted[self.status_of(frame) as usize] -= 1;
         self.counted[status as usize] += 1;
         self.status.set(frame, &[status as u8]);

@@ -3,6 +3,7 @@
 
 mod bitshuffle;
 mod codec;
+mod framing;
 mod name;
 mod plugin;
 mod shuffle;

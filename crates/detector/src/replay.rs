@@ -67,6 +67,14 @@ impl Replay {
         })
     }
 
+    /// Whether the series says itself that frame `number` never came. After the last the first follows.
+    pub fn is_missing(&self, number: u64) -> bool {
+        match &self.images {
+            Images::Hdf5(series) => series.is_missing(number % self.frames),
+            Images::Cbf(_) => false,
+        }
+    }
+
     /// Frame `number` in the place of what `bytes` held: row-major, little-endian. After the last the first follows.
     ///
     /// # Errors

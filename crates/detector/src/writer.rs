@@ -166,11 +166,28 @@ impl Writer {
         Ok(Writer { pipeline, owners: Mutex::default(), committer: Some(committer) })
     }
 
-    /// Writes, syncs and publishes all frames taken, cuts the file to its length and removes the journal.
+    /// Writes, syncs and publishes all frames taken, cuts the file to its length and removes the journal. Of a scan that
+    /// ends, what did not come is missing, up to its last frame.
     ///
     /// # Errors
     /// If the run failed: the file is valid as of its last commit, and its journal, which stays, recovers the rest.
-    pub fn finish(mut self) -> Result<Finished, WriteError> {
+    pub fn finish(self) -> Result<Finished, WriteError> {
+        self.end(true)
+    }
+
+    /// As [`Writer::finish`], of a run that was given up: the file ends with the last frame that came.
+    ///
+    /// # Errors
+    /// As of [`Writer::finish`].
+    pub fn give_up(self) -> Result<Finished, WriteError> {
+        self.end(false)
+    }
+
+    /// As [`Writer::finish`], or [`Writer::give_up`].
+    ///
+    /// # Errors
+    /// As of [`Writer::finish`].
+    pub fn end(mut self, complete: bool) -> Result<Finished, WriteError> {
         let committed = self.join();
         let io = |source| WriteError::Io { path: self.shared.path.clone(), source };
         let progress = self.progress();
@@ -178,6 +195,9 @@ impl Writer {
             return Err(WriteError::Failed(failure));
         }
         let mut committed = committed.map_err(io)?;
+        if complete {
+            committed.catalog.complete();
+        }
         let file = &self.shared.file;
         let end = committed.publish(file, own(&self.shared)).map_err(|error| io(error.into()))?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;

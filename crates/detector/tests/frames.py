@@ -2,7 +2,7 @@
 
 `sources`: the regions that frames come in, `lost`: which of them never came, by frame; what is missing must read as the
 fill value and the frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff. `acknowledged`: frames that must be there and
-equal; every other frame must be equal or read as the fill value. `exact`: the others must be missing. `late`: the frames that must be marked as late, and no others. `published`: all
+equal; every other frame must be equal or read as the fill value. `rows`: of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as late, and no others. `published`: all
 there is may be missing, as in a file that has not been recovered."""
 
 import json
@@ -54,6 +54,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
                 expected = numpy.full(index.shape, told["fill"], dtype="<u2")
                 assert number not in acknowledged, (path, number, "was acknowledged and is", int(what))
             assert (frames[number].ravel() == expected).all(), (path, number, int(what), "differs")
+        assert told.get("rows") in (None, len(status)), (path, len(status), told["rows"])
         if "late" in told:
             assert [int(number) for number in numpy.flatnonzero(status == 4)] == told["late"], (path, status)
         assert (frames[len(status) :] == told["fill"]).all(), (path, "beyond the last frame")

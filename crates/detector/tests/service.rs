@@ -214,12 +214,16 @@ fn chunks_of_several_frames_come_filtered() {
     // The last chunks do not become whole, and are durable none the less.
     client.settle(WAIT).expect("all durable");
     client.send(plain(19), WAIT).expect("sent");
-    // Not from its beginning, not all new, and bytes that nobody could put anything to.
-    let mut torn = slab(24, 2);
-    torn.parts[1].truncate(20);
-    for (number, out, words) in
-        [(22, slab(22, 4), "begins at frame 20"), (20, slab(20, 2), "came before"), (24, torn, "cannot be read")]
-    {
+    // Not from its beginning, not all new, bytes that nobody could put anything to, and such as are not framed.
+    let (mut torn, mut cut) = (slab(24, 2), slab(28, 2));
+    torn.parts[1][16..36].fill(0xff);
+    cut.parts[1].truncate(20);
+    for (number, out, words) in [
+        (22, slab(22, 4), "begins at frame 20"),
+        (20, slab(20, 2), "came before"),
+        (24, torn, "cannot be read"),
+        (28, cut, "filtered by `bslz4`: it is cut short"),
+    ] {
         client.send(out, WAIT).expect("sent");
         client.settle(WAIT).expect("said");
         let notices = client.notices();

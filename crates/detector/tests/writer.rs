@@ -188,7 +188,7 @@ fn write(directory: &Path, name: &str, run: &Run) {
     names.push("extra".into());
     let told = json!({
         "frame": frame, "fill": run.description.fill.unwrap_or(0.0), "acknowledged": numbers, "exact": true,
-        "scalars": names, "sources": sources, "lost": lost, "dump": true,
+        "scalars": names, "sources": sources, "lost": lost, "dump": true, "rows": run.description.frames_max(),
     });
     std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");
 }
@@ -234,6 +234,31 @@ fn random_runs_are_read_back_equal() {
         common::said(common::with_plugins(Command::new("h5repack").arg(&path).arg(&repacked)));
         common::said(common::with_plugins(Command::new("h5diff").arg(&path).arg(&repacked)));
     }
+}
+
+/// Those that never came, after the last that did, too; unless the run was given up.
+#[test]
+fn a_scan_that_ends_has_all_its_frames() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, finished, rows) in [("finished", true, 12), ("given-up", false, 6), ("nothing", true, 12)] {
+        let mut description = Description::new(ElementType::U16, vec![4, 5]);
+        (description.scan, description.fill) = (vec![Some(3), Some(4)], Some(7.0));
+        let path = directory.path().join(format!("{name}.h5"));
+        let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+        let numbers: Vec<u64> = if name == "nothing" { vec![] } else { vec![0, 1, 2, 3, 5] };
+        for number in &numbers {
+            let payload = Payload::Plain(frames::frame(*number, 20));
+            writer.submit(Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+        }
+        let counts = if finished { writer.finish() } else { writer.give_up() }.expect("a run ended").counts;
+        let came = numbers.len() as u64;
+        assert_eq!((counts.frames, counts.missing, counts.received + counts.late), (rows, rows - came, came));
+        let told = json!({"frame": [4, 5], "fill": 7, "acknowledged": numbers, "exact": true, "rows": rows});
+        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+        let listed = common::said(Command::new("h5ls").arg(format!("{}/data", path.display())));
+        assert!(listed.contains(if finished { "{3, 4, 4, 5}" } else { "{2/3, 4, 4, 5}" }), "{listed}");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
 }
 
 /// What was written is taken up again where its writer left it: parts of slabs, scalars, columns that were added.
@@ -565,8 +590,11 @@ fn a_finished_file_is_little_larger_than_its_content() {
     let description = Description::new(ElementType::U16, vec![256, 256]);
     let settings = Settings { threads: 4, commit_interval: Duration::from_secs(3600), ..Settings::default() };
     let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
+    // The lengths of the frame, of its one block, and of what that takes.
+    let lengths = [&[0; 4][..], &[0, 2, 0, 0], &[0, 2, 0, 0], &(BLOB_BYTES as u32 - 16).to_be_bytes()].concat();
     for number in 0..FRAMES {
-        let payload = Payload::Filtered(vec![vec![number as u8; BLOB_BYTES].into()]);
+        let blob = [&lengths[..], &vec![number as u8; BLOB_BYTES - lengths.len()]].concat();
+        let payload = Payload::Filtered(vec![blob.into()]);
         writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
     }
     let finished = writer.finish().expect("a run finished");

@@ -3,6 +3,7 @@
 
 use super::{ReplayError, unfit};
 use crate::filters::{Compression, Decoder, Filter};
+use crate::frame::FrameStatus;
 use crate::hdf5::ElementType;
 use hdf5_reader::{
     ByteOrder, Dataset, Datatype, FilesystemExternalLinkResolver, FilterRegistry, Hdf5File, OpenOptions, SliceInfo,
@@ -22,6 +23,8 @@ pub struct Hdf5Series {
     parts: Vec<(u64, Dataset)>,
     /// Sides of the scan of the part: all but the last two.
     rank: usize,
+    /// What became of each frame, if the file is one of ours; what it does not tell of never came.
+    status: Option<Vec<u8>>,
 }
 
 type Opened = (Hdf5Series, ElementType, Vec<u64>, u64);
@@ -60,7 +63,19 @@ impl Hdf5Series {
             parts.push((frames, part));
             frames += count;
         }
-        Ok((Hdf5Series { path: path.to_owned(), parts, rank: shape.len() - 2 }, element, frame, frames))
+        let status = match status(&file, dataset) {
+            Some(status) => Some(status.read_raw_bytes().or_else(|error| unfit(path, error))?),
+            None => None,
+        };
+        let rank = shape.len() - 2;
+        Ok((Hdf5Series { path: path.to_owned(), parts, rank, status }, element, frame, frames))
+    }
+
+    /// Whether the file says that the frame never came, or came damaged: what reads as it is the fill value.
+    pub fn is_missing(&self, number: u64) -> bool {
+        const ABSENT: [u8; 2] = [FrameStatus::Missing as u8, FrameStatus::Damaged as u8];
+        let told = |status: &Vec<u8>| status.get(number as usize).is_none_or(|status| ABSENT.contains(status));
+        self.status.as_ref().is_some_and(told)
     }
 
     pub fn frame_into(&self, number: u64, element: ElementType, bytes: &mut Vec<u8>) -> Result<(), ReplayError> {
@@ -101,6 +116,16 @@ fn find(file: &Hdf5File) -> Vec<Dataset> {
         return vec![found];
     }
     (1..=PARTS_MAX).map_while(|part| file.dataset(&format!("/entry/data/data_{part:06}")).ok()).collect()
+}
+
+/// The status of frames that our own files have: beside their dataset, or in the detector's group.
+fn status(file: &Hdf5File, dataset: Option<&str>) -> Option<Dataset> {
+    let beside = dataset.and_then(|name| name.rsplit_once('/')).map(|(group, _)| format!("{group}/frame_status"));
+    let usual = ["/entry/instrument/detector/frame_status", "/frame_status"].map(str::to_owned);
+    beside.into_iter().chain(usual).filter_map(|place| file.dataset(&place).ok()).find(|found| {
+        let Datatype::Enum { members, .. } = found.dtype() else { return false };
+        members.iter().map(|member| member.name.as_str()).eq(FrameStatus::NAMES.map(|(name, _)| name))
+    })
 }
 
 fn element(datatype: &Datatype) -> Option<ElementType> {

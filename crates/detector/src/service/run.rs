@@ -444,7 +444,7 @@ impl Run {
         let lost = self.tallies.lost.load(Relaxed);
         let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
         let (how, why) = match sink {
-            Sink::Own(writer) => match writer.finish() {
+            Sink::Own(writer) => match writer.end(how == How::Finished) {
                 Ok(end) => {
                     finished.set(end.counts, end.file_bytes);
                     (how, why.to_owned())

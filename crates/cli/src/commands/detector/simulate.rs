@@ -245,7 +245,8 @@ fn play(
     let mut played = Played::default();
     let mut frame = Vec::new();
     for number in 0..series.frames {
-        if varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
+        let missing = matches!(source, Source::Replayed(replay) if replay.is_missing(number));
+        if missing || varve_detector::simulator::is_lost(arguments.seed, number, arguments.drop) {
             continue;
         }
         if sink.has(number) {

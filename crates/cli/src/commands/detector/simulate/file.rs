@@ -36,18 +36,26 @@ fn failed(path: &Path, error: &WriteError) -> Problem {
     Problem::new(format!("cannot write the run to {}", path.display())).caused_by(error)
 }
 
+/// Of a run that had begun: its file and its journal stay.
+fn broken_off(path: &Path, error: &WriteError) -> Problem {
+    failed(path, error).next(format!(
+        "Make room if the disk is full; `varve record recover {}` then makes a whole file of the frames so far.",
+        path.display()
+    ))
+}
+
 impl Sink for File {
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
         let payload = Payload::Plain(std::mem::take(frame));
         match self.writer.submit(Frame { number, taken: now(), payload }, self.wait) {
             Ok(()) => Ok(true),
             Err(WriteError::Full) if self.wait.is_zero() => Ok(false),
-            Err(error) => Err(failed(&self.path, &error)),
+            Err(error) => Err(broken_off(&self.path, &error)),
         }
     }
 
     fn finish(self: Box<Self>) -> Result<Option<Finished>> {
         let File { path, writer, .. } = *self;
-        writer.finish().map(Some).map_err(|error| failed(&path, &error))
+        writer.finish().map(Some).map_err(|error| broken_off(&path, &error))
     }
 }

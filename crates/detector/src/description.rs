@@ -25,7 +25,7 @@ const IMPLICIT_BASE: u64 = 1 << 20;
 
 /// One run. In JSON, with unknown keys refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a description: an object with `element`, `frame` and others")]
 pub struct Description {
     pub element: ElementType,
     /// Sides of a frame in elements, the slowest first.
@@ -81,7 +81,7 @@ fn bslz4() -> Filter {
 
 /// What of a frame one source brings, in elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a region: an object with `offset` and `shape`")]
 pub struct Region {
     pub offset: Vec<u64>,
     pub shape: Vec<u64>,
@@ -102,7 +102,7 @@ pub enum Structure {
 
 /// What holds for the whole run, as long as nobody says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a value of `values` must be an integer, a number or a text")]
 pub enum RunValue {
     Integer(i64),
     Float(f64),

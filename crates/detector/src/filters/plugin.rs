@@ -5,13 +5,14 @@
 use libloading::{Library, Symbol};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::PathBuf;
 
 /// What a description says of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a filter: an object with `library` and others")]
 pub struct PluginChoice {
     /// The shared library.
     pub library: PathBuf,
@@ -31,6 +32,12 @@ pub struct PluginChoice {
 pub struct Registered {
     pub id: u16,
     pub name: String,
+}
+
+impl fmt::Display for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "filter {} `{}`", self.id, self.name)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +102,10 @@ impl Plugin {
     pub fn load(choice: &PluginChoice) -> Result<Plugin, PluginError> {
         let error = |why: String| PluginError { library: choice.library.clone(), why };
         // SAFETY: the user vouches for the library by naming it; loading it runs its initialisers.
-        let library = unsafe { Library::new(&choice.library) }.map_err(|cause| error(cause.to_string()))?;
+        let library = unsafe { Library::new(&choice.library) };
+        // What the system says of it is the cause's cause.
+        let why = |cause: libloading::Error| cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
+        let library = library.map_err(|cause| error(format!("it cannot be loaded: {}", why(cause))))?;
         let class = class(&library).map_err(error)?;
         let run = class.run.ok_or_else(|| error("it has no function".into()))?;
         if class.version != CLASS_VERSION || class.encoder_present == 0 {
@@ -112,8 +122,8 @@ impl Plugin {
             return Err(error(format!("its name has {} bytes", name.len())));
         }
         let registered = Registered { id, name };
-        if choice.registered.as_ref().is_some_and(|known| *known != registered) {
-            return Err(error(format!("it is {registered:?}, the run was begun with {:?}", choice.registered)));
+        if let Some(known) = choice.registered.as_ref().filter(|known| **known != registered) {
+            return Err(error(format!("it is {registered}, the run was begun with {known}")));
         }
         let decodes = class.decoder_present != 0;
         Ok(Plugin { choice: choice.clone(), registered, decodes, run, exclusive: Mutex::new(()), _library: library })

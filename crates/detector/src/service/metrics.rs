@@ -9,15 +9,19 @@ use std::fmt::Write;
 type Metric = (&'static str, &'static str, &'static str, fn(&Status) -> f64);
 
 const METRICS: [Metric; 12] = [
-    ("frames_taken_total", "counter", "Frames taken into memory", |s| s.progress.taken as f64),
+    ("frames_taken_total", "counter", "Frames of which anything was taken into memory", |s| s.progress.taken as f64),
     ("frames_written_total", "counter", "Frames handed to the kernel, with their journal", |s| {
         s.progress.written as f64
     }),
     ("frames_durable_total", "counter", "Frames synced, with their journal", |s| s.progress.durable as f64),
-    ("frames_dropped_total", "counter", "Frames dropped for want of room, or by clients", |s| s.dropped_frames as f64),
-    ("frames_damaged_total", "counter", "Frames whose bytes were changed on their way", |s| s.damaged as f64),
-    ("frames_duplicate_total", "counter", "Frames that came again", |s| s.duplicate as f64),
-    ("frames_refused_total", "counter", "Frames that do not fit the run", |s| s.refused as f64),
+    ("frames_dropped_total", "counter", "Frames, or regions of frames, dropped for want of room, or by clients", |s| {
+        s.dropped_frames as f64
+    }),
+    ("frames_damaged_total", "counter", "Frames, or regions of frames, whose bytes were changed on their way", |s| {
+        s.damaged as f64
+    }),
+    ("frames_duplicate_total", "counter", "Frames, or regions of frames, that came again", |s| s.duplicate as f64),
+    ("frames_refused_total", "counter", "Frames, or regions of frames, that do not fit the run", |s| s.refused as f64),
     ("received_bytes_total", "counter", "Bytes of frames received", |s| s.received_bytes as f64),
     ("stored_bytes_total", "counter", "Bytes of chunks in the file", |s| s.progress.stored_bytes as f64),
     ("frames_published", "gauge", "One past the highest frame that readers find", |s| s.progress.published as f64),

@@ -11,7 +11,7 @@ const SOURCES_MAX: u16 = 1024;
 
 /// The body of `POST /runs`, and the start in a HELLO. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `name`, `file` and `description`")]
 pub struct StartRequest {
     /// Letters, digits, `.`, `_`, `-`; may be left out in a HELLO, which has it.
     #[serde(default)]
@@ -83,7 +83,8 @@ impl StartRequest {
         if !(self.absence_s >= 0.0 && self.absence_s <= 1e6) {
             return Err(format!("`absence_s` is {}; give seconds from 0 to 1000000", self.absence_s));
         }
-        self.description.check().map_err(|error| error.to_string())
+        // Who asks says that the run cannot start.
+        self.description.check().map_err(|error| error.0)
     }
 }
 

@@ -99,7 +99,7 @@ impl Writer {
             shared.fail(format!("writing the journal of {}: {error}", shared.path.display()));
             WriteError::Failed(error.to_string())
         };
-        shared.progress.lock().taken += numbers.len() as u64;
+        shared.took(&numbers);
         for number in &numbers {
             shared.highest.fetch_max(*number, Ordering::Relaxed);
         }

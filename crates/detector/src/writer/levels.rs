@@ -9,6 +9,8 @@ pub struct Levels {
     sources: usize,
     /// By frame, then by source; 0: it has not come.
     reached: Mutex<Vec<u8>>,
+    /// By frame, where there are several sources: at which levels it has been counted, a bit each.
+    counted: Mutex<Vec<u8>>,
 }
 
 fn byte(level: Level) -> u8 {
@@ -25,7 +27,7 @@ fn level(byte: u8) -> Option<Level> {
 
 impl Levels {
     pub fn new(sources: usize) -> Levels {
-        Levels { sources, reached: Mutex::default() }
+        Levels { sources, reached: Mutex::default(), counted: Mutex::default() }
     }
 
     fn at(&self, frame: u64, source: u32) -> usize {
@@ -56,8 +58,34 @@ impl Levels {
         self.reached.lock()[at] = 0;
     }
 
-    /// All sources of a frame but those `missing` have come so far; answers whether any had not.
-    pub fn raise(&self, frame: u64, missing: &[u32], to: Level) -> bool {
+    /// Something of a frame has been taken; whether it was the first.
+    pub fn count_taken(&self, frame: u64) -> bool {
+        self.count(frame, Level::Memory, Level::Memory)
+    }
+
+    /// Notes a frame as counted at the levels from `from` to `to`; whether it was not yet at the highest.
+    fn count(&self, frame: u64, from: Level, to: Level) -> bool {
+        if self.sources == 1 {
+            return true;
+        }
+        let mut counted = self.counted.lock();
+        if counted.len() <= frame as usize {
+            counted.resize(frame as usize + 1, 0);
+        }
+        let before = counted[frame as usize];
+        counted[frame as usize] |= (byte(from)..=byte(to)).fold(0, |bits, level| bits | 1 << level);
+        before & 1 << byte(to) == 0
+    }
+
+    /// A frame of which these sources are missing is durable from the start.
+    pub fn resume(&self, frame: u64, missing: &[u32]) {
+        self.raise(frame, missing, Level::Durable);
+        self.count(frame, Level::Memory, Level::Durable);
+    }
+
+    /// All sources of a frame but those `missing` have come so far. `None` if all had; otherwise whether this makes it a
+    /// frame of which all that has come is there, for the first time.
+    pub fn raise(&self, frame: u64, missing: &[u32], to: Level) -> Option<bool> {
         let first = self.at(frame, 0);
         let mut reached = self.reached.lock();
         if reached.len() < first + self.sources {
@@ -70,6 +98,8 @@ impl Levels {
                 raised = true;
             }
         }
-        raised
+        let whole = reached[first..first + self.sources].iter().all(|level| *level == 0 || *level >= byte(to));
+        drop(reached);
+        raised.then(|| whole && self.count(frame, to, to))
     }
 }

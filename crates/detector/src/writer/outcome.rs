@@ -41,12 +41,12 @@ pub enum WriteError {
 /// A run's progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Progress {
-    /// Frames, or regions of frames, that were taken.
+    /// Frames of which anything was taken, each counted once.
     pub taken: u64,
-    /// Frames by the level that they have reached at least.
+    /// Frames by the level that all of them that had come has reached at least.
     pub written: u64,
     pub durable: u64,
-    /// Frames refused because the queue was full.
+    /// Frames, or regions of frames, refused because the queue was full.
     pub dropped: u64,
     pub stored_bytes: u64,
     /// The highest frame that readers find, plus one.

@@ -138,18 +138,29 @@ impl Shared {
         }
     }
 
+    /// Something of these frames has been taken; each is counted once.
+    pub(super) fn took(&self, frames: &[u64]) {
+        let new = frames.iter().filter(|frame| self.levels.count_taken(**frame)).count();
+        self.progress.lock().taken += new as u64;
+    }
+
     /// Frames, each without the sources that are missing, have reached a level.
     pub(super) fn reach(&self, level: Level, frames: Vec<(u64, Vec<u32>)>) {
-        let raised = frames.into_iter().filter(|(frame, missing)| self.levels.raise(*frame, missing, level));
-        let numbers: Vec<u64> = raised.map(|(frame, _)| frame).collect();
+        let (mut numbers, mut counted) = (Vec::new(), 0);
+        for (frame, missing) in frames {
+            if let Some(whole) = self.levels.raise(frame, &missing, level) {
+                numbers.push(frame);
+                counted += u64::from(whole);
+            }
+        }
         if numbers.is_empty() {
             return;
         }
         let mut progress = self.progress.lock();
         match level {
             Level::Memory => {}
-            Level::Written => progress.written += numbers.len() as u64,
-            Level::Durable => progress.durable += numbers.len() as u64,
+            Level::Written => progress.written += counted,
+            Level::Durable => progress.durable += counted,
         }
         drop(progress);
         (self.acknowledge)(level, &numbers);
@@ -275,7 +286,7 @@ impl Pipeline {
             return Ok(());
         }
         match shared.queue.push(vec![Part { frame, source, received: now() }], wait) {
-            Ok(()) => shared.progress.lock().taken += 1,
+            Ok(()) => shared.took(&[number]),
             Err(refused) => {
                 shared.levels.give_back(number, source);
                 return Err(self.refused(&refused, 1));
@@ -325,7 +336,7 @@ impl Pipeline {
         if let Some(at) = rows.columns.iter().position(|other| other.name == column.name) {
             return match rows.columns[at].kind == column.kind {
                 true => Ok(at as u32),
-                false => Err(refused(format!("there is one of {:?} already", rows.columns[at].kind))),
+                false => Err(refused(format!("there is one of {} already", rows.columns[at].kind))),
             };
         }
         if matches!(self.shared.ground, Ground::Joint(_)) {

@@ -6,7 +6,7 @@ use super::pipeline::Shared;
 use super::{Acknowledge, Settings, WriteError, Writer, now, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
-use crate::frame::{FrameStatus, Level};
+use crate::frame::FrameStatus;
 use crate::journal::{self, Entry, Journal, SlabEntry};
 use crate::length::Length;
 use crate::recover;
@@ -64,7 +64,7 @@ impl Writer {
         let slabs: Vec<SlabEntry> = slabs.collect();
         shared.remember_incomplete(&slabs);
         for frame in slabs.iter().flat_map(|slab| &slab.frames) {
-            shared.levels.raise(frame.number, &frame.missing, Level::Durable);
+            shared.levels.resume(frame.number, &frame.missing);
         }
         for slab in shared.incomplete.lock().values() {
             let missing: usize = slab.frames.iter().map(|frame| frame.missing.len()).sum();

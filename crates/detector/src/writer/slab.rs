@@ -52,9 +52,10 @@ impl Pipeline {
             numbers.clone().for_each(|number| shared.levels.give_back(number, source));
             return Err(self.refused(&refused, numbers.end - numbers.start));
         }
-        shared.progress.lock().taken += numbers.end - numbers.start;
+        let numbers: Vec<u64> = numbers.collect();
+        shared.took(&numbers);
         shared.highest.fetch_max(last, Ordering::Relaxed);
-        (shared.acknowledge)(Level::Memory, &numbers.collect::<Vec<u64>>());
+        (shared.acknowledge)(Level::Memory, &numbers);
         Ok(())
     }
 

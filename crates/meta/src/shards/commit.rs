@@ -184,12 +184,17 @@ impl Shard {
         self.state.borrow_mut().wait_for(batch, waiter);
     }
 
-    /// Returns when everything that was acknowledged before is fsynced.
+    /// Returns when everything that was acknowledged before is fsynced. A shard whose log has ended has failed, for it may be
+    /// that nobody writes any more who would find out; one whose store only hangs has not.
     pub async fn sync(&self) -> Result<(), Refusal> {
-        self.table.sync().await.map_err(|error| {
-            let reason = format!("shard {} cannot fsync its log: {error}", self.id);
-            Refusal::Failed(Cause { errno: error.errno(), reason })
-        })
+        let Err(error) = self.table.sync().await else { return Ok(()) };
+        let cause = Cause { errno: error.errno(), reason: format!("shard {} cannot fsync its log: {error}", self.id) };
+        if self.table.has_ended() {
+            self.state.borrow_mut().failed.get_or_insert_with(|| cause.clone());
+            self.work.notify_one();
+            self.changed.notify_waiters();
+        }
+        Err(Refusal::Failed(cause))
     }
 
     /// Waits while an undecided change locks what is asked for; returns whether one did. Fails at once, with the cause, where

@@ -39,6 +39,11 @@ impl Rows {
         }
     }
 
+    /// Whether its log takes nothing more: only opening it again helps.
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Rows::Own(table) if table.has_ended())
+    }
+
     pub async fn close(&self) -> Result<(), TableError> {
         match self {
             Rows::Own(table) => table.close().await,

@@ -130,6 +130,11 @@ impl Table {
         }
     }
 
+    /// Whether the log has ended, by a failure or because the table was closed: it takes nothing more.
+    pub fn has_ended(&self) -> bool {
+        self.log.failure().is_some()
+    }
+
     /// Bytes of log that would be lost with the machine.
     pub fn unsynced_bytes(&self) -> u64 {
         self.log.unsynced_bytes()

@@ -62,3 +62,21 @@ fn an_answer_is_found_again_by_its_call() {
         }
     });
 }
+
+/// Promise: an fsync that finds the log ended makes the shard one that has failed, and so one that is opened again, though
+/// nobody writes.
+#[test]
+fn a_sync_that_finds_the_log_ended_fails_the_shard() {
+    Cluster::run(1, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "file").await.unwrap();
+        let shard = cluster.shard(ShardId(0));
+        shard.sync().await.unwrap();
+        assert_eq!(shard.failed(), None);
+        // As after an error of the store's that the table's own work has met.
+        shard.table.close().await.unwrap();
+        shard.sync().await.unwrap_err();
+        assert!(shard.failed().is_some());
+        cluster.reopen_after_crash().await;
+        assert!(cluster.lookup(InodeId::ROOT, "file").await.is_some());
+    });
+}

@@ -5,7 +5,7 @@ use super::{SHORT, on_plain_directory, run, scratch, until, varve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server or mount that has not answered by then never will.
 const START: Duration = Duration::from_secs(30);
@@ -183,10 +183,21 @@ impl Mount {
     }
 
     /// `varve umount`: everything is durable when it returns, and the process has ended with 0.
-    pub fn unmount(mut self) {
-        let mut command = varve();
-        command.arg("umount").arg(&self.directory);
-        run(&mut command, END).succeeded("varve umount");
+    pub fn unmount(self) {
+        self.unmount_within(Duration::ZERO);
+    }
+
+    /// The same, of a mount whose store has failed: an unmount that is the first to find a shard closed is refused, and goes
+    /// once the shard is open again.
+    pub fn unmount_within(mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let unmount = || run(varve().arg("umount").arg(&self.directory), END);
+        let mut last = unmount();
+        while last.code() != Some(0) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(500));
+            last = unmount();
+        }
+        last.succeeded("varve umount");
         assert!(!is_mounted(&self.directory), "{} is still mounted", self.directory.display());
         self.process.expect_end("the mount's process", END);
     }

@@ -39,14 +39,18 @@ impl Site {
     }
 
     /// Work goes on, nothing that was kept is lost, and the volume is sound.
-    fn ends_well(mut self) {
+    fn ends_well(self) {
+        self.ends(Mount::unmount);
+    }
+
+    fn ends(mut self, unmount: impl FnOnce(Mount)) {
         comes_back("writing", || self.kept.write_one(&self.mount.directory, "after", 5_000));
         self.kept.write(&self.mount.directory, "later");
         self.kept.expect(&self.mount.directory);
         expect_no_panic("the server", &self.server.log());
         expect_bounded("the server", self.server.pid());
         expect_bounded("the mount", self.mount.pid());
-        self.mount.unmount();
+        unmount(self.mount);
         self.server.stop();
         self.volume.expect_sound();
     }
@@ -131,7 +135,7 @@ fn a_store_that_fails_under_load_takes_bounded_memory() {
         std::thread::sleep(loaded());
         beneath.serve(&[])
     });
-    site.ends_well();
+    site.ends(|mount| mount.unmount_within(super::RECOVERY));
     store.unmount();
     beneath_server.stop();
     beneath.expect_sound();

@@ -5,7 +5,8 @@ use super::{LONG, SHORT, must, run, scratch};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, TryRecvError};
+use std::time::Duration;
 
 /// A file system on a loop device.
 pub struct Disk {
@@ -89,15 +90,23 @@ impl Disk {
         }
     }
 
-    /// Takes all room that there is, also what others give up, for so long.
-    pub fn keep_full(&self, how_long: Duration) {
-        let mut ballast = std::fs::File::create(self.ballast()).expect("a file on the disk");
-        let (piece, end) = (vec![7; 64 << 10], Instant::now() + how_long);
-        while Instant::now() < end {
-            if ballast.write_all(&piece).is_err() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
+    /// Takes all room that there is, also what others give up, for as long as `work` takes.
+    pub fn keep_full_during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let ballast = std::fs::File::options().create(true).append(true).open(self.ballast());
+        let mut ballast = ballast.expect("a file on the disk");
+        std::thread::scope(|scope| {
+            // Dropped with the work's end, also where that is a panic.
+            let (_working, work_ends) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let piece = vec![7; 64 << 10];
+                while work_ends.try_recv() == Err(TryRecvError::Empty) {
+                    if ballast.write_all(&piece).is_err() {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
+            work()
+        })
     }
 
     pub fn give_room(&self) {

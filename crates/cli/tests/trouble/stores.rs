@@ -39,18 +39,14 @@ impl Site {
     }
 
     /// Work goes on, nothing that was kept is lost, and the volume is sound.
-    fn ends_well(self) {
-        self.ends(Mount::unmount);
-    }
-
-    fn ends(mut self, unmount: impl FnOnce(Mount)) {
+    fn ends_well(mut self) {
         comes_back("writing", || self.kept.write_one(&self.mount.directory, "after", 5_000));
         self.kept.write(&self.mount.directory, "later");
         self.kept.expect(&self.mount.directory);
         expect_no_panic("the server", &self.server.log());
         expect_bounded("the server", self.server.pid());
         expect_bounded("the mount", self.mount.pid());
-        unmount(self.mount);
+        self.mount.unmount_within(super::RECOVERY);
         self.server.stop();
         self.volume.expect_sound();
     }
@@ -115,7 +111,7 @@ fn a_full_store_under_load_takes_bounded_memory() {
     let site = Site::on(&disk.path());
     under_load(&site.mount.directory, || {
         std::thread::sleep(loaded() / 2);
-        disk.keep_full(loaded());
+        disk.keep_full_during(|| std::thread::sleep(loaded()));
         disk.give_room();
         std::thread::sleep(loaded() / 2);
     });
@@ -135,7 +131,7 @@ fn a_store_that_fails_under_load_takes_bounded_memory() {
         std::thread::sleep(loaded());
         beneath.serve(&[])
     });
-    site.ends(|mount| mount.unmount_within(super::RECOVERY));
+    site.ends_well();
     store.unmount();
     beneath_server.stop();
     beneath.expect_sound();
@@ -260,11 +256,14 @@ fn a_server_starts_on_a_store_without_any_room_and_reads() {
     server.kill();
     File::create(volume.store().join("reserve")).expect("nothing is kept back");
     disk.fill();
-    let server = volume.serve(&[]);
-    let mount = volume.mount(&["-o", "deadline=60s"]);
-    kept.expect(&mount.directory);
-    let errno = fails("creating on a full store", || File::create(mount.directory.join("more")));
-    assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
+    // Others, too, wait for what anyone gives up.
+    let (server, mount) = disk.keep_full_during(|| {
+        let (server, mount) = (volume.serve(&[]), volume.mount(&["-o", "deadline=60s"]));
+        kept.expect(&mount.directory);
+        let errno = fails("creating on a full store", || File::create(mount.directory.join("more")));
+        assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
+        (server, mount)
+    });
     disk.give_room();
     Site { volume, server, mount, kept }.ends_well();
 }

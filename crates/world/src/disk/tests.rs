@@ -72,6 +72,21 @@ fn contents_of_symlinks_go_with_their_names() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// Whole after it, shorter or longer than what was there; and the file is the one that was there, for its blocks' sake.
+#[test]
+fn a_file_is_replaced_in_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("record");
+    replace(&path, &[1; 5000]).unwrap();
+    let inode = path.metadata().unwrap().ino();
+    for content in [vec![2; 100], vec![3; 9000]] {
+        replace_in_place(&path, &content).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+        assert_eq!(path.metadata().unwrap().ino(), inode);
+    }
+    assert_eq!(names(directory.path()), ["record"]);
+}
+
 /// What a crash left goes at the next start; what is published stays.
 #[test]
 fn leftovers_go_and_published_files_stay() {

@@ -74,11 +74,10 @@ impl VolumeDir {
         let text = toml::to_string(record).map_err(io::Error::other)?;
         disk::create_directories(&self.servers())?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
-            // The record of a server that was killed is of no use any more, and has the room that this one needs.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                disk::remove_published(&self.server_file())?;
-                disk::sync_directory(&self.servers())?;
-                disk::replace(&self.server_file(), text.as_bytes())
+            // The record of a server that was killed is of no use any more, and has the room that this one needs. It is
+            // not given up for that: others, who wait for room, would take it.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && self.server_file().exists() => {
+                disk::replace_in_place(&self.server_file(), text.as_bytes())
             }
             written => written,
         }

@@ -18,6 +18,7 @@ mod io;
 mod open;
 mod settle;
 mod space;
+mod whole;
 mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;

@@ -209,6 +209,44 @@ fn content_that_is_gone_is_an_error_of_its_file() {
     volume.expect_sound();
 }
 
+/// Content that was cut in the store is an I/O error of its file, which the log names, and never passes for the whole of it;
+/// a repair keeps what is left.
+#[test]
+fn content_that_was_cut_is_an_error_of_its_file() {
+    let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
+    let mount = volume.mount(&[]);
+    std::fs::write(mount.directory.join("cut"), vec![7; 100_000]).expect("a large file");
+    mount.unmount();
+    for file in files_below(&volume.store().join("data"), &|_| true) {
+        std::fs::File::options().write(true).open(file).and_then(|file| file.set_len(30_000)).expect("it can be cut");
+    }
+    for flags in [&[][..], &["-o", "nopassthrough"]] {
+        let mount = volume.mount(flags);
+        let cut = mount.directory.join("cut");
+        std::fs::write(mount.directory.join("other"), vec![8; 50_000]).expect("another file");
+        let refused = [
+            std::fs::read(&cut).map(drop).expect_err("it is not whole"),
+            std::fs::File::options().append(true).open(&cut).map(drop).expect_err("it is not whole"),
+        ];
+        assert_eq!(refused.map(|error| error.raw_os_error()), [Some(libc::EIO); 2]);
+        let log = mount.log();
+        for word in ["\"cut\"", "100000 bytes", "30000 are left", "varve fsck"] {
+            assert!(log.contains(word), "the log does not say {word}:\n{log}");
+        }
+        assert_eq!(std::fs::read(mount.directory.join("other")).expect("it is whole").len(), 50_000);
+        expect_no_panic("the mount", &log);
+        mount.unmount();
+    }
+    let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
+    assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
+    let mount = volume.mount(&[]);
+    let cut = mount.directory.join("cut");
+    assert_eq!(std::fs::read(&cut).expect("it was repaired"), [7; 30_000]);
+    std::fs::write(&cut, "new").expect("it can be written anew");
+    mount.unmount();
+    volume.expect_sound();
+}
+
 /// Directories, whose homes are spread over the shards, and how many files each has.
 const DIRECTORIES: usize = 12;
 const FILES: usize = 30;

@@ -60,6 +60,9 @@ pub(crate) struct Backing {
     pub file: Option<Arc<File>>,
     /// The row says that this file's size and mtime count, because this client said so: it may be written.
     pub unsettled: bool,
+    /// The size that the row had when it was last asked; 0 where it did not say. While it is settled nothing shortens the
+    /// file: [`whole`](super::whole).
+    pub size_told: u64,
 }
 
 /// What needs the lock over calls.
@@ -205,9 +208,9 @@ impl FileSystem {
                     let file = Arc::new(backing::open(&self.core, open.inode)?);
                     open.backing.write().file = Some(file);
                 }
-                if truncated && !settled {
-                    open.backing.write().unsettled = true;
-                }
+                let mut backing = open.backing.write();
+                backing.unsettled |= truncated && !settled;
+                backing.size_told = if *settled { reply.attributes.size } else { 0 };
             }
             FileContent::None if reply.attributes.kind == WireKind::Directory => return Err(Errno::EISDIR.into()),
             FileContent::None => return Err(Errno::ENXIO.into()),
@@ -274,7 +277,7 @@ impl FileSystem {
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {
-                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true };
+                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true, size_told: 0 };
                     content.told(&reply);
                     content.inline = None;
                     content.written_at = None;

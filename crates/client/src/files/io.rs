@@ -33,15 +33,23 @@ impl FileSystem {
         // No file reaches beyond, and the store would take an offset above it for negative.
         let len = buffer.len().min(usize::try_from(FILE_BYTES_MAX - offset).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..len];
-        if let Some(file) = open.file() {
-            return backing::read(&file, offset, buffer);
+        let file = match open.file() {
+            Some(file) => file,
+            None => {
+                let content = open.content.lock().await;
+                match (&content.inline, open.file()) {
+                    (Some(inline), _) => return Ok(inline.read(offset, buffer)),
+                    (None, Some(file)) => file,
+                    (None, None) => return Err(Errno::EBADF.into()),
+                }
+            }
+        };
+        let count = backing::read(&file, offset, buffer)?;
+        if count < buffer.len() && open.ends_early(offset + count as u64) {
+            let mut content = open.content.lock().await;
+            self.check_whole(open, &mut content).await?;
         }
-        let content = open.content.lock().await;
-        match (&content.inline, open.file()) {
-            (Some(inline), _) => Ok(inline.read(offset, buffer)),
-            (None, Some(file)) => backing::read(&file, offset, buffer),
-            (None, None) => Err(Errno::EBADF.into()),
-        }
+        Ok(count)
     }
 
     /// Bytes written: all of `data`, or, when the store is full, fewer. An appending handle ignores `offset`.

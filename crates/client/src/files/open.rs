@@ -77,6 +77,7 @@ impl FileSystem {
         self.core.register(inode, flags.mode);
         self.register_if_lost(inode, flags.mode, server).await?;
         self.take_in(open, &mut content, reply, flags.truncate)?;
+        self.check_whole(open, &mut content).await?;
         let io = self.choose_io(open, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.

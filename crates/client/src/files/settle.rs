@@ -231,7 +231,9 @@ impl FileSystem {
             Ok(reply) => {
                 content.told(&reply);
                 let unsettled = reply.content == (FileContent::Backing { settled: false });
-                open.backing.write().unsettled = unsettled;
+                let mut backing = open.backing.write();
+                backing.unsettled = unsettled;
+                backing.size_told = if unsettled { 0 } else { reply.attributes.size };
                 Ok(if unsettled { Outcome::Later } else { Outcome::Done })
             }
             // Removed, or changed by who will settle it.

@@ -217,7 +217,15 @@ impl FileSystem {
             content.writer = to.caller.clone();
             self.unsettle(&to.inode, &mut content).await?;
         }
-        copy_between(&source, from_offset, &target, to_offset, length)
+        let copied = copy_between(&source, from_offset, &target, to_offset, length)?;
+        if let Some(copied) = copied
+            && copied < length
+            && from.inode.ends_early(from_offset + copied)
+        {
+            let mut content = from.inode.content.lock().await;
+            self.check_whole(&from.inode, &mut content).await?;
+        }
+        Ok(copied)
     }
 
     async fn copy_through_memory(

@@ -6,3 +6,4 @@ mod listings;
 mod names;
 mod recovery;
 mod site;
+mod whole;

@@ -1,0 +1,124 @@
+//! Backing files that are shorter than their rows say.
+
+use crate::site::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use varve_client::{Failure, FileSystem, OpenFlags, OpenMode, now};
+use varve_types::{Errno, InodeId, SetAttributes};
+
+const BYTES: usize = 300_000;
+const LEFT: u64 = 100_000;
+
+fn cut_outside(site: &Site, inode: InodeId, size: u64) {
+    let file = std::fs::File::options().write(true).open(site.volume.backing_file(inode)).unwrap();
+    file.set_len(size).unwrap();
+}
+
+fn large(fs: &FileSystem, text: &str) -> InodeId {
+    let (inode, handle) = create(fs, text);
+    write(fs, handle, 0, &vec![7; BYTES]);
+    close(fs, handle);
+    now(fs.settle_all());
+    inode
+}
+
+/// It says which file it is, what is left of it, and what to do.
+fn refused(failure: &Failure, text: &str) {
+    assert_eq!(failure.errno, Errno::EIO);
+    let said = failure.to_string();
+    for word in [text, "300000 bytes", "100000 are left", "varve fsck"] {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+/// Promise: a large file that was cut outside Varve is an error for whoever opens it or reads beyond the cut, until it is
+/// restored, written anew or repaired; other files go on.
+#[test]
+fn a_file_that_was_cut_outside_is_refused() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let inode = large(&one, "cut");
+    large(&one, "other");
+    now(other.lookup(&root(), ROOT, &name("cut"))).unwrap();
+    let early = now(other.open(&root(), inode, OpenFlags::READ)).unwrap().handle;
+    cut_outside(&site, inode, LEFT);
+
+    let write_only = OpenFlags { mode: OpenMode::Write, ..OpenFlags::READ };
+    for flags in [OpenFlags::READ, OpenFlags::READ_WRITE, write_only] {
+        refused(&now(one.open(&root(), inode, flags)).unwrap_err(), "cut");
+        refused(&now(other.open(&root(), inode, flags)).unwrap_err(), "cut");
+    }
+    assert_eq!(read(&other, early, 0, 50_000), [7; 50_000], "what is there is read");
+    for (offset, length) in [(0, BYTES), (LEFT, 1), (LEFT + 1000, BYTES), (BYTES as u64 - 1, 1)] {
+        let mut buffer = vec![0; length];
+        refused(&now(other.read(early, offset, &mut buffer)).unwrap_err(), "cut");
+    }
+    assert_eq!(read(&other, early, BYTES as u64, 10), b"", "there the row says that it ends");
+    let (_, copy) = create(&other, "copy");
+    write(&other, copy, 0, &vec![1; BYTES]);
+    refused(&now(other.copy_range(early, 0, copy, 0, BYTES as u64)).unwrap_err(), "cut");
+    assert_eq!(content(&one, "other").len(), BYTES);
+
+    // As from a copy of the store.
+    cut_outside(&site, inode, BYTES as u64);
+    assert_eq!(content(&one, "cut").len(), BYTES);
+
+    cut_outside(&site, inode, LEFT);
+    let anew = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let handle = now(one.open(&root(), inode, anew)).unwrap().handle;
+    write(&one, handle, 0, &vec![8; 2 * INLINE_LIMIT as usize]);
+    close(&one, handle);
+    assert_eq!(content(&other, "cut"), vec![8; 2 * INLINE_LIMIT as usize]);
+}
+
+/// Promise: who cuts a file through Varve, in whichever way and beside whichever reader, makes no damage of it.
+#[test]
+fn files_that_others_cut_are_whole() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let writer = site.connect();
+    let inode = large(&writer, "f");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let fs = site.connect();
+                now(fs.lookup(&root(), ROOT, &name("f"))).unwrap();
+                let mut buffer = vec![0; 2 * BYTES];
+                while !done.load(Relaxed) {
+                    let handle = now(fs.open(&root(), inode, OpenFlags::READ)).expect("it is whole").handle;
+                    for _ in 0..3 {
+                        now(fs.read(handle, 0, &mut buffer)).expect("it is whole");
+                    }
+                    now(fs.release(handle));
+                }
+            });
+        }
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..60_u8 {
+                let cut = |size| SetAttributes { size: Some(size), ..Default::default() };
+                match round % 3 {
+                    // By the server, and longer again.
+                    0 => {
+                        now(writer.set_attributes(&root(), inode, cut(10), None)).unwrap();
+                        now(writer.set_attributes(&root(), inode, cut(1000), None)).unwrap();
+                    }
+                    1 => {
+                        now(writer.set_attributes(&root(), inode, cut(LEFT), None)).unwrap();
+                    }
+                    _ => {
+                        let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+                        let handle = now(writer.open(&root(), inode, flags)).unwrap().handle;
+                        close(&writer, handle);
+                    }
+                }
+                let handle = open(&writer, inode);
+                write(&writer, handle, 0, &vec![round; BYTES]);
+                close(&writer, handle);
+                now(writer.settle_all());
+            }
+        }));
+        done.store(true, Relaxed);
+        written.expect("the writer is undisturbed");
+    });
+}

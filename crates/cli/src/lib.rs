@@ -28,6 +28,7 @@ use clap::FromArgMatches;
 use definition::{Command, Global, Varve};
 use output::Output;
 use problem::{Problem, Result};
+use rustix::process::{Resource, Rlimit};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
@@ -42,6 +43,7 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
             let varve = Varve::from_arg_matches(&matches)
                 .map_err(|error| Problem::usage("cannot understand the command line").because(error))?;
             listen_to_logs(&varve.global)?;
+            raise_descriptors();
             dispatch(&varve)
         }
         Err(answer) => {
@@ -90,6 +92,16 @@ fn in_our_words(filter: &str) -> String {
     match filter.trim() {
         level @ ("error" | "warn" | "info") => format!("{level},slatedb=off"),
         other => other.to_owned(),
+    }
+}
+
+/// Lets this process have as many files and connections as it may: what shells and systemd give at first is for programs
+/// that wait with select(2), a thousand, which a server's clients alone can have, and then no table could be opened.
+fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::debug!("this process stays with {:?} open files at most: {error}", limit.current);
     }
 }
 

@@ -24,6 +24,7 @@ mod metrics;
 mod opening;
 mod sessions;
 mod shared;
+mod strangers;
 mod vigil;
 mod worker;
 

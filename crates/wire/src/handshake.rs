@@ -4,7 +4,7 @@
 //! ```text
 //! server → client   Greeting   version, volume, nonce
 //! client → server   Hello      version, session, purpose, nonce, proof of the key over both nonces
-//! server → client   Welcome    the server's proof, its settings and addresses, or Refused with the reason
+//! server → client   Welcome    the server's proof, its settings and addresses, or Refused or Crowded with the reason
 //! ```
 //!
 //! The key is 32 random bytes in the store, readable by the volume's owner only: whoever can read it could change the
@@ -83,6 +83,10 @@ pub enum Welcome {
         embedded: bool,
     },
     Refused {
+        reason: String,
+    },
+    /// There is no room for the client now; there may be when it comes again.
+    Crowded {
         reason: String,
     },
 }

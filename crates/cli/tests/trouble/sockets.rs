@@ -1,7 +1,8 @@
 //! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, and peers that say nothing.
 
-use super::common::{Volume, expect_bounded, resident_bytes, until};
+use super::common::{SHORT, Volume, expect_bounded, resident_bytes, run, until, varve};
 use super::expect_no_panic;
+use rustix::process::{Resource, Rlimit};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -203,6 +204,68 @@ fn clients_that_do_not_read_take_bounded_memory() {
     server.stop();
     volume.expect_sound();
 }
+
+/// More connections that say nothing than the server keeps, beside a client that comes: it is served, and the oldest of them
+/// are gone.
+#[test]
+fn strangers_that_say_nothing_keep_nobody_out() {
+    raise_descriptors();
+    let volume = Volume::format(&["--shards", "1"]);
+    let server = volume.serve(&["--workers", "1"]);
+    let socket = socket(&volume);
+    let silent: Vec<UnixStream> = (0..SILENT).map(|_| connect(&socket)).collect();
+    let mount = volume.mount(&[]);
+    std::fs::write(mount.directory.join("file"), b"undisturbed").expect("it is served");
+    run(varve().arg("status").arg(volume.store()), SHORT).succeeded("varve status");
+    let mut oldest = &silent[0];
+    // Its greeting, and no more.
+    oldest.read_to_end(&mut Vec::new()).expect("the server hangs up");
+    expect_bounded("the server of silent strangers", server.pid());
+    drop(silent);
+    let log = server.log();
+    assert!(log.contains("have not said who they are"), "{log}");
+    expect_no_panic("the server", &log);
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+/// As many clients as a server takes, which do nothing: another one is told so, strangers beside them or not, and is served
+/// when one of them has gone.
+#[test]
+fn a_client_too_many_is_told_so() {
+    raise_descriptors();
+    let volume = Volume::format(&["--shards", "1"]);
+    let server = volume.serve(&["--workers", "1"]);
+    let (socket, store) = (socket(&volume), volume.store());
+    let clients: Vec<UnixStream> = (0..CLIENTS).map(|_| welcomed(&socket, &store, 3_000_000)).collect();
+    let strangers: Vec<UnixStream> = (0..SILENT).map(|_| connect(&socket)).collect();
+    for strangers in [strangers, Vec::new()] {
+        let status = run(varve().arg("status").arg(&store), SHORT);
+        assert_eq!(status.code(), Some(3), "{}{}", status.stdout, status.stderr);
+        assert!(status.stdout.contains("1024 connections of clients already"), "{}", status.stdout);
+        drop(strangers);
+    }
+    drop(clients);
+    until("there is room again", PATIENCE, || run(varve().arg("status").arg(&store), SHORT).code() == Some(0));
+    let mount = volume.mount(&[]);
+    std::fs::write(mount.directory.join("file"), b"undisturbed").expect("it is served");
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+}
+
+/// Many more than the descriptors that a process has at first.
+fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may");
+}
+
+/// Silent connections: more than a server keeps.
+const SILENT: usize = 1_500;
+/// Connections of clients that a worker takes.
+const CLIENTS: usize = 1_024;
 
 /// Clients that read nothing, and how long their requests are.
 const DEAF: u64 = 256;

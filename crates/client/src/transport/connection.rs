@@ -72,7 +72,7 @@ impl Connection {
 
     /// Proves who both sides are. On success the connection is ready for requests.
     pub fn shake_hands(&mut self, identity: &Identity) -> Result<Welcome, FindError> {
-        let broken = |error: io::Error| FindError::Absent(format!("the handshake failed: {error}"));
+        let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
         self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
         let greeting: Greeting = self.receive_once().map_err(broken)?;
         if greeting.version != varve_wire::VERSION {
@@ -102,6 +102,7 @@ impl Connection {
         let welcome: Welcome = self.receive_once().map_err(broken)?;
         match &welcome {
             Welcome::Refused { reason } => return Err(FindError::Refused(reason.clone())),
+            Welcome::Crowded { reason } => return Err(FindError::Absent(reason.clone())),
             Welcome::Accepted { proof, .. } => {
                 if !identity.key.verify(Side::Server, &nonce, &greeting.nonce, proof) {
                     return Err(FindError::Refused("the server does not know the volume's key".into()));
@@ -213,6 +214,22 @@ impl Connection {
             Stream::Unix(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
             Stream::Tcp(stream) => stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
         }
+    }
+}
+
+/// What a handshake that was not done means for people.
+fn broken_handshake(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "the server closed the connection before the handshake was done: it stops, or has too many connections on \
+             which nobody says who he is"
+                .into()
+        }
+        _ if is_timeout(error) => format!(
+            "the server has not answered the handshake within {} s: it hangs, or has too many connections",
+            HANDSHAKE_TIMEOUT.as_secs()
+        ),
+        _ => format!("the handshake failed: {error}"),
     }
 }
 

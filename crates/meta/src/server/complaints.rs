@@ -16,7 +16,7 @@ pub enum About {
     Shard(ShardId),
     /// Connections that are closed for what came over them.
     Connections,
-    /// Connections for which there is no room.
+    /// Connections for which there is no room, or is not any more.
     Crowd,
 }
 

@@ -8,6 +8,7 @@ use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
 use super::held::Share;
 use super::sessions::{Admitted, Peer};
+use super::strangers::Stay;
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
@@ -60,12 +61,23 @@ pub enum ConnectionError {
 }
 
 /// Serves a connection from its first byte to its last. An error is what the peer did wrong or what failed.
-pub async fn serve<R, W>(mut reader: R, mut writer: W, peer: Peer, worker: Rc<Worker>) -> Result<(), ConnectionError>
+pub async fn serve<R, W>(
+    mut reader: R,
+    mut writer: W,
+    peer: Peer,
+    worker: Rc<Worker>,
+    stranger: Stay,
+) -> Result<(), ConnectionError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let (caller, _stay) = handshake::admit(&mut reader, &mut writer, &worker.shared, peer).await?;
+    let (caller, _stay) = tokio::select! {
+        admitted = handshake::admit(&mut reader, &mut writer, &worker, peer) => admitted?,
+        () = stranger.sent_away() => return Err(HandshakeError::SentAway.into()),
+        () = worker.stopping() => return Ok(()),
+    };
+    drop(stranger);
     converse(&mut reader, &mut writer, Rc::new(caller), worker).await
 }
 

@@ -2,8 +2,8 @@
 //! are admitted.
 
 use super::sessions::{Admitted, Peer, Stay};
-use super::shared::Shared;
-use std::sync::Arc;
+use super::strangers::STRANGERS_MAX;
+use super::worker::Worker;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use varve_types::SessionId;
@@ -13,6 +13,10 @@ use varve_world::random;
 
 /// A handshake is two short messages; a peer that has not said its own by then is not a client.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Connections of one worker on which a client has said who it is. A client has one a thread to each worker; a thousand is
+/// many hosts, and each costs a descriptor and some 20 KiB.
+const CONNECTIONS_MAX: usize = 1024;
 
 /// A stranger's Hello takes some 80 bytes; more is not read before the key is proved.
 const HELLO_BYTES_MAX: usize = 512;
@@ -27,6 +31,12 @@ pub enum HandshakeError {
     Garbage(FrameError),
     #[error("refused: {0}")]
     Refused(String),
+    #[error("refused for now: {0}")]
+    Crowded(String),
+    #[error(
+        "{STRANGERS_MAX} connections have not said who they are, and this one for longest: it goes to make room for others"
+    )]
+    SentAway,
     #[error("the connection failed in the handshake: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -35,13 +45,14 @@ pub enum HandshakeError {
 pub async fn admit<R, W>(
     reader: &mut R,
     writer: &mut W,
-    shared: &Arc<Shared>,
+    worker: &Worker,
     peer: Peer,
 ) -> Result<(Admitted, Stay), HandshakeError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let shared = &worker.shared;
     let dialogue = async {
         let nonce = random::bytes();
         send(writer, &Greeting { version: varve_wire::VERSION, volume: shared.settings.id.0, nonce }).await?;
@@ -56,6 +67,14 @@ where
                 shared.settings.name, shared.settings.id
             );
             return refuse(writer, reason).await;
+        }
+        if worker.clients() >= CONNECTIONS_MAX {
+            let reason = format!(
+                "the server has {CONNECTIONS_MAX} connections of clients already: end mounts or programs that use the \
+                 volume, or serve it with more --workers"
+            );
+            send(writer, &Welcome::Crowded { reason: reason.clone() }).await?;
+            return Err(HandshakeError::Crowded(reason));
         }
         match shared.sessions.admit(SessionId(hello.session), hello.purpose, peer) {
             Ok(admitted) => {

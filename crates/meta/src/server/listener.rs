@@ -5,6 +5,7 @@ use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
 use super::local_stream::LocalStream;
 use super::sessions::Peer;
+use super::strangers::{Stay, Strangers};
 use super::worker::Worker;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
@@ -16,12 +17,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use varve_wire::handshake::WorkerAddress;
 
-/// Connections of one worker. A client has one a thread to each worker; a thousand is many hosts, and each costs a
-/// descriptor and some 20 KiB.
-const CONNECTIONS_MAX: usize = 1024;
-
 /// Connections that wait to be accepted; what Linux allows by itself.
-const BACKLOG: u32 = 4096;
+pub const BACKLOG: u32 = 4096;
 
 /// After a failed accept (descriptors are used up, most often), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -153,6 +150,7 @@ fn advertised(address: SocketAddr) -> String {
 
 async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
     loop {
+        worker.strangers.room(|| worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok((stream, _)) => spawn_unix(stream, worker),
             Err(error) => pause(error).await,
@@ -165,15 +163,16 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
         Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
         Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
     };
-    spawn(worker, peer, |worker| async move {
+    spawn(worker, peer, |worker, stranger| async move {
         let stream = LocalStream::new(stream)?;
         let (reader, writer) = stream.split();
-        connection::serve(reader, writer, peer, worker).await
+        connection::serve(reader, writer, peer, worker, stranger).await
     });
 }
 
 async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
     loop {
+        worker.strangers.room(|| worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok((stream, _)) => match tune(&stream) {
                 Ok(()) => spawn_tcp(stream, worker),
@@ -185,9 +184,9 @@ async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
 }
 
 fn spawn_tcp(mut stream: TcpStream, worker: &Rc<Worker>) {
-    spawn(worker, Peer::Remote, |worker| async move {
+    spawn(worker, Peer::Remote, |worker, stranger| async move {
         let (reader, writer) = stream.split();
-        connection::serve(reader, writer, Peer::Remote, worker).await
+        connection::serve(reader, writer, Peer::Remote, worker, stranger).await
     });
 }
 
@@ -200,19 +199,19 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>) -> C)
+fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>, Stay) -> C)
 where
     C: Future<Output = Result<(), ConnectionError>> + 'static,
 {
-    if worker.connections() >= CONNECTIONS_MAX {
-        return complain(worker, About::Crowd, &peer, &format!("the worker has {CONNECTIONS_MAX} already"));
-    }
-    let task = connection(Rc::clone(worker));
+    let task = connection(Rc::clone(worker), Strangers::enter(worker));
     let told = Rc::clone(worker);
     worker.spawn_connection(async move {
         match task.await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
             Err(ConnectionError::Handshake(HandshakeError::Ended)) => tracing::debug!(%peer, "left without a word"),
+            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::SentAway)) => {
+                complain(&told, About::Crowd, &peer, &error.to_string());
+            }
             Err(error) => complain(&told, About::Connections, &peer, &error.to_string()),
         }
     });

@@ -14,6 +14,7 @@ use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::opening::Opening;
 use super::shared::Shared;
+use super::strangers::Strangers;
 use super::vigil::Vigil;
 use crate::shards::{CacheBudget, Peers, Shard, TableConfig};
 use futures::FutureExt;
@@ -76,6 +77,7 @@ pub struct Worker {
     pub(super) shards: RefCell<HashMap<ShardId, Rc<Shard>, KeyHashing>>,
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
+    pub strangers: Strangers,
     /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.
     pub(super) changed: Notify,
     stop: watch::Sender<bool>,
@@ -113,6 +115,11 @@ impl Worker {
 
     pub fn connections(&self) -> usize {
         self.connections.get()
+    }
+
+    /// Connections whose client is known.
+    pub fn clients(&self) -> usize {
+        self.connections().saturating_sub(self.strangers.count())
     }
 
     pub fn spawn_connection(self: &Rc<Self>, connection: impl Future<Output = ()> + 'static) {
@@ -258,6 +265,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         shards: RefCell::default(),
         listeners: RefCell::default(),
         connections: Cell::new(0),
+        strangers: Strangers::default(),
         changed: Notify::new(),
         stop: watch::Sender::new(false),
         end: RefCell::default(),

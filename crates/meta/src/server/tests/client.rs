@@ -77,7 +77,7 @@ impl<S: Read + Write> Client<S> {
         send(&mut stream, &hello(key, &greeting, session, purpose));
         match receive(&mut stream) {
             Welcome::Accepted { .. } => Ok(Client { stream, session, slot: 1, number: 0 }),
-            Welcome::Refused { reason } => Err(reason),
+            Welcome::Refused { reason } | Welcome::Crowded { reason } => Err(reason),
         }
     }
 

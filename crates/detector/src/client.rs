@@ -1,18 +1,19 @@
 //! Bringing frames to the service: over several connections, with a bound on what is under way, and again after any of
 //! them, or the service, has died. Entry: [`Client::connect`].
 //!
-//! Invariant: a frame stays here until it is acknowledged at the level that was asked for.
+//! Invariants: a frame stays here until it is acknowledged at the level that was asked for; scalars stay until they are in
+//! the service's journal and their frames, if this client brought them, are acknowledged.
 
 mod connection;
+mod scalars;
 
 use crate::frame::Level;
 use crate::hdf5::ElementType;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::scalars::{Row, ScalarsHead};
-use crate::stream::{
-    BadMessage, BodyChecksum, ErrorCode, FinishedHead, KINDS_VERSION, Notice, NoticeCode, Ranges, Refusal, Role,
-};
+use crate::stream::{BadMessage, BodyChecksum, ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, Refusal, Role};
 use parking_lot::{Condvar, Mutex};
+use scalars::{Coded, SentScalars};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -118,26 +119,6 @@ pub struct Scalars {
     pub rows: Vec<Row>,
 }
 
-/// Scalars under way.
-pub(crate) struct Coded {
-    pub head: ScalarsHead,
-    pub rows: Vec<Row>,
-}
-
-impl Coded {
-    /// Whether a service of this version takes them.
-    pub fn check(&self, version: u16) -> Result<(), BadMessage> {
-        if version >= KINDS_VERSION || self.head.is_plain() {
-            return Ok(());
-        }
-        let text = format!(
-            "the service speaks version {version} of the stream, which has floats alone; integers and texts need \
-             {KINDS_VERSION}: send floats, or use a newer service"
-        );
-        Err(BadMessage(text))
-    }
-}
-
 /// What END says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -172,6 +153,7 @@ pub(crate) struct State {
     /// Sent or waiting, by first number, until acknowledged at the level asked for.
     pub kept: BTreeMap<u64, Arc<Outgoing>>,
     pub kept_bytes: usize,
+    pub sent_scalars: SentScalars,
     pub acknowledged: [Ranges; 3],
     /// Frames that the service will not have.
     pub over: Ranges,
@@ -265,18 +247,19 @@ impl Client {
         Ok(())
     }
 
-    /// Brings scalars, which are not acknowledged.
+    /// Brings scalars, as soon as there is room for them among those that are not in the service's journal yet.
     ///
     /// # Errors
-    /// If the client has failed, too much waits already, or the values of a name are not of one kind, or of one that the
+    /// If the client has failed, no room is found within `wait`, or the values of a name are not of one kind, or of one that the
     /// service does not know.
     pub fn scalars(&self, scalars: Scalars, wait: Duration) -> Result<(), ClientError> {
+        /// Messages; of them, and of those that were sent and are kept.
         const WAITING_MAX: usize = 4096;
         let head = ScalarsHead::of(&scalars.names, &scalars.rows)?;
         let scalars = Arc::new(Coded { head, rows: scalars.rows });
         scalars.check(self.shared.state.lock().version)?;
         self.wait(wait, |state| {
-            let room = state.waiting.len() < WAITING_MAX && state.failed.is_none();
+            let room = state.waiting.len().max(state.sent_scalars.len()) < WAITING_MAX && state.failed.is_none();
             room.then(|| state.waiting.push_back(Item::Scalars(Arc::clone(&scalars))))
         })?;
         self.shared.changed.notify_all();
@@ -309,12 +292,12 @@ impl Client {
         self.shared.state.lock().notices.drain(..).collect()
     }
 
-    /// Waits until all frames are acknowledged at the client's level.
+    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal.
     ///
     /// # Errors
     /// If they are not in time, or the client has failed.
     pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
-        self.wait(wait, |state| (state.kept.is_empty() && state.waiting.is_empty()).then_some(()))
+        self.wait(wait, |state| state.is_settled().then_some(()))
     }
 
     /// Says that nothing more comes, and waits for the end of the run.
@@ -354,6 +337,11 @@ impl Drop for Client {
 }
 
 impl State {
+    /// Whether nothing is under way.
+    pub fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.kept.is_empty() && self.sent_scalars.is_empty()
+    }
+
     pub fn acknowledge(&mut self, level: Level, own: Level, ranges: &[std::ops::Range<u64>]) {
         for range in ranges {
             self.acknowledged[level as usize].add(range.clone());
@@ -380,6 +368,7 @@ impl State {
                 self.protocol_errors = 0;
             }
         }
+        self.sent_scalars.settle(&self.kept);
     }
 
     /// Whether it helps to connect again after this.
@@ -388,8 +377,8 @@ impl State {
         refusal.code.passes() && self.protocol_errors < PROTOCOL_ERRORS
     }
 
-    /// The service will not have these frames.
-    pub fn give_up(&mut self, notice: Notice, own: Level) {
+    /// Something of what a connection brought is not as it should be.
+    pub fn take_notice(&mut self, connection: u16, notice: Notice, own: Level) {
         if matches!(notice.code, NoticeCode::Dropped | NoticeCode::Refused) && notice.frame != NO_FRAME {
             self.dropped += u64::from(notice.code == NoticeCode::Dropped);
             let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
@@ -402,10 +391,16 @@ impl State {
                 self.settle_kept(own, number..number + 1);
             }
         }
-        if notice.code == NoticeCode::Damaged
-            && let Some(out) = self.kept.get(&notice.frame)
-        {
-            self.waiting.push_back(Item::Frames { out: Arc::clone(out), again: true });
+        if notice.code == NoticeCode::Damaged {
+            match self.kept.get(&notice.frame) {
+                Some(out) => self.waiting.push_back(Item::Frames { out: Arc::clone(out), again: true }),
+                // Not frames: scalars.
+                None if notice.frame == NO_FRAME => {
+                    let unsure = self.sent_scalars.take_unsure(connection);
+                    self.waiting.extend(unsure.into_iter().map(Item::Scalars));
+                }
+                None => {}
+            }
         }
         if self.notices.len() < NOTICES_MAX {
             self.notices.push_back(notice);

@@ -7,6 +7,7 @@
 mod board;
 mod clients;
 mod http;
+mod lock;
 mod metrics;
 mod receive;
 mod records;
@@ -30,6 +31,7 @@ use crate::recover::RecoverError;
 use crate::stream::{ErrorCode, Ranges, Refusal};
 use crate::writer::join::{Coordinator, Joined};
 use crate::writer::{Acknowledge, Settings, WriteError, Writer};
+use lock::Lock;
 use parking_lot::Mutex;
 use records::{Record, Records, Taken};
 use run::Home;
@@ -81,6 +83,11 @@ pub struct Joining {
 pub enum ServiceError {
     #[error("{path}: {source}")]
     Root { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} has a service already, {holder}: a directory has one; talk to that one, stop it first, or give this one \
+         another directory"
+    )]
+    Held { path: PathBuf, holder: String },
     #[error("cannot join run `{run}`: {refusal}")]
     Join { run: String, refusal: Refusal },
     #[error("cannot listen at {address}: {source}")]
@@ -93,6 +100,8 @@ pub struct Service {
     address: SocketAddr,
     http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
+    /// None for a share, which has its own clients' frames alone.
+    _lock: Option<Lock>,
 }
 
 /// What connections and HTTP know of the service.
@@ -114,6 +123,8 @@ impl Service {
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let root = config.root.canonicalize().map_err(failed)?;
         let records = Records::open(&root).map_err(failed)?;
+        let lock = Lock::take(records.directory(), &root)?;
+        records.remove_leftovers().map_err(failed)?;
         let reserve = Reserve::of(records.directory().join("reserve")).map_err(failed)?;
         let (found, wrong) = records.read().map_err(failed)?;
         for text in wrong {
@@ -121,10 +132,11 @@ impl Service {
         }
         config.root.clone_from(&root);
         let home = Arc::new(Home { root, records: Some(records), reserve: Some(reserve) });
-        Service::listen(config, home, found.into_iter().map(|record| Known::Record(Box::new(record))).collect())
+        let known = found.into_iter().map(|record| Known::Record(Box::new(record))).collect();
+        Service::listen(config, home, known, Some(lock))
     }
 
-    fn listen(config: Config, home: Arc<Home>, known: Vec<Known>) -> Result<Service, ServiceError> {
+    fn listen(config: Config, home: Arc<Home>, known: Vec<Known>, lock: Option<Lock>) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
         let listener = TcpListener::bind(config.listen)
@@ -155,7 +167,7 @@ impl Service {
             threads.push(thread);
             http = Some(address);
         }
-        Ok(Service { shared, address, http, threads })
+        Ok(Service { shared, address, http, threads, _lock: lock })
     }
 
     /// Takes frames for a share of a run that another service keeps, and writes them into that run's file.
@@ -192,7 +204,7 @@ impl Service {
             StartRequest { sources: joining.sources, ..StartRequest::new(&name, head.file.into(), description) };
         let home = Arc::new(Home { root, records: None, reserve: None });
         let run = Run::new(Arc::clone(&home), (request, None), path, (Sink::Share(joined, share), board));
-        Service::listen(config, home, vec![Known::Share(name, Arc::new(run))])
+        Service::listen(config, home, vec![Known::Share(name, Arc::new(run))], None)
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -3,13 +3,12 @@
 
 mod common;
 
+use common::cutter::Cutter;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use varve_detector::service::{Config, Run, Service};
 use varve_detector::writer::Settings;
@@ -198,59 +197,6 @@ fn the_python_client_takes_arrays() {
     service.stop();
 }
 
-/// Passes bytes on to `service`, and cuts every connection after so many bytes; the last `whole` from then on.
-struct Cutter {
-    address: SocketAddr,
-    cuts: Arc<AtomicUsize>,
-}
-
-impl Cutter {
-    fn new(service: SocketAddr, budget: usize, cuts: usize) -> Cutter {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let left = Arc::new(AtomicUsize::new(cuts));
-        let mine = Arc::clone(&left);
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (Ok(client), Ok(upstream)) = (client, TcpStream::connect(service)) else { return };
-                let (from, to) = (client.try_clone().expect("a handle"), upstream.try_clone().expect("a handle"));
-                std::thread::spawn(move || pass(upstream, client, usize::MAX));
-                let cut = mine.load(SeqCst) > 0;
-                let mine = Arc::clone(&mine);
-                std::thread::spawn(move || {
-                    if !pass(from, to, if cut { budget } else { usize::MAX }) {
-                        mine.fetch_sub(1, SeqCst);
-                    }
-                });
-            }
-        });
-        Cutter { address, cuts: left }
-    }
-}
-
-/// Answers whether all was passed on; otherwise both are cut, in the middle of whatever they were at.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut budget: usize) -> bool {
-    let mut bytes = [0; 4096];
-    let whole = loop {
-        let read = match from.read(&mut bytes) {
-            Ok(0) | Err(_) => break true,
-            Ok(read) => read.min(budget),
-        };
-        if to.write_all(&bytes[..read]).is_err() {
-            break true;
-        }
-        budget -= read;
-        if budget == 0 {
-            break false;
-        }
-    };
-    for socket in [from, to] {
-        // The other direction may have done it already.
-        let _ = socket.shutdown(Shutdown::Both);
-    }
-    whole
-}
-
 #[test]
 fn clients_come_back_after_broken_connections() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -265,7 +211,7 @@ fn clients_come_back_after_broken_connections() {
             let told = told(&output, &name);
             assert_all(&told, 120);
             assert_eq!(told["duplicate"], 0, "what is sent again is no duplicate: {told}");
-            assert_eq!(cutter.cuts.load(SeqCst), 0, "{told}");
+            assert_eq!(cutter.cuts(), 0, "{told}");
             check(directory.path(), &name, 120);
         }
     }

@@ -1,11 +1,14 @@
 //! A DECTRIS detector's series, sent by a PUSH socket, becomes a file: each channel's blob as it came.
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
 use varve_detector::replay::Replay;
 use varve_detector::service::{Config, Service};
 use varve_detector::stream2::message::{Channel, Compression};
+use varve_detector::stream2::zmtp::{Role, handshake, send};
 use varve_detector::stream2::{Image, Push, Start};
 use varve_detector::writer::Settings;
 
@@ -71,6 +74,22 @@ fn send_image(push: &mut Push, number: u64) {
     send_image_of(push, "series", number);
 }
 
+/// A message with an image whose channels' bytes are changed.
+fn image(number: u64, compression: Compression, change: fn(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
+    let blobs = [0, 1].map(|channel| change(blob(&pixels(number, channel))));
+    let names = ["threshold_1", "threshold_2"];
+    let channel = |at: usize| Channel {
+        name: names[at],
+        height: 48,
+        width: 64,
+        element: ElementType::U16,
+        compression,
+        bytes: &blobs[at],
+    };
+    let channels = vec![channel(0), channel(1)];
+    Image { series: 9, unique: "series", number, began: None, start: None, channels }.encode()
+}
+
 fn send_image_of(push: &mut Push, unique: &str, number: u64) {
     let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
     let names = ["threshold_1", "threshold_2"];
@@ -115,6 +134,49 @@ fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
     assert_eq!(ended.finished.received, 5, "{ended:?}");
     service.stop();
     equal(directory.path(), &[0, 1, 2, 3, 5]);
+}
+
+/// Promise: an image that comes and cannot be read is marked as damaged, not as missing, and may come again; messages of the
+/// legacy stream are passed over, on the same connection.
+#[test]
+fn images_that_cannot_be_read_are_marked_as_damaged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    service.take_stream2(&listener.local_addr().expect("bound").to_string()).expect("a thread");
+    let (mut detector, _) = listener.accept().expect("the service connects");
+    handshake(&mut detector, Role::Push).expect("a PULL socket");
+    let mut push = |message: &[u8]| send(&mut detector, message).expect("sent");
+    let start = start(&["threshold_1", "threshold_2"]);
+    push(&start.encode());
+    let whole = |number: u64| image(number, Compression::BitshuffleLz4, |blob| blob);
+    push(&whole(0));
+    // A part of its compressed bytes, of its plain ones, of the message; compressed as nobody knows.
+    push(&image(1, Compression::BitshuffleLz4, |blob| blob[..blob.len() / 2].to_vec()));
+    push(&image(2, Compression::None, |_| vec![0; 100]));
+    push(&whole(3)[..200]);
+    let mut unknown = whole(4);
+    let at = unknown.windows(5).position(|window| window == b"bslz4").expect("an algorithm");
+    unknown[at..at + 5].copy_from_slice(b"lzw-9");
+    push(&unknown);
+    push(b"\xa1");
+    for _ in 0..3 {
+        detector.write_all(b"\x01\x04{..}\x01\x00\x00\x02..").expect("sent");
+    }
+    let mut push = |message: &[u8]| send(&mut detector, message).expect("sent");
+    push(&whole(1));
+    push(&whole(5));
+    push(&start.encode_end());
+    let run = || service.shared().run("series-9");
+    until(|| run().is_some_and(|run| run.ended_as().is_some()));
+    let ended = run().and_then(|run| run.ended_as()).expect("ended");
+    let counts = (ended.finished.received + ended.finished.late, ended.finished.damaged, ended.finished.missing);
+    assert_eq!(counts, (3, 3, 2), "{ended:?}");
+    assert_eq!(ended.tallied.damaged, 4, "{ended:?}");
+    listener.set_nonblocking(true).expect("set");
+    assert!(listener.accept().is_err(), "the connection has held");
+    service.stop();
+    equal(directory.path(), &[0, 1, 5]);
 }
 
 /// Promise: a service that was stopped in the middle of a series goes on with it: what came before is in the file, and so

@@ -19,6 +19,8 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The service answers a HELLO when its store has made the file.
 const WELCOME_WAIT: Duration = Duration::from_secs(30);
+/// Scalars wait so long for others whose arrival is asked for with theirs.
+const SCALARS_WAIT: Duration = Duration::from_millis(50);
 /// Without a sign of life from the other host's kernel. A service that does not read is none of this: its kernel answers.
 const PEER_WAIT: Duration = Duration::from_secs(30);
 
@@ -146,12 +148,15 @@ fn converse(
         for out in sent.values().rev().filter(|out| !there.covers(&out.numbers())) {
             state.waiting.push_front(Item::Frames { out: Arc::clone(out), again: true });
         }
+        for scalars in state.sent_scalars.take(number).into_iter().rev() {
+            state.waiting.push_front(Item::Scalars(scalars));
+        }
     }
     shared.changed.notify_all();
     let broken = Arc::new(AtomicBool::new(false));
     let (mine, flag) = (Arc::clone(shared), Arc::clone(&broken));
     let hearing = std::thread::Builder::new().name(format!("hear-{number}")).spawn(move || {
-        let why = hear(&mine, incoming);
+        let why = hear(&mine, number, incoming);
         flag.store(true, SeqCst);
         mine.changed.notify_all();
         why
@@ -171,12 +176,13 @@ fn converse(
 }
 
 /// Hears the service until the connection ends.
-fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
+fn hear(shared: &Shared, number: u16, mut incoming: Incoming) -> Option<String> {
+    let mut pongs = 0;
     loop {
         match incoming.from_service() {
             Ok(Some(FromService::Ack(ack))) => acknowledge(shared, &ack),
             Ok(Some(FromService::Notice(notice))) => {
-                shared.state.lock().give_up(notice, shared.options.level);
+                shared.state.lock().take_notice(number, notice, shared.options.level);
                 shared.changed.notify_all();
             }
             Ok(Some(FromService::Error(refusal))) => {
@@ -191,7 +197,13 @@ fn hear(shared: &Shared, mut incoming: Incoming) -> Option<String> {
                 shared.changed.notify_all();
                 return None;
             }
-            Ok(Some(FromService::Pong | FromService::Welcome(_))) => {}
+            Ok(Some(FromService::Pong)) => {
+                pongs += 1;
+                let state = &mut *shared.state.lock();
+                state.sent_scalars.hear(number, pongs, &state.kept);
+                shared.changed.notify_all();
+            }
+            Ok(Some(FromService::Welcome(_))) => {}
             Ok(Some(other)) => return Some(unexpected(&other).to_string()),
             Ok(None) => return None,
             Err(error) => return Some(error.to_string()),
@@ -213,9 +225,9 @@ fn speak(
     welcome: &Welcome,
     (broken, sent): (&AtomicBool, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> io::Result<()> {
-    let mut ended = false;
+    let mut told = Told { number, idle: welcome.idle / 3, ended: false, pings: 0, unsure: None };
     loop {
-        match next(shared, number, welcome.idle / 3, (broken, ended)) {
+        match next(shared, broken, &mut told) {
             Next::Item(Item::Frames { out, again }) => {
                 sent.insert(out.number, Arc::clone(&out));
                 if sent.len() > 64 {
@@ -235,31 +247,57 @@ fn speak(
                 say(socket, &ToService::Scalars(scalars.head.clone()), &[&body], sum)?;
             }
             Next::End { complete, lost } => {
-                ended = true;
+                told.ended = true;
                 say(socket, &ToService::End { complete, lost }, &[], 0)?;
             }
-            Next::Ping => say(socket, &ToService::Ping, &[], 0)?,
+            Next::Ping => {
+                (told.pings, told.unsure) = (told.pings + 1, None);
+                say(socket, &ToService::Ping, &[], 0)?;
+            }
             Next::Over => return Ok(()),
         }
     }
 }
 
-fn next(shared: &Shared, number: u16, ping: Duration, (broken, ended): (&AtomicBool, bool)) -> Next {
-    let deadline = Instant::now() + ping;
+/// What has been said on a connection.
+struct Told {
+    number: u16,
+    /// A PING follows at least so often.
+    idle: Duration,
+    ended: bool,
+    pings: u64,
+    /// Since when there are scalars that no PING has followed.
+    unsure: Option<Instant>,
+}
+
+fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
+    let deadline = Instant::now() + told.idle;
     let mut state = shared.state.lock();
     loop {
         if state.closed || state.failed.is_some() || state.finished.is_some() || broken.load(SeqCst) {
             return Next::Over;
         }
-        if let Some(item) = state.waiting.pop_front() {
+        // However many frames wait.
+        let deadline = told.unsure.map_or(deadline, |since| deadline.min(since + SCALARS_WAIT));
+        if told.unsure.is_some() && Instant::now() >= deadline {
+            return Next::Ping;
+        }
+        // After END nothing is read.
+        if !told.ended
+            && let Some(item) = state.waiting.pop_front()
+        {
+            if let Item::Scalars(scalars) = &item {
+                state.sent_scalars.add(told.number, told.pings + 1, Arc::clone(scalars));
+                told.unsure.get_or_insert_with(Instant::now);
+            }
             return Next::Item(item);
         }
         if let Some(ending) = state.ending
-            && !ended
-            && state.kept.is_empty()
+            && !told.ended
+            && state.is_settled()
         {
             // Counted once, by the first connection; it is said again if that one breaks.
-            let lost = if number == 0 { state.lost } else { 0 };
+            let lost = if told.number == 0 { state.lost } else { 0 };
             return Next::End { complete: ending == Ending::Source, lost };
         }
         if shared.changed.wait_until(&mut state, deadline).timed_out() {

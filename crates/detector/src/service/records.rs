@@ -93,8 +93,12 @@ impl Records {
     pub fn open(root: &Path) -> io::Result<Records> {
         let directory = root.join(DIRECTORY);
         disk::create_directories(&directory)?;
-        disk::remove_leftovers(&directory)?;
         Ok(Records(directory))
+    }
+
+    /// Removes what a service that died was writing.
+    pub fn remove_leftovers(&self) -> io::Result<()> {
+        disk::remove_leftovers(&self.0).map(drop)
     }
 
     pub fn directory(&self) -> &Path {

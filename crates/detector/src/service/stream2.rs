@@ -6,7 +6,8 @@ use super::{Asker, How, Run, Shared, StartRequest};
 use crate::description::{Description, Structure};
 use crate::filters::Filter;
 use crate::frame::{ElementType, Frame};
-use crate::stream2::zmtp::{Role, handshake, receive};
+use crate::stream::NoticeCode;
+use crate::stream2::zmtp::{Received, Role, handshake, receive};
 use crate::stream2::{Image, Message, Series, Start};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -119,16 +120,39 @@ impl Intake {
     fn take_all(&mut self, stream: TcpStream) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let mut patient = Patient { stream, shared: &shared, heard: None };
-        let mut message = Vec::new();
+        let (mut message, mut legacy) = (Vec::new(), false);
         loop {
             patient.heard = None;
-            receive(&mut patient, &mut message, MESSAGE_BYTES_MAX)?;
+            if receive(&mut patient, &mut message, MESSAGE_BYTES_MAX)? == Received::Parts {
+                // Once a connection: such a detector sends many.
+                if !legacy {
+                    tracing::error!(
+                        address = self.address,
+                        "messages of several parts come, which are the detector's legacy stream, and are passed over; set its \
+                         stream format to `cbor`"
+                    );
+                }
+                legacy = true;
+                continue;
+            }
             match Message::decode(&message) {
                 Ok(Message::Start(start)) => self.announce(*start),
                 Ok(Message::Image(image)) => self.image(&image),
                 Ok(Message::End { series }) => self.end(series),
-                Err(error) => tracing::error!(address = self.address, "a message of the detector is refused: {error}"),
+                Err(error) => {
+                    tracing::error!(address = self.address, "a message of the detector is refused: {error}");
+                    self.unreadable(&message);
+                }
             }
+        }
+    }
+
+    /// An image whose data nobody can read is damaged, if it still says which one it is.
+    fn unreadable(&self, message: &[u8]) {
+        if let (State::Running { series, run }, Some(image)) = (&self.series, Image::without_data(message))
+            && series.has(&image)
+        {
+            damaged(run, &image);
         }
     }
 
@@ -206,6 +230,13 @@ impl Intake {
     }
 }
 
+/// The image is marked in the file, and the series goes on.
+fn damaged(run: &Run, image: &Image<'_>) {
+    if let Err(refusal) = run.damaged(0, std::iter::once(image.number)) {
+        tracing::error!(series = image.series, image = image.number, "{}", refusal.text);
+    }
+}
+
 /// A frame that cannot be kept is counted, and the series goes on.
 fn take(series: &Series, run: &Run, image: &Image<'_>) {
     let taken = match series.payload(image) {
@@ -213,12 +244,17 @@ fn take(series: &Series, run: &Run, image: &Image<'_>) {
         Err(error) => {
             tracing::error!(series = image.series, image = image.number, "an image is refused: {error}");
             run.tallies.refused.fetch_add(1, Relaxed);
-            return;
+            return damaged(run, image);
         }
     };
     match taken {
         Ok(Ok(())) => {}
-        Ok(Err(notice)) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
+        Ok(Err(notice)) => {
+            tracing::warn!(series = image.series, image = image.number, "{}", notice.text);
+            if notice.code == NoticeCode::Refused {
+                damaged(run, image);
+            }
+        }
         Err(refusal) => tracing::error!(series = image.series, image = image.number, "{}", refusal.text),
     }
 }

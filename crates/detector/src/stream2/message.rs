@@ -202,10 +202,21 @@ fn optional_unsigned(reader: &mut Reader<'_>) -> Result<Option<u64>, BadMessage>
     }
 }
 
-fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
+fn image(reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
+    let (image, number, read) = read_image(reader);
+    read?;
+    let Some(number) = number else { return bad("an image has no `image_id`") };
+    if image.channels.is_empty() {
+        return bad(format!("image {number} has no `data`"));
+    }
+    Ok(Image { number, ..image })
+}
+
+/// What can be read of an image, its number, and whether that was all.
+fn read_image(mut reader: Reader<'_>) -> (Image<'_>, Option<u64>, Result<(), BadMessage>) {
     let mut image = Image { series: 0, unique: "", number: 0, began: None, start: None, channels: Vec::new() };
     let mut number = None;
-    reader.map(|key, value| {
+    let read = reader.map(|key, value| {
         match key {
             "series_id" => image.series = value.unsigned()?,
             "series_unique_id" => image.unique = value.text()?,
@@ -225,13 +236,8 @@ fn image(mut reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
             _ => value.skip()?,
         }
         Ok::<(), BadMessage>(())
-    })?;
-    let Some(number) = number else { return bad("an image has no `image_id`") };
-    image.number = number;
-    if image.channels.is_empty() {
-        return bad(format!("image {number} has no `data`"));
-    }
-    Ok(image)
+    });
+    (image, number, read)
 }
 
 /// A text, with the tag of dates or without; one that is no date is as good as none.
@@ -385,7 +391,19 @@ impl Start {
     }
 }
 
-impl Image<'_> {
+impl<'m> Image<'m> {
+    /// Of a message that cannot be read as a whole: which image it is, if it says so before what cannot be read.
+    pub fn without_data(message: &'m [u8]) -> Option<Image<'m>> {
+        let mut is_image = false;
+        // Ends with what cannot be read, which is known.
+        let _ = Reader::new(message).map(|key, value| {
+            is_image |= key == "type" && value.text()? == "image";
+            if key == "type" { Ok(()) } else { value.skip() }
+        });
+        let (image, number, _) = read_image(Reader::new(message));
+        number.filter(|_| is_image).map(|number| Image { number, channels: Vec::new(), ..image })
+    }
+
     /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.
     pub fn taken(&self) -> u64 {
         self.began.zip(self.start).and_then(|(began, start)| began.checked_add(start)).unwrap_or(0)

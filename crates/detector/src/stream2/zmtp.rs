@@ -144,11 +144,20 @@ pub fn send(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
     write_frame(stream, 0, message)
 }
 
+/// What has been received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    Message,
+    /// A message of several parts, which stream2 does not have; it has been passed over.
+    Parts,
+}
+
 /// Receives one message into `message`, whose memory is used again; answers heartbeats on the way.
 ///
 /// # Errors
-/// Of the stream; or if a message has several parts or more than `bytes_max`.
-pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_max: u64) -> io::Result<()> {
+/// Of the stream; or if a message has more than `bytes_max`.
+pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_max: u64) -> io::Result<Received> {
+    let mut in_parts = false;
     loop {
         let (flags, length) = read_head(stream)?;
         if flags & COMMAND != 0 {
@@ -158,13 +167,18 @@ pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_ma
             }
             continue;
         }
-        if flags & MORE != 0 {
-            return refuse(
-                "a message of several parts: this is the legacy stream; set the detector's stream format to `cbor`",
-            );
-        }
         if length > bytes_max {
             return refuse(format!("a message of {length} bytes; {bytes_max} at most"));
+        }
+        if in_parts || flags & MORE != 0 {
+            if io::copy(&mut Read::by_ref(stream).take(length), &mut io::sink())? < length {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            in_parts = flags & MORE != 0;
+            if in_parts {
+                continue;
+            }
+            return Ok(Received::Parts);
         }
         let length = length as usize;
         // What is already there of an older message is overwritten without being cleared first.
@@ -176,6 +190,6 @@ pub fn receive(stream: &mut (impl Read + Write), message: &mut Vec<u8>, bytes_ma
             stream.read_exact(&mut message[at..end])?;
             at = end;
         }
-        return Ok(());
+        return Ok(Received::Message);
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Joint {
     pub coordinator: Arc<dyn Coordinator>,
     /// Written, and not synced and reported yet.
     pub waiting: Mutex<Vec<SlabEntry>>,
+    /// Held from taking what is to be reported until it is: whoever has it then knows that all before is reported.
+    pub reporting: Mutex<()>,
     /// Bytes of all extents so far.
     granted: AtomicU64,
 }
@@ -77,7 +79,7 @@ impl Own {
 
 impl Joint {
     pub(super) fn new(epoch: u32, coordinator: Arc<dyn Coordinator>) -> Joint {
-        Joint { epoch, coordinator, waiting: Mutex::default(), granted: AtomicU64::new(0) }
+        Joint { epoch, coordinator, waiting: Mutex::default(), reporting: Mutex::default(), granted: AtomicU64::new(0) }
     }
 
     /// Room for `bytes` and what follows: as the end of the last extent stays unused, the first ones are small.

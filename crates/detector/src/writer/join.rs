@@ -3,7 +3,7 @@
 //! who may be on another host, can say *durable* truthfully.
 
 use super::ground::{Ground, Joint};
-use super::pipeline::{Pipeline, Shared};
+use super::pipeline::{Pipeline, Shared, reached};
 use super::{Acknowledge, Settings, WriteError, Writer, check};
 use crate::allocate::PAGE_BYTES;
 use crate::description::{Allocate, Description};
@@ -99,7 +99,9 @@ impl Writer {
             shared.fail(format!("writing the journal of {}: {error}", shared.path.display()));
             WriteError::Failed(error.to_string())
         };
-        shared.took(&numbers);
+        // A slab to which more came is reported again, with all its frames.
+        let new: Vec<u64> = numbers.iter().copied().filter(|number| shared.levels.take(*number, 0).is_none()).collect();
+        shared.took(&new);
         for number in &numbers {
             shared.highest.fetch_max(*number, Ordering::Relaxed);
         }
@@ -205,19 +207,33 @@ fn report(shared: &Shared) -> io::Result<()> {
     let Ground::Joint(joint) = &shared.ground else {
         return Err(io::Error::other("only a process that joined reports"));
     };
-    let round = |_last| {
-        let slabs = std::mem::take(&mut *joint.waiting.lock());
+    shared.rounds("reporting what was written to", |_last| round(shared, joint))
+}
+
+fn round(shared: &Shared, joint: &Joint) -> io::Result<()> {
+    let _reporting = joint.reporting.lock();
+    let slabs = std::mem::take(&mut *joint.waiting.lock());
+    let rows = shared.rows.lock().take();
+    if slabs.is_empty() && rows.is_empty() {
+        return Ok(());
+    }
+    if !slabs.is_empty() {
+        shared.file.sync_data()?;
+    }
+    let reached = reached(&slabs);
+    joint.coordinator.report(slabs.into_iter().map(Entry::Slab).chain(rows).collect())?;
+    // A slab to which more came is reported again, with all its frames.
+    let new =
+        reached.iter().filter(|(frame, missing)| shared.levels.raise(*frame, missing, Level::Written) == Some(true));
+    shared.progress.lock().written += new.count() as u64;
+    Ok(())
+}
+
+impl Joint {
+    /// Reports the rows that wait; when it returns, all that were there before are in the coordinator's journal.
+    pub(super) fn report_rows(&self, shared: &Shared) -> io::Result<()> {
+        let _reporting = self.reporting.lock();
         let rows = shared.rows.lock().take();
-        if slabs.is_empty() && rows.is_empty() {
-            return Ok(());
-        }
-        if !slabs.is_empty() {
-            shared.file.sync_data()?;
-        }
-        let frames: usize = slabs.iter().map(|slab| slab.frames.len()).sum();
-        joint.coordinator.report(slabs.into_iter().map(Entry::Slab).chain(rows).collect())?;
-        shared.progress.lock().written += frames as u64;
-        Ok(())
-    };
-    shared.rounds("reporting what was written to", round)
+        if rows.is_empty() { Ok(()) } else { self.coordinator.report(rows) }
+    }
 }

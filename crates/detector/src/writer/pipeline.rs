@@ -362,13 +362,16 @@ impl Pipeline {
         self.shared.row(frame, Entry::Scalars { frame, values }, count)
     }
 
-    /// Sees to it that all scalars so far outlive this process. A process that joined reports its own at each interval.
+    /// Sees to it that all scalars so far outlive this process; one that joined reports them for that.
     ///
     /// # Errors
     /// [`WriteError::Failed`] if the journal cannot be written: the run has failed.
     pub fn keep_scalars(&self) -> Result<(), WriteError> {
-        let Ground::Own(own) = &self.shared.ground else { return Ok(()) };
-        self.shared.enter_rows(own).map_err(|error| {
+        let kept = match &self.shared.ground {
+            Ground::Own(own) => self.shared.enter_rows(own),
+            Ground::Joint(joint) => joint.report_rows(&self.shared),
+        };
+        kept.map_err(|error| {
             let why = format!("the journal of {}: {error}", self.shared.path.display());
             self.shared.fail(why.clone());
             WriteError::Failed(why)

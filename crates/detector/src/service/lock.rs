@@ -1,0 +1,62 @@
+//! One service a directory, by flock: two would take up each other's runs and overwrite each other's records. The kernel lets
+//! go of it when the process ends, however it ends.
+
+use super::ServiceError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use varve_world::disk;
+
+/// A service that was told to stop, or was killed, may still be ending.
+const WAIT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(50);
+
+/// The right to serve a directory, until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Of the service whose records lie in `directory`.
+    ///
+    /// # Errors
+    /// [`ServiceError::Held`] if another one has it and keeps it.
+    pub fn take(directory: &Path, root: &Path) -> Result<Lock, ServiceError> {
+        let path = directory.join("lock");
+        let failed = |source| ServiceError::Root { path: path.clone(), source };
+        let mut file = disk::open_lock_file(&path).map_err(failed)?;
+        let deadline = Instant::now() + WAIT;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(POLL),
+                Err(Errno::WOULDBLOCK) => {
+                    let mut holder = String::new();
+                    // Who it is helps to find it; without, there is one all the same.
+                    if file.read_to_string(&mut holder).is_err() || holder.is_empty() {
+                        holder = "a process that has not said who it is".into();
+                    }
+                    return Err(ServiceError::Held { path: root.to_owned(), holder });
+                }
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        if let Err(error) = sign(&mut file) {
+            // A store that is full takes no name, and runs can be taken up on it none the less.
+            tracing::debug!("the lock of {} does not name its holder: {error}", root.display());
+        }
+        Ok(Lock { _file: file })
+    }
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    file.rewind()?;
+    file.set_len(0)?;
+    file.write_all(format!("process {} on host {host}", std::process::id()).as_bytes())
+}

@@ -1,0 +1,116 @@
+//! Who may bring frames, and what becomes of who does not.
+
+use super::raw::Raw;
+use super::{WAIT, check, config, options, plain, start};
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::Duration;
+use varve_detector::client::{Client, ClientError, Options, Scalars};
+use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::stream::link::{Incoming, tell};
+use varve_detector::stream::{ErrorCode, FromService, Role};
+
+#[test]
+fn a_source_belongs_to_one_client() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = StartRequest { absence_s: 1000.0, ..start("mine") };
+    let first = Client::connect(options(&service, &request)).expect("in");
+    first.send(plain(0), WAIT).expect("sent");
+    first.settle(WAIT).expect("durable");
+    let refused = |options: Options| match Client::connect(options) {
+        Err(ClientError::Refused(refusal)) => refusal,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("let in"),
+    };
+    let second = refused(options(&service, &request));
+    assert_eq!(second.code, ErrorCode::Busy, "{second}");
+    let other = StartRequest { file: "other.h5".into(), ..request.clone() };
+    assert_eq!(refused(options(&service, &other)).code, ErrorCode::Busy);
+    let source = refused(Options { source: 1, ..options(&service, &request) });
+    assert!(source.text.contains("there is no source 1"), "{source}");
+    let unknown = refused(Options { start: String::new(), ..options(&service, &start("unknown")) });
+    assert_eq!(unknown.code, ErrorCode::Unknown);
+    let taken = StartRequest { name: "taken".into(), ..request.clone() };
+    let taken = refused(options(&service, &taken));
+    assert!(taken.code == ErrorCode::Description && taken.text.contains("never writes over"), "{taken}");
+    let mut bad = start("bad");
+    bad.description.frame = vec![0];
+    assert_eq!(refused(options(&service, &bad)).code, ErrorCode::Description);
+    let outside = StartRequest { file: "/etc/run.h5".into(), ..start("outside") };
+    assert!(refused(options(&service, &outside)).text.contains("is not beneath"));
+    let scalars = Options { role: Role::Scalars, start: String::new(), ..options(&service, &request) };
+    let scalars = Client::connect(scalars).expect("scalars are nobody's alone");
+    scalars
+        .scalars(Scalars { names: vec!["energy".into()], rows: vec![(0, vec![Some(0.0.into())])] }, WAIT)
+        .expect("sent");
+    drop(scalars);
+    assert_eq!(first.finish(WAIT).expect("finished").received, 1);
+    service.stop();
+}
+
+#[test]
+fn a_token_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service =
+        Service::start(Config { token: Some("secret".into()), ..config(directory.path()) }).expect("a service");
+    for token in ["", "secre", "secret2", "Secret"] {
+        let given = Options { token: token.into(), ..options(&service, &start("tokened")) };
+        match Client::connect(given) {
+            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Token),
+            _ => panic!("{token}"),
+        }
+    }
+    let client = Client::connect(Options { token: "secret".into(), ..options(&service, &start("tokened")) });
+    assert_eq!(client.expect("in").finish(WAIT).expect("finished").frames, 0);
+    service.stop();
+}
+
+#[test]
+fn strangers_are_answered_and_let_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut stranger = TcpStream::connect(service.address()).expect("connected");
+    stranger.set_read_timeout(Some(WAIT)).expect("set");
+    std::io::Write::write_all(&mut stranger, &[b'x'; 40]).expect("said");
+    match Incoming::new(stranger.try_clone().expect("a handle")).from_service() {
+        Ok(Some(FromService::Error(refusal))) => assert_eq!(refusal.code, ErrorCode::Protocol),
+        other => panic!("{other:?}"),
+    }
+    let mut second = TcpStream::connect(service.address()).expect("connected");
+    tell(&mut second, &FromService::Pong).expect("said");
+    let mut answer = Vec::new();
+    second.set_read_timeout(Some(WAIT)).expect("set");
+    second.read_to_end(&mut answer).expect("an answer and the end");
+    assert!(!answer.is_empty());
+    service.stop();
+}
+
+#[test]
+fn a_client_that_vanishes_leaves_a_valid_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = StartRequest { absence_s: 0.3, ..start("gone") };
+    let client = Client::connect(options(&service, &request)).expect("in");
+    (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    drop(client);
+    let run = service.shared().run("gone").expect("known");
+    let ended = run.wait_ended(WAIT).expect("ended by itself");
+    assert_eq!((ended.finished.received, ended.why.contains("were gone")), (5, true), "{ended:?}");
+    check(directory.path(), "gone", &[0, 1, 2, 3, 4], true);
+    service.stop();
+}
+
+#[test]
+fn a_silent_connection_is_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let idle = Duration::from_millis(300);
+    let service = Service::start(Config { idle, ..config(directory.path()) }).expect("a service");
+    let mut raw = Raw::connect(&service, &start("silent"), None);
+    match raw.next() {
+        FromService::Error(refusal) => assert_eq!(refusal.code, ErrorCode::Vanished),
+        other => panic!("{other:?}"),
+    }
+    service.stop();
+}

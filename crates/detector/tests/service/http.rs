@@ -1,0 +1,131 @@
+//! Control over HTTP.
+
+use super::{WAIT, check, config, options, plain, start};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use varve_detector::client::{Client, Options};
+use varve_detector::control::{Control, ControlError};
+use varve_detector::description::nxmx::{Goniometer, MaskRegion, Nxmx};
+use varve_detector::description::{Description, Region};
+use varve_detector::filters::PluginChoice;
+use varve_detector::service::{Config, Service, StartRequest};
+
+#[test]
+fn runs_are_controlled_over_http() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(Config { token: Some("t".into()), ..config(directory.path()) }).expect("a service");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: Some("t".into()) };
+    let get = |path: &str| control.get(path, WAIT);
+    let refused = |asked: Result<serde_json::Value, ControlError>| match asked {
+        Err(ControlError::Refused { code, text }) => (code, text),
+        other => panic!("{other:?}"),
+    };
+    let stranger = Control { token: None, ..control.clone() };
+    assert_eq!(refused(stranger.get("/runs", WAIT)).0, "token");
+    assert_eq!(refused(get("/runs/none")).0, "unknown");
+    let request = StartRequest { finish: false, ..start("steered") };
+    let body = serde_json::to_value(&request).expect("JSON");
+    let started = control.post("/runs", Some(body.clone()), WAIT).expect("started");
+    assert_eq!(started["state"], "running");
+    assert_eq!(refused(control.post("/runs", Some(body), WAIT)).0, "busy");
+    let (code, text) = refused(control.post("/runs", Some(json!({"name": "x", "surprise": 1})), WAIT));
+    assert!(code == "description" && text.contains("unknown field `surprise`"), "{code} {text}");
+    let options = Options { token: "t".into(), start: String::new(), ..options(&service, &request) };
+    let client = Client::connect(options).expect("in");
+    (0..7).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let mut seen = get("/runs/steered/latest?wait_s=20").expect("watched");
+    while seen["latest_durable"] != 6 {
+        let after = seen["latest_durable"].as_u64().expect("a frame");
+        seen = get(&format!("/runs/steered/latest?wait_s=20&after={after}")).expect("watched");
+    }
+    assert_eq!(get("/runs").expect("listed")["runs"][0]["durable"], 7);
+    let stopped = control.post("/runs/steered/stop", None, WAIT).expect("stopped");
+    assert_eq!((stopped["state"].as_str(), stopped["finished"]["received"].as_u64()), (Some("finished"), Some(7)));
+    drop(client);
+    check(directory.path(), "steered", &[0, 1, 2, 3, 4, 5, 6], true);
+    let body = serde_json::to_value(start("given-up")).expect("JSON");
+    control.post("/runs", Some(body), WAIT).expect("started");
+    assert_eq!(control.post("/runs/given-up/abort", None, WAIT).expect("aborted")["state"], "aborted");
+    service.stop();
+}
+
+/// The keys that such an object may have, which it names where there is another one.
+fn taken<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
+    let refused = serde_json::from_value::<T>(json!({"?": 0})).expect_err("refused").to_string();
+    let (_, expected) = refused.split_once("expected").expect("what is known");
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Every path of the description is served, and says what it says; of what may be asked for, every key is described.
+#[test]
+fn the_description_of_http_is_served_and_true() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let body = serde_json::to_value(start("any")).expect("JSON");
+    let started = control.post("/runs", Some(body), WAIT).expect("started");
+    let described = control.get("/openapi.json", WAIT).expect("served");
+    for (path, item) in described["paths"].as_object().expect("paths") {
+        let path = path.replace("{name}", "any");
+        for method in item.as_object().expect("methods").keys().filter(|key| *key != "parameters") {
+            let asked = match method.as_str() {
+                "get" => control.get(&path, WAIT),
+                _ => control.post(&path, None, WAIT),
+            };
+            match asked {
+                Ok(_) => {}
+                Err(ControlError::Refused { code, .. }) => {
+                    assert_eq!((code.as_str(), &*path), ("description", "/runs"))
+                }
+                Err(ControlError::Unreachable { why, .. }) => {
+                    assert!(path == "/metrics" && why.contains("not this service's"), "{path}: {why}");
+                }
+            }
+        }
+    }
+    let schemas = &described["components"]["schemas"];
+    let taken: [(&str, BTreeSet<String>); 7] = [
+        ("Start", taken::<StartRequest>()),
+        ("Description", taken::<Description>()),
+        ("Region", taken::<Region>()),
+        ("Plugin", taken::<PluginChoice>()),
+        ("Nxmx", taken::<Nxmx>()),
+        ("MaskRegion", taken::<MaskRegion>()),
+        ("Goniometer", taken::<Goniometer>()),
+    ];
+    for (schema, taken) in taken {
+        let described = schemas[schema]["properties"].as_object().expect("fields");
+        assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), taken, "{schema}");
+    }
+    let known = schemas["Status"]["properties"].as_object().expect("fields");
+    let told = started.as_object().expect("fields");
+    assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    service.stop();
+}
+
+/// The status and the body of what HTTP answers to these bytes.
+pub fn exchange(service: &Service, request: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
+    socket.set_read_timeout(Some(WAIT)).expect("set");
+    socket.write_all(request.as_bytes()).expect("asked");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer of HTTP");
+    (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body.to_owned())
+}
+
+/// A body that is too large is refused by what is said of it, before it comes, and at the latest where it becomes so.
+#[test]
+fn bodies_beyond_the_limit_are_refused_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let (status, text) = exchange(&service, "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
+    let head = "POST /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));
+    assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    service.stop();
+}

@@ -1,0 +1,101 @@
+//! Frames that are damaged, do not fit, or find no room.
+
+use super::http::exchange;
+use super::raw::Raw;
+use super::{WAIT, check, config, options, plain, settings, start};
+use serde_json::json;
+use std::time::Duration;
+use varve_detector::client::{Client, Options, Outgoing};
+use varve_detector::control::Control;
+use varve_detector::service::{Config, Service};
+use varve_detector::stream::NoticeCode;
+use varve_detector::writer::Settings;
+
+#[test]
+fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut raw = Raw::connect(&service, &start("bad"), None);
+    raw.frame(&plain(0), None);
+    raw.frame(&plain(1), Some(1));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 1));
+    raw.frame(&plain(2), Some(2));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 2));
+    raw.frame(&plain(2), None);
+    raw.frame(&plain(0), None);
+    assert_eq!(raw.notice(), (NoticeCode::Duplicate, 0));
+    raw.frame(&Outgoing { sides: vec![1, 2], ..plain(3) }, None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, 3));
+    raw.frame(&plain(1 << 40), None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, 1 << 40));
+    // -1, read as unsigned, is no breach of the protocol.
+    raw.frame(&Outgoing { number: u64::MAX, ..plain(5) }, None);
+    assert_eq!(raw.notice(), (NoticeCode::Refused, u64::MAX));
+    raw.frame(&plain(4), None);
+    let finished = raw.finish();
+    assert_eq!((finished.frames, finished.received + finished.late, finished.duplicate), (5, 2, 1), "{finished:?}");
+    assert_eq!((finished.damaged, finished.missing, finished.dropped), (1, 1, 2), "{finished:?}");
+    check(directory.path(), "bad", &[0, 2, 4], true);
+    // How it ended stays to be seen, with the same counts everywhere.
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let listed = control.get("/runs", WAIT).expect("listed")["runs"][0].clone();
+    assert_eq!(
+        (&listed["state"], &listed["durable"], &listed["failure"]),
+        (&json!("finished"), &json!(3), &json!(null))
+    );
+    let (_, scraped) = exchange(&service, "GET /metrics HTTP/1.0\r\n\r\n");
+    for series in [
+        "runs 0",
+        "frames_durable_total{run=\"bad\"} 3",
+        "frames_dropped_total{run=\"bad\"} 2",
+        "failed{run=\"bad\"} 0",
+    ] {
+        assert!(scraped.contains(&format!("\nvarve_record_{series}\n")), "{series}: {scraped}");
+    }
+    service.stop();
+}
+
+/// Promise: a frame that came damaged and comes again, whole, before any higher one, is not late, whatever was committed
+/// meanwhile.
+#[test]
+fn a_damaged_frame_that_comes_again_in_its_turn_is_not_late() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut raw = Raw::connect(&service, &start("turn"), None);
+    raw.frame(&plain(0), None);
+    raw.frame(&plain(1), Some(1));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 1));
+    let run = service.shared().run("turn").expect("known");
+    let deadline = std::time::Instant::now() + WAIT;
+    while run.status().progress.published < 2 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", run.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    raw.frame(&plain(1), None);
+    raw.frame(&plain(2), None);
+    let finished = raw.finish();
+    assert_eq!((finished.received, finished.late, finished.damaged), (3, 0, 0), "{finished:?}");
+    service.stop();
+}
+
+/// Promise: what the detector cannot wait for is dropped, counted, and said.
+#[test]
+fn frames_without_room_are_dropped_and_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(Config {
+        settings: Settings { threads: 1, queue_bytes: 1, ..settings() },
+        ..config(directory.path())
+    })
+    .expect("a service");
+    let mut request = start("rush");
+    request.description.filter = "zstd:19".parse().expect("a filter");
+    let patience = Some(Duration::ZERO);
+    let client = Client::connect(Options { patience, ..options(&service, &request) }).expect("in");
+    (0..200).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("each is durable or dropped");
+    let dropped = client.dropped();
+    let finished = client.finish(WAIT).expect("finished");
+    assert!(dropped > 0 && finished.dropped == dropped, "{dropped} {finished:?}");
+    assert!(finished.received > 0 && finished.received + dropped == 200, "{dropped} {finished:?}");
+    service.stop();
+}

@@ -1,0 +1,92 @@
+//! The service over TCP, with the client of this crate and with bytes by hand: what clients can do to it and to each
+//! other, and what becomes of their frames.
+
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod forms;
+mod http;
+mod losses;
+mod raw;
+mod runs;
+mod scalars;
+
+use common::frames;
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use varve_detector::client::{Options, Outgoing};
+use varve_detector::description::Description;
+use varve_detector::filters::Encoder;
+use varve_detector::hdf5::ElementType;
+use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::writer::Settings;
+
+const SIDE: u64 = 48;
+const WAIT: Duration = Duration::from_secs(60);
+
+fn settings() -> Settings {
+    Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() }
+}
+
+fn config(root: &Path) -> Config {
+    Config {
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        http: Some("127.0.0.1:0".parse().expect("an address")),
+        root: root.to_owned(),
+        token: None,
+        settings: settings(),
+        runs_max: 4,
+        connections_max: 16,
+        idle: Duration::from_secs(10),
+    }
+}
+
+fn description() -> Description {
+    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    description.chunk = Some(vec![SIDE / 2, SIDE]);
+    description.fill = Some(4321.0);
+    description.scalars = vec!["energy".into(), "shutter".into()];
+    description
+}
+
+fn start(name: &str) -> StartRequest {
+    StartRequest::new(name, format!("{name}.h5").into(), description())
+}
+
+fn options(service: &Service, request: &StartRequest) -> Options {
+    Options {
+        start: serde_json::to_string(request).expect("JSON"),
+        ..Options::new(&service.address().to_string(), &request.name)
+    }
+}
+
+fn plain(number: u64) -> Outgoing {
+    Outgoing {
+        number,
+        taken: 7,
+        element: ElementType::U16,
+        sides: vec![SIDE as u32, SIDE as u32],
+        frames: 1,
+        filter: String::new(),
+        parts: vec![frames::frame(number, (SIDE * SIDE) as usize)],
+    }
+}
+
+fn filtered(number: u64) -> Outgoing {
+    let mut encoder = Encoder::new(description().filter, 2).expect("an encoder");
+    let frame = frames::frame(number, (SIDE * SIDE) as usize);
+    let chunks = frame.chunks(frame.len() / 2).map(|chunk| {
+        let mut blob = Vec::new();
+        encoder.encode(chunk, &mut blob).expect("filtered");
+        blob
+    });
+    Outgoing { filter: "bslz4".into(), parts: chunks.collect(), ..plain(number) }
+}
+
+fn check(directory: &Path, name: &str, acknowledged: &[u64], exact: bool) {
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": acknowledged, "exact": exact});
+    std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory]).trim(), "1");
+    std::fs::remove_file(directory.join(format!("{name}.json"))).expect("removed");
+}

@@ -1,0 +1,84 @@
+//! A client by hand.
+
+use super::WAIT;
+use std::net::TcpStream;
+use std::time::Duration;
+use varve_detector::client::Outgoing;
+use varve_detector::frame::Level;
+use varve_detector::service::{Service, StartRequest};
+use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::{
+    BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ToService, VERSION, level_bit,
+};
+
+/// Bytes by hand.
+pub struct Raw {
+    socket: TcpStream,
+    incoming: Incoming,
+}
+
+impl Raw {
+    pub fn connect(service: &Service, start: &StartRequest, patience: Option<Duration>) -> Raw {
+        let mut socket = TcpStream::connect(service.address()).expect("connected");
+        socket.set_read_timeout(Some(WAIT)).expect("set");
+        let hello = Hello {
+            version: VERSION,
+            newest: 0,
+            role: Role::Frames,
+            checksum: BodyChecksum::Crc32,
+            levels: level_bit(Level::Durable),
+            source: 0,
+            connection: 0,
+            connections: 1,
+            patience,
+            client: [9; 16],
+            run: start.name.clone(),
+            token: String::new(),
+            start: serde_json::to_string(start).expect("JSON"),
+        };
+        say(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
+        let incoming = Incoming::new(socket.try_clone().expect("a second handle"));
+        let mut raw = Raw { socket, incoming };
+        assert!(matches!(raw.next(), FromService::Welcome(_)));
+        raw
+    }
+
+    pub fn frame(&mut self, out: &Outgoing, sum: Option<u64>) {
+        let head = FrameHead {
+            number: out.number,
+            taken: 0,
+            element: out.element,
+            frames: 1,
+            sides: out.sides.clone(),
+            filter: String::new(),
+            chunks: Vec::new(),
+        };
+        let sum = sum.unwrap_or_else(|| BodyChecksum::Crc32.of(&out.parts[0]));
+        say(&mut self.socket, &ToService::Frame { head, again: false }, &[&out.parts[0]], sum).expect("said");
+    }
+
+    pub fn next(&mut self) -> FromService {
+        self.incoming.from_service().expect("an answer").expect("not the end")
+    }
+
+    pub fn notice(&mut self) -> (NoticeCode, u64) {
+        loop {
+            match self.next() {
+                FromService::Notice(notice) => return (notice.code, notice.frame),
+                FromService::Ack(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub fn finish(&mut self) -> varve_detector::stream::FinishedHead {
+        say(&mut self.socket, &ToService::End { complete: true, lost: 2 }, &[], 0).expect("said");
+        loop {
+            match self.next() {
+                FromService::Finished(finished) => return finished,
+                FromService::Ack(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

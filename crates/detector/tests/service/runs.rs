@@ -1,0 +1,88 @@
+//! Runs outlive the service, and their ends are kept.
+
+use super::{SIDE, WAIT, check, config, options, plain, start};
+use varve_detector::client::{Client, ClientError, Options};
+use varve_detector::control::{Control, ControlError};
+use varve_detector::service::{Config, Service, ServiceError, StartRequest};
+use varve_detector::stream::ErrorCode;
+use varve_detector::writer::Progress;
+
+#[test]
+fn a_run_goes_on_after_the_service_was_stopped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let address = service.address();
+    let client = Client::connect(Options { connections: 2, ..options(&service, &start("on")) }).expect("in");
+    (0..50).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    service.stop();
+    (50..100).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    let finished = client.finish(WAIT).expect("finished");
+    assert_eq!((finished.received + finished.late, finished.duplicate), (100, 0), "{finished:?}");
+    check(directory.path(), "on", &(0..100).collect::<Vec<u64>>(), true);
+    service.stop();
+    let service = Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    assert_eq!(service.shared().run("on").expect("remembered").ended_as().expect("ended").finished, finished);
+    service.stop();
+}
+
+/// Promise: a run is begun once; who asks for an ended one again is told what to do, and its own client hears its end.
+#[test]
+fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = start("once");
+    let mine = Options { client: Some([7; 16]), ..options(&service, &request) };
+    let client = Client::connect(mine.clone()).expect("in");
+    (0..9).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let finished = client.finish(WAIT).expect("finished");
+    let refused = |service: &Service, body: &StartRequest| {
+        let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+        match control.post("/runs", Some(serde_json::to_value(body).expect("JSON")), WAIT) {
+            Err(ControlError::Refused { code, text }) => (code, text),
+            other => panic!("{other:?}"),
+        }
+    };
+    let check = |service: &Service| {
+        let (code, text) = refused(service, &request);
+        assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
+        match Client::connect(options(service, &request)) {
+            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
+            other => panic!("{:?}", other.err()),
+        }
+        let again = Client::connect(Options { address: service.address().to_string(), ..mine.clone() }).expect("in");
+        assert_eq!(again.finish(WAIT).expect("finished"), finished);
+        let status = service.shared().run("once").expect("known").status();
+        let Progress { taken, written, durable, published, .. } = status.progress;
+        assert_eq!((taken, written, durable, published), (9, 9, 9, 9), "{status:?}");
+        assert_eq!(status.received_bytes, 9 * SIDE * SIDE * 2);
+    };
+    check(&service);
+    service.stop();
+    let service = Service::start(config(directory.path())).expect("a service");
+    check(&service);
+    // Its file moved away, the same may be recorded again.
+    std::fs::rename(directory.path().join("once.h5"), directory.path().join("kept.h5")).expect("moved");
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let started = control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT).expect("started");
+    assert_eq!(started["state"], "running");
+    service.stop();
+}
+
+/// Promise: a directory has one service; a second one is refused, whatever becomes of the first its runs are not touched.
+#[test]
+fn a_directory_has_one_service() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("first"))).expect("in");
+    (0..20).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let refused = Service::start(config(directory.path())).err().expect("there is one");
+    assert!(matches!(refused, ServiceError::Held { .. }), "{refused}");
+    let words = format!("process {} on host", std::process::id());
+    assert!(refused.to_string().contains(&words) && refused.to_string().contains("stop it first"), "{refused}");
+    (20..40).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    let finished = client.finish(WAIT).expect("finished");
+    assert_eq!((finished.received + finished.late, finished.duplicate), (40, 0), "{finished:?}");
+    service.stop();
+    Service::start(config(directory.path())).expect("the next one").stop();
+}

@@ -1,0 +1,167 @@
+//! Scalars, of every kind, over connections that break and services that are killed.
+
+use super::common::{self, cutter::Cutter};
+use super::{SIDE, WAIT, config, options, plain, settings, start};
+use serde_json::json;
+use std::net::TcpListener;
+use std::time::Duration;
+use varve_detector::client::{Client, Options, Scalars};
+use varve_detector::description::{Scalar, ScalarColumn, ScalarKind};
+use varve_detector::journal::{self, Entry};
+use varve_detector::service::{Config, Service};
+use varve_detector::stream::answers::NO_FRAME;
+use varve_detector::stream::link::{Incoming, tell};
+use varve_detector::stream::scalars::Row;
+use varve_detector::stream::{BodyChecksum, FinishedHead, FromService, NoticeCode, ToService, Welcome};
+use varve_detector::writer::Settings;
+
+/// Texts and integers of 64 bits come as they were sent, values that say nothing leave what came before.
+#[test]
+fn scalars_of_every_kind_come_as_they_were_sent() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut request = start("kinds");
+    request.description.scalars = vec!["energy".into()];
+    for (name, kind) in [
+        ("steps", ScalarKind::Integer),
+        ("pulse", ScalarKind::Unsigned),
+        ("sample", ScalarKind::Text(8)),
+        // A column may be of another kind that holds its values.
+        ("wide", ScalarKind::Float),
+    ] {
+        request.description.scalars.push(ScalarColumn { name: name.into(), kind });
+    }
+    let client = Client::connect(options(&service, &request)).expect("in");
+    for number in 0..40 {
+        client.send(plain(number), WAIT).expect("sent");
+    }
+    let names = ["energy", "steps", "pulse", "sample", "wide"].map(str::to_owned).to_vec();
+    let send = |rows: Vec<Row>| client.scalars(Scalars { names: names.clone(), rows }, WAIT);
+    let of = |number: u64| -> Vec<Option<Scalar>> {
+        let value = number * 10;
+        vec![
+            Some((value as f64).into()),
+            Some((value as i64 + 1).into()),
+            Some((value + 2).into()),
+            Some((value + 3).to_string().into()),
+            Some((value as i64 + 4).into()),
+        ]
+    };
+    send((0..40).map(|number| (number, of(number))).collect()).expect("sent");
+    send(vec![(39, vec![None, None, None, None, None])]).expect("sent");
+    let mixed = send(vec![(0, of(0)), (1, vec![Some(1_i64.into()), None, None, None, None])]).expect_err("two kinds");
+    assert!(mixed.to_string().contains("`energy` of frame 1"), "{mixed}");
+    // What the run's column does not hold is refused by name, and the client goes on.
+    send(vec![(5, vec![None, None, None, Some("nine bytes".into()), None])]).expect("sent");
+    send(vec![(6, vec![None, None, Some(7_u64.into()), None, None]), (6, of(6))]).expect("sent");
+    client.settle(WAIT).expect("all durable");
+    let deadline = std::time::Instant::now() + WAIT;
+    let mut notices = client.notices();
+    while notices.is_empty() && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        notices = client.notices();
+    }
+    assert_eq!((notices[0].code, notices[0].frame), (NoticeCode::Refused, 5), "{notices:?}");
+    assert!(notices[0].text.contains("`sample`: its text has 10 bytes"), "{notices:?}");
+    assert_eq!(client.finish(WAIT).expect("finished").received, 40);
+    let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..40).collect::<Vec<u64>>(), "exact": true,
+        "scalars": names});
+    std::fs::write(directory.path().join("kinds.json"), told.to_string()).expect("written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    service.stop();
+}
+
+fn energies(numbers: std::ops::Range<u64>) -> Scalars {
+    let rows = numbers.map(|number| (number, vec![Some((number as f64 * 10.0).into())]));
+    Scalars { names: vec!["energy".into()], rows: rows.collect() }
+}
+
+/// Promise: scalars go out again where their connection broke, as frames do.
+#[test]
+fn scalars_outlive_broken_connections() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    // Within a HELLO and a WELCOME, within a message of scalars, within one of frames.
+    for (number, (budget, connections)) in [(700, 1), (5_003, 1), (50_021, 2)].into_iter().enumerate() {
+        let request = start(&format!("cut-{number}"));
+        let cutter = Cutter::new(service.address(), budget, 6);
+        let address = cutter.address.to_string();
+        let client = Client::connect(Options { address, connections, ..options(&service, &request) }).expect("in");
+        for number in 0..100 {
+            client.scalars(energies(number..number + 1), WAIT).expect("sent");
+            client.send(plain(number), WAIT).expect("sent");
+        }
+        client.settle(WAIT).expect("all durable");
+        assert!(cutter.cuts() < 6, "no connection broke");
+        let finished = client.finish(WAIT).expect("finished");
+        assert_eq!((finished.received + finished.late, finished.duplicate), (100, 0), "{finished:?}");
+        let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": (0..100).collect::<Vec<u64>>(),
+            "exact": true, "scalars": ["energy"]});
+        std::fs::write(directory.path().join(format!("cut-{number}.json")), told.to_string()).expect("written");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
+    service.stop();
+}
+
+/// Promise: once a client has settled, its scalars are in the journal, which outlives the service, without any frame.
+#[test]
+fn scalars_that_are_settled_outlive_the_service() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let service = Service::start(Config { settings, ..config(directory.path()) }).expect("a service");
+    let client = Client::connect(options(&service, &start("kept"))).expect("in");
+    client.scalars(energies(0..7), WAIT).expect("sent");
+    client.scalars(energies(7..9), WAIT).expect("sent");
+    client.settle(WAIT).expect("in the journal");
+    let read = journal::read(&journal::path_beside(&directory.path().join("kept.h5"))).expect("a journal");
+    let frame = |entry: &Entry| match entry {
+        Entry::Scalars { frame, .. } => Some(*frame),
+        _ => None,
+    };
+    assert!(read.entries.iter().filter_map(frame).eq(0..9), "{:?}", read.entries);
+    client.finish(WAIT).expect("finished");
+    service.stop();
+}
+
+/// Promise: scalars whose bytes were changed on the way go out again.
+#[test]
+fn scalars_that_come_damaged_are_sent_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let service = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        socket.set_read_timeout(Some(WAIT)).expect("set");
+        let mut incoming = Incoming::new(socket.try_clone().expect("a handle"));
+        let mut came = Vec::new();
+        loop {
+            let (header, message) = incoming.from_client().expect("a message").expect("not the end");
+            let mut body = Vec::new();
+            assert!(incoming.body(&header, BodyChecksum::Xxh3, &mut body).expect("a body"));
+            let mut answer = |message: FromService| tell(&mut socket, &message).expect("told");
+            match message {
+                ToService::Hello(hello) => answer(FromService::Welcome(Welcome {
+                    version: hello.version.max(u16::from(hello.newest)),
+                    idle: WAIT,
+                    body_bytes_max: 1 << 20,
+                    frames: 0,
+                })),
+                ToService::Scalars(head) => {
+                    came.extend(head.rows(&body).map(|(number, _)| number));
+                    if came.len() == 1 {
+                        answer(FromService::Notice(NoticeCode::Damaged.of(NO_FRAME, "its checksum differs")));
+                    }
+                }
+                ToService::Ping => answer(FromService::Pong),
+                ToService::End { .. } => {
+                    answer(FromService::Finished(FinishedHead::default()));
+                    return came;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let client = Client::connect(Options::new(&address.to_string(), "damaged")).expect("in");
+    client.scalars(energies(5..6), WAIT).expect("sent");
+    client.finish(WAIT).expect("finished");
+    assert_eq!(service.join().expect("no panic"), [5, 5]);
+}

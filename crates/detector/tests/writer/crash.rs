@@ -1,0 +1,148 @@
+//! What is left of a run whose writer has died.
+
+use super::common::{self, frames};
+use super::{WAIT, cut, quiet, settings, strips, tell};
+use serde_json::json;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_detector::description::{Description, ScalarColumn, ScalarKind};
+use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::journal::{self, Entry};
+use varve_detector::recover::recover;
+use varve_detector::writer::{Settings, Writer};
+
+/// What was written is taken up again where its writer left it: parts of slabs, scalars, columns that were added.
+#[test]
+fn a_run_goes_on_with_its_parts_and_columns() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, goes_on) in [("recovered", false), ("resumed", true)] {
+        let path = directory.path().join(format!("{name}.h5"));
+        let mut description = Description::new(ElementType::U16, vec![9, 8]);
+        description.chunk = Some(vec![4, 5, 8]);
+        description.fill = Some(7.0);
+        description.scalars = vec!["declared".into()];
+        description.sources = strips(&description.frame, 2);
+        let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+        let give = |writer: &Writer, number: u64, source: u32| {
+            let plain = cut(&frames::frame(number, 72), &description.frame, &description.sources[source as usize]);
+            let frame = Frame { number, taken: 0, payload: Payload::Plain(plain) };
+            writer.submit_region(source, frame, WAIT).expect("a region taken");
+        };
+        for (number, source) in [(0, 0), (0, 1), (1, 0), (5, 1)] {
+            give(&writer, number, source);
+        }
+        let added = ScalarColumn { name: "added".into(), kind: ScalarKind::Text(8) };
+        assert_eq!(writer.column(added.clone()).expect("a column"), 1);
+        for number in [0, 1, 5] {
+            writer.scalars(number, vec![(0, (number * 10) as f64)]).expect("scalars taken");
+            writer.scalars(number, vec![(1, (number * 10 + 1).to_string())]).expect("scalars taken");
+        }
+        let wrong = writer.scalars(0, vec![(1, 1.5)]).expect_err("no text").to_string();
+        assert!(wrong.contains("`added`"), "{wrong}");
+        // As after a crash: the journal stays.
+        drop(writer);
+        let mut lost = json!({"1": [1], "5": [0]});
+        if goes_on {
+            let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+            assert_eq!((resumed.counts.received, resumed.counts.partial), (1, 2));
+            assert_eq!((writer.level(1, 0), writer.level(1, 1)), (Some(Level::Durable), None));
+            assert_eq!(writer.column(added).expect("the column"), 1);
+            give(&writer, 1, 1);
+            give(&writer, 1, 0);
+            let counts = writer.finish().expect("finished").counts;
+            assert_eq!((counts.received + counts.late + counts.duplicate, counts.partial), (2, 1), "{counts:?}");
+            lost = json!({"5": [0]});
+        } else {
+            recover(&path).expect("recovered");
+        }
+        let told = json!({
+            "frame": [9, 8], "fill": 7, "acknowledged": [0, 1, 5], "exact": true, "scalars": ["declared", "added"],
+            "sources": description.sources, "lost": lost,
+        });
+        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
+}
+
+/// A chunk that a loss of power took, though the journal names it: its frame is marked damaged and reads as nothing.
+#[test]
+fn a_chunk_that_was_never_synced_is_found_damaged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut slow = settings();
+    slow.commit_interval = Duration::from_secs(3600);
+    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    description.fill = Some(9.0);
+    let (sender, written) = std::sync::mpsc::channel();
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
+        if level == Level::Written {
+            sender.send(numbers.len()).expect("the test listens");
+        }
+    });
+    let writer = Writer::create(&path, description.clone(), slow, acknowledge).expect("a run started");
+    for number in 0..4 {
+        writer
+            .submit(Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 64)) }, WAIT)
+            .expect("taken");
+    }
+    let mut count = 0;
+    while count < 4 {
+        count += written.recv_timeout(WAIT).expect("all are written");
+    }
+    // What a crash leaves at this moment; the copies are ours to damage.
+    let crashed = directory.path().join("crashed.h5");
+    common::said(Command::new("cp").arg("--sparse=always").arg(&path).arg(&crashed));
+    let journal = std::fs::read(directory.path().join("run.h5.journal")).expect("the journal");
+    std::fs::write(directory.path().join("crashed.h5.journal"), &journal).expect("copied");
+    let contents = varve_detector::journal::decode(&journal).expect("a journal");
+    let victim = contents.entries.iter().find_map(|entry| match entry {
+        varve_detector::journal::Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
+        _ => None,
+    });
+    let mut bytes = std::fs::read(&crashed).expect("read");
+    bytes[victim.expect("frame 2").address as usize + 20] ^= 1;
+    std::fs::write(&crashed, bytes).expect("damaged");
+    let recovered = recover(&crashed).expect("recovered");
+    assert_eq!((recovered.counts.received, recovered.counts.damaged), (3, 1));
+    writer.finish().expect("finished");
+    tell(directory.path(), "crashed", &description, &[0, 1, 3], true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Scalars are in the journal, which outlives the process, when frames that came after them are called written, and when
+/// they are asked for.
+#[test]
+fn scalars_outlive_the_process_with_their_frames() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![2, 2]);
+    description.scalars = vec![ScalarColumn { name: "a".into(), kind: ScalarKind::Float }];
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let (said, hears) = std::sync::mpsc::channel();
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, _| {
+        if level == Level::Written {
+            said.send(()).expect("the test hears");
+        }
+    });
+    let writer = Writer::create(&path, description, settings, acknowledge).expect("a run started");
+    let in_journal = || -> Vec<u64> {
+        let read = journal::read(&journal::path_beside(&path)).expect("a journal");
+        let frame = |entry: &Entry| match entry {
+            Entry::Scalars { frame, .. } => Some(*frame),
+            _ => None,
+        };
+        read.entries.iter().filter_map(frame).collect()
+    };
+    writer.scalars(0, vec![(0, 1.5)]).expect("a value of a column");
+    let payload = Payload::Plain(frames::frame(0, 4));
+    writer.submit(Frame { number: 0, taken: 0, payload }, WAIT).expect("a frame taken");
+    hears.recv_timeout(WAIT).expect("it is written");
+    assert_eq!(in_journal(), [0]);
+    writer.scalars(7, vec![(0, 2.5)]).expect("a value of a column");
+    assert_eq!(in_journal(), [0]);
+    writer.keep_scalars().expect("the journal is written");
+    assert_eq!(in_journal(), [0, 7]);
+    writer.finish().expect("a run finished");
+}

@@ -1,0 +1,188 @@
+//! What a run may be made of, and what its file is then.
+
+use super::common::{self, frames};
+use super::{WAIT, cut, quiet, settings, tell};
+use serde_json::json;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use varve_detector::description::{Description, Region, Structure};
+use varve_detector::filters::{Encoder, PluginChoice};
+use varve_detector::frame::{Frame, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::recover::{RecoverError, recover};
+use varve_detector::writer::{Settings, WriteError, Writer};
+
+/// Those that never came, after the last that did, too; unless the run was given up.
+#[test]
+fn a_scan_that_ends_has_all_its_frames() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, finished, rows) in [("finished", true, 12), ("given-up", false, 6), ("nothing", true, 12)] {
+        let mut description = Description::new(ElementType::U16, vec![4, 5]);
+        (description.scan, description.fill) = (vec![Some(3), Some(4)], Some(7.0));
+        let path = directory.path().join(format!("{name}.h5"));
+        let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+        let numbers: Vec<u64> = if name == "nothing" { vec![] } else { vec![0, 1, 2, 3, 5] };
+        for number in &numbers {
+            let payload = Payload::Plain(frames::frame(*number, 20));
+            writer.submit(Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+        }
+        let counts = if finished { writer.finish() } else { writer.give_up() }.expect("a run ended").counts;
+        let came = numbers.len() as u64;
+        assert_eq!((counts.frames, counts.missing, counts.received + counts.late), (rows, rows - came, came));
+        let told = json!({"frame": [4, 5], "fill": 7, "acknowledged": numbers, "exact": true, "rows": rows});
+        std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+        let listed = common::said(Command::new("h5ls").arg(format!("{}/data", path.display())));
+        assert!(listed.contains(if finished { "{3, 4, 4, 5}" } else { "{2/3, 4, 4, 5}" }), "{listed}");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
+}
+
+/// Regions that come compressed go to the file as they are, where each is made of whole chunks.
+#[test]
+fn regions_that_come_compressed_are_written_as_they_are() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![2, 6, 5]);
+    description.chunk = Some(vec![1, 6, 5]);
+    description.fill = Some(3.0);
+    let channel = |number| Region { offset: vec![number, 0, 0], shape: vec![1, 6, 5] };
+    description.sources = vec![channel(0), channel(1)];
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let mut encoder = Encoder::new(description.filter, 2).expect("an encoder");
+    for (number, source) in [(0, 0), (1, 1), (0, 1), (2, 0), (2, 1)] {
+        let plain = cut(&frames::frame(number, 60), &description.frame, &description.sources[source as usize]);
+        let mut blob = Vec::new();
+        encoder.encode(&plain, &mut blob).expect("filtered");
+        let payload = Payload::Filtered(vec![blob.into()]);
+        writer.submit_region(source, Frame { number, taken: 0, payload }, WAIT).expect("a region taken");
+    }
+    assert_eq!(writer.level(1, 0), None);
+    assert!(writer.level(1, 1).is_some());
+    let twice = Frame { number: 0, taken: 0, payload: Payload::Plain(vec![0; 60]) };
+    writer.submit_region(1, twice, WAIT).expect("a region that came before is passed over");
+    let counts = writer.finish().expect("a run finished").counts;
+    assert_eq!((counts.received, counts.partial, counts.duplicate), (1, 1, 1), "{counts:?}");
+    let told = json!({
+        "frame": [2, 6, 5], "fill": 3, "acknowledged": [0, 1, 2], "exact": true,
+        "sources": description.sources, "lost": {"1": [0]},
+    });
+    std::fs::write(directory.path().join("run.json"), told.to_string()).expect("the description written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// A filter from a shared library compresses in our threads, and readers that have it read the file.
+#[test]
+fn a_users_filter_is_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![40, 50]);
+    description.fill = Some(1.0);
+    description.chunk = Some(vec![3, 20, 50]);
+    description.filter = "raw".parse().expect("a filter's name");
+    let bzip2 = Path::new(common::plugins()).join("libh5bzip2.so");
+    description.plugin = Some(PluginChoice { library: bzip2, values: vec![9], exclusive: false, registered: None });
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let numbers: Vec<u64> = (0..20).collect();
+    for number in &numbers {
+        let payload = Payload::Plain(frames::frame(*number, 2000));
+        writer.submit(Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    writer.finish().expect("a run finished");
+    tell(directory.path(), "run", &description, &numbers, true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    let listed = common::said(common::with_plugins(Command::new("h5ls").arg("-v").arg(path.with_file_name("run.h5"))));
+    assert!(listed.contains("307"), "{listed}");
+    for (library, why) in
+        [("/nowhere/filter.so", "cannot open shared object file"), ("libc.so.6", "no H5PLget_plugin_type")]
+    {
+        let choice = PluginChoice { library: library.into(), values: vec![], exclusive: false, registered: None };
+        let refused = Writer::create(
+            &directory.path().join("no.h5"),
+            Description { plugin: Some(choice), ..description.clone() },
+            settings(),
+            quiet(),
+        );
+        let error = refused.err().expect("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+/// What was set aside and not needed is given back, and what several threads wrote lies without gaps.
+#[test]
+fn a_finished_file_is_little_larger_than_its_content() {
+    const FRAMES: u64 = 20;
+    const BLOB_BYTES: usize = 100_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![256, 256]);
+    let settings = Settings { threads: 4, commit_interval: Duration::from_secs(3600), ..Settings::default() };
+    let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
+    // The lengths of the frame, of its one block, and of what that takes.
+    let lengths = [&[0; 4][..], &[0, 2, 0, 0], &[0, 2, 0, 0], &(BLOB_BYTES as u32 - 16).to_be_bytes()].concat();
+    for number in 0..FRAMES {
+        let blob = [&lengths[..], &vec![number as u8; BLOB_BYTES - lengths.len()]].concat();
+        let payload = Payload::Filtered(vec![blob.into()]);
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    let finished = writer.finish().expect("a run finished");
+    let length = std::fs::metadata(&path).expect("the file").len();
+    assert_eq!(finished.file_bytes, length);
+    let content = FRAMES * BLOB_BYTES as u64;
+    assert!(length < content + content / 25, "{length} bytes for {content}");
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_and_the_run_goes_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![2, 2]);
+    description.scan = vec![Some(4)];
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let submit = |number, payload| writer.submit(Frame { number, taken: 0, payload }, WAIT);
+    let refused = |number, payload| submit(number, payload).expect_err("refused").to_string();
+    assert!(refused(0, Payload::Plain(vec![0; 7])).contains("7 bytes instead of 8"));
+    assert!(refused(4, Payload::Plain(vec![0; 8])).contains("the scan has 4 frames"));
+    assert!(refused(0, Payload::Filtered(vec![])).contains("0 chunks instead of 1"));
+    assert!(writer.scalars(0, vec![(0, 1.0)]).expect_err("refused").to_string().contains("the run has 0"));
+    submit(3, Payload::Plain(vec![0; 8])).expect("a good frame taken");
+    let running = recover(&path).expect_err("a running run");
+    assert!(matches!(running, RecoverError::Running { .. }), "{running}");
+    let again = Writer::create(&path, description.clone(), settings(), quiet()).err().expect("the file exists");
+    assert!(matches!(again, WriteError::Exists { .. }), "{again}");
+    // As after a crash: the journal stays.
+    drop(writer);
+    std::fs::rename(&path, directory.path().join("away")).expect("renamed");
+    let unfinished = Writer::create(&path, description, settings(), quiet()).err().expect("the journal exists");
+    assert!(unfinished.to_string().contains("varve record recover"), "{unfinished}");
+    std::fs::rename(directory.path().join("away"), &path).expect("renamed");
+    let recovered = recover(&path).expect("recovered");
+    assert_eq!((recovered.counts.received, recovered.counts.missing), (1, 3));
+    assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })));
+}
+
+/// Unmodified readers open the file at any moment of the run and see a whole one, which grows.
+#[test]
+fn a_file_opens_at_any_moment_of_its_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("live.h5");
+    let mut description = Description::new(ElementType::U16, vec![32, 32]);
+    description.structure = Structure::Nexus;
+    let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+    let mut reader = Command::new(common::interpreter())
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live.py"))
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a reader");
+    let mut number = 0;
+    while reader.try_wait().expect("the reader").is_none() {
+        let payload = Payload::Plain(frames::frame(number, 32 * 32));
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+        number += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = reader.wait_with_output().expect("the reader's words");
+    assert!(output.status.success(), "the reader failed after {number} frames");
+    writer.finish().expect("a run finished");
+}

@@ -1,0 +1,93 @@
+//! A disk that runs full, wherever in a commit.
+
+use super::common::{self, frames};
+use super::{WAIT, settings};
+use serde_json::json;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_detector::description::Description;
+use varve_detector::frame::{Frame, Level, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::writer::{Settings, WriteError, Writer};
+
+/// A file system of a few MiB, mounted for as long as this lives.
+struct SmallStore<'a>(&'a Path);
+
+impl SmallStore<'_> {
+    /// `None` where this user may not mount.
+    fn mount(at: &Path, kib: u64) -> Option<SmallStore<'_>> {
+        std::fs::create_dir_all(at).expect("a mount point");
+        let size = format!("size={kib}k");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "varve-test"]).arg(at).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
+    }
+}
+
+impl Drop for SmallStore<'_> {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+/// Of this run of the test; `VARVE_SEED` repeats another one.
+fn seed() -> u64 {
+    let given = std::env::var("VARVE_SEED").map(|seed| seed.parse().expect("VARVE_SEED is a number"));
+    let seed = given.unwrap_or_else(|_| u64::from(std::process::id()));
+    println!("VARVE_SEED={seed}");
+    seed
+}
+
+/// Issue 5: disk full gives a clear error, and a valid file with all frames so far; wherever in a commit, a stripe or the
+/// journal it is that the disk runs full.
+#[test]
+fn a_full_disk_keeps_every_frame_so_far() {
+    let seed = seed();
+    let (sizes, seldom) = ([3000, 4500, 6000, 12_000], Duration::from_secs(3600));
+    for (kib, commit_interval) in sizes.into_iter().flat_map(|kib| [(kib, seldom), (kib, Duration::from_millis(2))]) {
+        let settings = Settings { commit_interval, stripe_bytes: 256 << 10, ..settings() };
+        // Where it runs full is another place with another seed.
+        if !fills_a_disk(kib + seed % 64 * 4, settings) {
+            return;
+        }
+    }
+}
+
+/// Writes frames until a disk of so many KiB is full, and reads them; `false` where this user may not mount.
+fn fills_a_disk(kib: u64, settings: Settings) -> bool {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small, kib) else { return false };
+    let path = small.join("full.h5");
+    let mut description = Description::new(ElementType::U16, vec![128, 128]);
+    description.filter = "raw".parse().expect("a filter's name");
+    description.fill = Some(2.0);
+    let written = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = Arc::clone(&written);
+    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
+        if level == Level::Written {
+            noted.lock().expect("not poisoned").extend_from_slice(numbers);
+        }
+    });
+    let writer = Writer::create(&path, description.clone(), settings, acknowledge).expect("a run started");
+    let failure = (0..10_000).find_map(|number| {
+        let payload = Payload::Plain(frames::frame(number, 128 * 128));
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).err()
+    });
+    assert!(matches!(failure, Some(WriteError::Failed(_))), "{failure:?}");
+    let error = writer.finish().expect_err("the run has failed").to_string();
+    assert!(error.contains("No space left"), "{error}");
+    // The file opens as it is, the disk still full, with all that was written before the disk was.
+    let mut acknowledged = written.lock().expect("not poisoned").clone();
+    assert!(acknowledged.len() as u64 > kib / 64, "{} frames were written on {kib} KiB", acknowledged.len());
+    acknowledged.sort_unstable();
+    let told = json!({"frame": [128, 128], "fill": 2, "acknowledged": acknowledged, "exact": false});
+    let full = directory.path().join("read");
+    std::fs::create_dir(&full).expect("a directory");
+    std::os::unix::fs::symlink(&path, full.join("full.h5")).expect("a link");
+    std::fs::write(full.join("full.json"), told.to_string()).expect("the description written");
+    assert_eq!(common::python("frames.py", &[&full]).trim(), "1");
+    true
+}

@@ -1,32 +1,22 @@
 //! Room in the file for commits, set aside before a frame is called written, so that a disk that runs full cannot keep
 //! what was written from being published. How much a commit takes at most follows from which frames it brings.
 
+mod need;
+
 use crate::allocate::{Allocator, PAGE_BYTES};
 use crate::catalog::Catalog;
 use crate::column::CHUNK_ROWS;
-use crate::description::Description;
-use crate::hdf5::index::IndexKind;
 use crate::journal::Entry;
 use crate::length::Length;
+use need::{Brought, COLUMN_BYTES, Shape};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 
 /// Pieces are at least so large.
 const PIECE_BYTES_MIN: u64 = 8 << 10;
-/// What the tree without its indexes grows by between two commits, but for new columns: counts and times in attributes.
-const TREE_GROWTH_BYTES: u64 = 1 << 10;
-/// Of an index of no more than a few elements, and of the first blocks of every column's.
-const INDEX_BYTES_MIN: u64 = 512;
-/// An array's element, with a size of eight bytes and a filter mask.
-const ELEMENT_BYTES: u64 = 20;
-/// Above so many elements, arrays are cut into pages.
-const PAGE_ELEMENTS: u64 = 1 << 10;
-/// Header, messages and link of a column's dataset, but for its name.
-const COLUMN_BYTES: u64 = 2 << 10;
 
 /// Where room comes from.
 #[derive(Clone, Copy)]
@@ -47,43 +37,6 @@ pub(crate) struct Room {
     pending: Brought,
 }
 
-/// What the size of a commit depends on, beside what it brings.
-#[derive(Debug)]
-struct Shape {
-    /// More commits will follow; otherwise nothing is set aside.
-    goes_on: bool,
-    index: IndexKind,
-    /// Elements of a fixed array, which is written as a whole as soon as it has a chunk.
-    fixed: u64,
-    /// It was written.
-    has_fixed: bool,
-    rank: u64,
-    /// Chunks that a frame has or shares.
-    chunks: u64,
-    /// The array's elements follow each other as the frames do.
-    dense: bool,
-    columns: u64,
-    /// Of all columns.
-    row_bytes: u64,
-    /// Columns have values for frames that never came, too.
-    counts_all: bool,
-    /// One past the highest frame.
-    frames: u64,
-    /// Bytes of the last commit but for its columns.
-    tree: u64,
-}
-
-/// Frames that a commit brings.
-#[derive(Debug, Default)]
-struct Brought {
-    /// How many, by the chunk of the columns that they are in.
-    frames: BTreeMap<u64, u64>,
-    /// Whether chunks come with them.
-    chunks: bool,
-    /// Bytes that new columns add to the tree.
-    columns: u64,
-}
-
 /// Where a commit goes.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -91,94 +44,10 @@ pub(crate) struct Place {
     pub tree: Range<u64>,
 }
 
-impl Brought {
-    fn note(&mut self, frame: u64) {
-        *self.frames.entry(frame / CHUNK_ROWS).or_default() += 1;
-    }
-
-    fn add(&mut self, other: &Brought) {
-        for (chunk, frames) in &other.frames {
-            *self.frames.entry(*chunk).or_default() += frames;
-        }
-        self.chunks |= other.chunks;
-        self.columns += other.columns;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.frames.is_empty() && self.columns == 0
-    }
-}
-
-impl Shape {
-    fn columns_bytes(&self, brought: &Brought) -> u64 {
-        const ALIGN: u64 = 8;
-        brought.frames.len() as u64 * (CHUNK_ROWS * self.row_bytes + ALIGN * self.columns)
-    }
-
-    /// Bytes of the tree and its indexes at most, in steps, so that not every frame asks for a little more.
-    fn tree_bytes(&self, brought: &Brought) -> u64 {
-        let touched = brought.frames.len() as u64;
-        let frames: u64 = brought.frames.values().map(|frames| step(*frames)).sum();
-        let index = match self.index {
-            IndexKind::Implicit { .. } => 0,
-            // Keys of eight bytes a side, and nodes that are half empty at worst.
-            IndexKind::BtreeV2 => 2 * frames * self.chunks * (ELEMENT_BYTES + 8 + 8 * self.rank),
-            IndexKind::FixedArray if self.has_fixed || !brought.chunks => 0,
-            IndexKind::FixedArray => ELEMENT_BYTES * self.fixed,
-            IndexKind::ExtensibleArray => ELEMENT_BYTES * self.elements(brought),
-        };
-        // The columns have indexes too, of which a chunk brings a block at most.
-        let blocks = touched * self.columns * ELEMENT_BYTES * widest_block(self.frames / CHUNK_ROWS);
-        let least = INDEX_BYTES_MIN * (1 + self.columns.min(touched * self.columns));
-        self.tree + TREE_GROWTH_BYTES + brought.columns + index + index / 16 + blocks + least
-    }
-
-    /// Elements of an extensible array that come to what there was, at most.
-    fn elements(&self, brought: &Brought) -> u64 {
-        let all = step(self.frames) * self.chunks;
-        let page = PAGE_ELEMENTS.max(widest_block(all));
-        let scattered = |frames: u64| step(frames) * (self.chunks + 2 * page);
-        if !self.dense {
-            return brought.frames.values().copied().map(scattered).sum();
-        }
-        let together = CHUNK_ROWS * self.chunks + 2 * page;
-        let touched: u64 = brought.frames.values().map(|frames| scattered(*frames).min(together)).sum();
-        touched.min(2 * all + widest_block(all))
-    }
-}
-
-/// The next power of two, not the smallest.
-fn step(frames: u64) -> u64 {
-    const LEAST: u64 = 32;
-    frames.max(LEAST).next_power_of_two()
-}
-
-/// Elements of the largest block of an extensible array that has `elements`.
-fn widest_block(elements: u64) -> u64 {
-    const BLOCK_ELEMENTS_MIN: u64 = 16;
-    4 * elements.isqrt().next_power_of_two() + BLOCK_ELEMENTS_MIN
-}
-
 impl Room {
     /// Of a run that goes on.
     pub(crate) fn new(catalog: &mut Catalog) -> Room {
-        let widths = catalog.widths();
-        let description = &catalog.description;
-        let shape = Shape {
-            goes_on: true,
-            index: description.index_kind(),
-            fixed: catalog.chunks.grid().chunks_max().into_iter().map(|count| count.unwrap_or(0)).product(),
-            has_fixed: false,
-            rank: catalog.chunks.grid().rank() as u64,
-            chunks: description.chunks_per_frame(),
-            dense: is_dense(description),
-            columns: widths.len() as u64,
-            row_bytes: widths.into_iter().sum(),
-            counts_all: catalog.layout.is_some(),
-            frames: catalog.frames(),
-            tree: 0,
-        };
-        Room { shape, free: Vec::new(), applied: Brought::default(), pending: Brought::default() }
+        Room { shape: Shape::of(catalog), free: Vec::new(), applied: Brought::default(), pending: Brought::default() }
     }
 
     /// Of one commit, after which there is none: it takes no more than it needs.
@@ -336,103 +205,5 @@ fn set_aside(Space { file, length, allocator }: Space<'_>, bytes: u64) -> io::Re
     }
 }
 
-/// Whether the dataset's array has no gaps between the frames, as it has where the scan's inner sides may grow.
-fn is_dense(description: &Description) -> bool {
-    description.scan_max.as_ref().is_none_or(|max| max[1..] == description.scan[1..])
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commit::image;
-    use crate::description::{ScalarKind, Structure};
-    use crate::hdf5::ElementType;
-    use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
-    use crate::layout::Layout;
-    use proptest::prelude::*;
-
-    const LAYOUT: &str = "<hdf5_layout><group name='entry'><dataset name='data' source='detector' det_default='true'/>\
-                          <group name='performance'><dataset name='timestamp'/></group></group></hdf5_layout>";
-
-    fn descriptions() -> Vec<Description> {
-        let with = |change: &dyn Fn(&mut Description)| {
-            let mut description = Description::new(ElementType::U16, vec![8, 6]);
-            change(&mut description);
-            description.check().expect("a description");
-            description
-        };
-        vec![
-            with(&|_| {}),
-            with(&|run| run.scan = vec![Some(4000)]),
-            with(&|run| run.scan = vec![Some(2000), Some(10)]),
-            with(&|run| run.scan = vec![None, Some(7)]),
-            with(&|run| run.chunk = Some(vec![2, 3])),
-            with(&|run| run.chunk = Some(vec![4, 8, 6])),
-            with(&|run| (run.scan, run.scan_max) = (vec![None, Some(5)], Some(vec![None, None]))),
-            with(&|run| (run.scan, run.scan_max) = (vec![Some(4000), Some(5)], Some(vec![Some(5000), Some(30)]))),
-            with(&|run| run.structure = Structure::Nexus),
-            with(&|run| run.structure = Structure::Layout(Layout::parse(LAYOUT).expect("a layout"))),
-        ]
-    }
-
-    fn entry(description: &Description, frame: u64, what: u8) -> Entry {
-        match what {
-            0..5 => {
-                let chunk = ChunkEntry { address: 1 << 40, size: 96, mask: 0, checksum: 0 };
-                let (slab, _) = description.slab_of(frame);
-                let frames = vec![FrameEntry { number: frame, times: [1; 4], missing: Vec::new() }];
-                let chunks = vec![chunk; description.chunks_per_frame() as usize];
-                Entry::Slab(SlabEntry { slab, epoch: 0, again: true, frames, chunks })
-            }
-            5 => Entry::Damaged { frame },
-            6 => Entry::Column { name: format!("column {frame}"), kind: ScalarKind::Float },
-            _ => Entry::Duplicate { frame },
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-
-        /// Whatever frames come in whatever order, there is room for their commit before it begins.
-        #[test]
-        fn a_commit_takes_no_more_than_was_expected(
-            which in 0..10_usize,
-            rounds in prop::collection::vec((prop::collection::vec((0..700_u64, 0..8_u8), 0..60), 0..4_u64, 0..60_usize), 1..6),
-        ) {
-            let description = descriptions().swap_remove(which);
-            let file = tempfile::tempfile().expect("a file");
-            let (length, allocator) = (Length::new(1 << 20), Allocator::new(1 << 20));
-            let space = Space { file: &file, length: &length, allocator: &allocator };
-            let mut catalog = Catalog::new(description.clone());
-            let mut room = Room::new(&mut catalog);
-            room.shape.tree = image(&catalog, 0).expect("a tree").0.len() as u64;
-            let mut known: Vec<String> = Vec::new();
-            for (frames, far, early) in rounds {
-                let entries: Vec<Entry> = frames
-                    .iter()
-                    .map(|(frame, what)| entry(&description, frame + far * 900, *what))
-                    .filter(|entry| match entry {
-                        Entry::Column { name, .. } => !known.contains(name) && { known.push(name.clone()); true },
-                        _ => true,
-                    })
-                    .collect();
-                let (applied, pending) = entries.split_at(early.min(entries.len()));
-                room.expect(space, applied).expect("room");
-                room.apply();
-                room.expect(space, pending).expect("room");
-                applied.iter().for_each(|entry| catalog.apply(entry, 2));
-                let columns = catalog.changed_bytes();
-                let expected = room.shape.columns_bytes(&room.applied);
-                prop_assert!(columns <= expected, "{columns} bytes of columns with room for {expected}");
-                let place = room.begin(space, columns).expect("room");
-                catalog.store(place.columns.start);
-                let bytes = image(&catalog, 0).expect("a tree").0.len() as u64;
-                let tree = place.tree.end - place.tree.start;
-                prop_assert!(bytes <= tree, "{bytes} bytes of a tree with room for {tree}");
-                room.settle(space, place.tree, bytes).expect("room");
-                room.apply();
-                pending.iter().for_each(|entry| catalog.apply(entry, 2));
-            }
-        }
-    }
-}
+mod tests;

@@ -75,11 +75,11 @@ impl Program {
     }
 
     fn c(directory: &Path) -> Program {
-        Program { name: "c", command: vec![build(directory, "cc", &[], "example")], environment: vec![] }
+        Program { name: "c", command: vec![build(directory, "cc", &[], (&example(), "example"))], environment: vec![] }
     }
 
     fn windows(directory: &Path) -> Program {
-        let program = build(directory, "x86_64-w64-mingw32-gcc", &["-lws2_32"], "example.exe");
+        let program = build(directory, "x86_64-w64-mingw32-gcc", &["-lws2_32"], (&example(), "example.exe"));
         let prefix = directory.join("wine").display().to_string();
         let environment = vec![("WINEPREFIX", prefix), ("WINEDEBUG", "-all".to_owned())];
         Program { name: "windows", command: vec!["wine".into(), program], environment }
@@ -113,12 +113,16 @@ impl Drop for Program {
     }
 }
 
+fn example() -> PathBuf {
+    clients().join("c/example.c")
+}
+
 /// As strictly as compilers can be: no extensions, no warnings.
-fn build(directory: &Path, compiler: &str, libraries: &[&str], name: &str) -> String {
+fn build(directory: &Path, compiler: &str, libraries: &[&str], (source, name): (&Path, &str)) -> String {
     let program = directory.join(name).display().to_string();
-    let sources = ["example.c", "varve_detector.c"].map(|source| clients().join("c").join(source));
     let mut command = Command::new(compiler);
-    command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]).args(sources);
+    command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"]).arg(clients().join("c"));
+    command.arg(source).arg(clients().join("c/varve_detector.c"));
     common::said(command.args(libraries).args(["-o", &program]));
     program
 }
@@ -214,6 +218,29 @@ fn clients_come_back_after_broken_connections() {
             assert_eq!(cutter.cuts(), 0, "{told}");
             check(directory.path(), &name, 120);
         }
+    }
+    service.stop();
+}
+
+/// Chunks that several frames share go in one message, also again, and the last may hold fewer.
+#[test]
+fn the_c_client_brings_frames_that_share_chunks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slabs.c");
+    let command = vec![build(directory.path(), "cc", &[], (&source, "slabs"))];
+    let program = Program { name: "slabs", command, environment: vec![] };
+    for (name, cuts) in [("slabs", 0), ("slabs-cut", 4)] {
+        let path = directory.path().join(format!("{name}.start"));
+        let description = json!({"element": "u16", "frame": [SIDE, SIDE], "chunk": [4, SIDE / 2, SIDE], "fill": 4321,
+            "filter": "lz4"});
+        std::fs::write(&path, json!({"file": format!("{name}.h5"), "description": description}).to_string())
+            .expect("written");
+        let cutter = Cutter::new(service.address(), 100_003, cuts);
+        let told = told(&program.run(cutter.address, name, &[path.to_str().expect("text"), "102"]), name);
+        assert_all(&told, 102);
+        assert_eq!(told["duplicate"], 0, "{told}");
+        check_scalars(directory.path(), name, 102, &[]);
     }
     service.stop();
 }

@@ -1,0 +1,92 @@
+use super::*;
+use crate::commit::image;
+use crate::description::{Description, ScalarKind, Structure};
+use crate::hdf5::ElementType;
+use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
+use crate::layout::Layout;
+use proptest::prelude::*;
+
+const LAYOUT: &str = "<hdf5_layout><group name='entry'><dataset name='data' source='detector' det_default='true'/>\
+                      <group name='performance'><dataset name='timestamp'/></group></group></hdf5_layout>";
+
+fn descriptions() -> Vec<Description> {
+    let with = |change: &dyn Fn(&mut Description)| {
+        let mut description = Description::new(ElementType::U16, vec![8, 6]);
+        change(&mut description);
+        description.check().expect("a description");
+        description
+    };
+    vec![
+        with(&|_| {}),
+        with(&|run| run.scan = vec![Some(4000)]),
+        with(&|run| run.scan = vec![Some(2000), Some(10)]),
+        with(&|run| run.scan = vec![None, Some(7)]),
+        with(&|run| run.chunk = Some(vec![2, 3])),
+        with(&|run| run.chunk = Some(vec![4, 8, 6])),
+        with(&|run| (run.scan, run.scan_max) = (vec![None, Some(5)], Some(vec![None, None]))),
+        with(&|run| (run.scan, run.scan_max) = (vec![Some(4000), Some(5)], Some(vec![Some(5000), Some(30)]))),
+        with(&|run| run.structure = Structure::Nexus),
+        with(&|run| run.structure = Structure::Layout(Layout::parse(LAYOUT).expect("a layout"))),
+    ]
+}
+
+fn entry(description: &Description, frame: u64, what: u8) -> Entry {
+    match what {
+        0..5 => {
+            let chunk = ChunkEntry { address: 1 << 40, size: 96, mask: 0, checksum: 0 };
+            let (slab, _) = description.slab_of(frame);
+            let frames = vec![FrameEntry { number: frame, times: [1; 4], missing: Vec::new() }];
+            let chunks = vec![chunk; description.chunks_per_frame() as usize];
+            Entry::Slab(SlabEntry { slab, epoch: 0, again: true, frames, chunks })
+        }
+        5 => Entry::Damaged { frame },
+        6 => Entry::Column { name: format!("column {frame}"), kind: ScalarKind::Float },
+        _ => Entry::Duplicate { frame },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever frames come in whatever order, there is room for their commit before it begins.
+    #[test]
+    fn a_commit_takes_no_more_than_was_expected(
+        which in 0..10_usize,
+        rounds in prop::collection::vec((prop::collection::vec((0..700_u64, 0..8_u8), 0..60), 0..4_u64, 0..60_usize), 1..6),
+    ) {
+        let description = descriptions().swap_remove(which);
+        let file = tempfile::tempfile().expect("a file");
+        let (length, allocator) = (Length::new(1 << 20), Allocator::new(1 << 20));
+        let space = Space { file: &file, length: &length, allocator: &allocator };
+        let mut catalog = Catalog::new(description.clone());
+        let mut room = Room::new(&mut catalog);
+        room.shape.tree = image(&catalog, 0).expect("a tree").0.len() as u64;
+        let mut known: Vec<String> = Vec::new();
+        for (frames, far, early) in rounds {
+            let entries: Vec<Entry> = frames
+                .iter()
+                .map(|(frame, what)| entry(&description, frame + far * 900, *what))
+                .filter(|entry| match entry {
+                    Entry::Column { name, .. } => !known.contains(name) && { known.push(name.clone()); true },
+                    _ => true,
+                })
+                .collect();
+            let (applied, pending) = entries.split_at(early.min(entries.len()));
+            room.expect(space, applied).expect("room");
+            room.apply();
+            room.expect(space, pending).expect("room");
+            applied.iter().for_each(|entry| catalog.apply(entry, 2));
+            let columns = catalog.changed_bytes();
+            let expected = room.shape.columns_bytes(&room.applied);
+            prop_assert!(columns <= expected, "{columns} bytes of columns with room for {expected}");
+            let place = room.begin(space, columns).expect("room");
+            catalog.store(place.columns.start);
+            let bytes = image(&catalog, 0).expect("a tree").0.len() as u64;
+            let tree = place.tree.end - place.tree.start;
+            prop_assert!(bytes <= tree, "{bytes} bytes of a tree with room for {tree}");
+            room.settle(space, place.tree, bytes).expect("room");
+            room.apply();
+            pending.iter().for_each(|entry| catalog.apply(entry, 2));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! How a run ends: by who asks, by a failure, by the absence of its clients; or not at all, when the service is stopped.
+
+use super::{FOR_EVER, Run, State};
+use crate::frame::Level;
+use crate::recover::recover;
+use crate::service::records::{Ended, How, Record};
+use crate::service::sink::Sink;
+use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, Refusal};
+use crate::writer::Progress;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use varve_world::reserve::Reserve;
+
+impl Run {
+    /// To who asks for the same run anew.
+    pub fn cannot_begin_again(&self, ended: &Ended) -> Refusal {
+        let how = ["finished", "aborted", "failed"][ended.how as usize];
+        let text = format!(
+            "run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
+            self.request.name,
+            self.path.display()
+        );
+        Refusal::new(ErrorCode::Ended, text)
+    }
+
+    /// How the run ended, once it has; `None` after `wait`.
+    pub fn wait_ended(&self, wait: Duration) -> Option<Ended> {
+        let deadline = Instant::now() + wait;
+        let mut state = self.state.lock();
+        loop {
+            if let State::Ended(ended) = &*state {
+                return Some(Ended::clone(ended));
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return None;
+            }
+        }
+    }
+
+    /// Ends the run with all frames taken so far, and tells everybody how. Who comes second waits for the first.
+    pub fn end(&self, how: How, why: &str) -> Ended {
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Running) {
+                drop(state);
+                return self.wait_ended(FOR_EVER).expect("what is ending ends");
+            }
+            *state = State::Ending;
+        }
+        self.await_writers();
+        if let Some(sink) = &*self.sink.read() {
+            sink.close();
+        }
+        let sink = {
+            let mut sink = self.sink.write();
+            *self.closing.lock() = sink.as_ref().map(|sink| sink.observer());
+            sink.take().expect("a running run has one")
+        };
+        let ended = self.close(sink, how, why);
+        let (request, series) = (self.request.clone(), self.series.clone());
+        let record = Record { request, series, ended: Some(ended.clone()) };
+        if let Err(error) = self.home.keep(&record) {
+            tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
+        }
+        *self.state.lock() = State::Ended(Box::new(ended.clone()));
+        *self.closing.lock() = None;
+        self.changed.notify_all();
+        self.tell_end(&ended);
+        tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
+        ended
+    }
+
+    /// To everybody who is connected; the first last word counts.
+    pub fn tell_end(&self, ended: &Ended) {
+        self.board.each(|outbox| match ended.how {
+            How::Finished => outbox.finish(ended.finished),
+            How::Aborted | How::Failed => outbox.refuse(self.over()),
+        });
+    }
+
+    /// Lets the processes that have a share report what they wrote.
+    fn await_writers(&self) {
+        const WRITERS_WAIT: Duration = Duration::from_secs(20);
+        let deadline = Instant::now() + WRITERS_WAIT;
+        let writers = self.clients.lock().writers();
+        writers.iter().for_each(|outbox| outbox.answer(FromService::Leave));
+        while !self.clients.lock().writers_are_complete() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn close(&self, sink: Sink, how: How, why: &str) -> Ended {
+        let progress = sink.progress();
+        let observer = sink.observer();
+        let lost = self.tallies.lost.load(Relaxed);
+        let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
+        let (how, why) = match sink {
+            Sink::Own(writer) => match writer.end(how == How::Finished) {
+                Ok(end) => {
+                    finished.set(end.counts, end.file_bytes);
+                    (how, why.to_owned())
+                }
+                Err(error) => (How::Failed, self.rescue(&error.to_string(), &mut finished)),
+            },
+            Sink::Share(share, coordinator) => {
+                let left = share.leave().map_err(|error| error.to_string());
+                match left.and_then(|()| coordinator.leave().map_err(|error| error.to_string())) {
+                    Ok(all) => {
+                        finished = all;
+                        (how, why.to_owned())
+                    }
+                    Err(error) => (How::Failed, error),
+                }
+            }
+        };
+        let pairs = |frames: Ranges| frames.iter().map(|range| (range.start, range.end - range.start)).collect();
+        let mut others: Vec<Vec<(u64, u64)>> = self.board.all_frames(Level::Durable).into_iter().map(pairs).collect();
+        let frames = others.remove(0);
+        let failure = (how == How::Failed).then(|| why.clone());
+        let mut progress = Progress { published: finished.frames, failure, ..observer() };
+        if how == How::Failed && finished.file_bytes > 0 {
+            // What was made valid after the failure holds all that was written.
+            progress.durable = progress.written;
+        }
+        let clients = self.clients.lock().known();
+        Ended { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
+    }
+
+    /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
+    fn rescue(&self, why: &str, finished: &mut FinishedHead) -> String {
+        let mut rescued = recover(&self.path);
+        if rescued.is_err() && self.home.reserve.as_ref().is_some_and(Reserve::release) {
+            rescued = recover(&self.path);
+        }
+        match rescued {
+            Ok(recovered) => {
+                let file_bytes = std::fs::metadata(&self.path).map_or(0, |file| file.len());
+                finished.set(recovered.counts, file_bytes);
+                for (set, frames) in self.board.all_frames(Level::Written).iter().enumerate() {
+                    self.board.post_ranges(set, Level::Durable, frames);
+                }
+                format!("{why}; the file holds all {} frames so far", finished.received + finished.late)
+            }
+            Err(error) => format!(
+                "{why}; the file opens with the frames of its last commit, and once the cause is gone, \
+                 `varve record recover {}` brings back the others ({error})",
+                self.path.display()
+            ),
+        }
+    }
+
+    /// Ends the run if its writer has failed, or its clients have been gone for too long. In a thread of its own, for the
+    /// store may take its time.
+    pub fn look_after(self: &Arc<Self>) {
+        if !self.is_running() {
+            return;
+        }
+        let (failure, leaves) = match &*self.sink.read() {
+            Some(sink) => (sink.state().failure, sink.is_asked_to_leave()),
+            None => return,
+        };
+        let absence = Duration::from_secs_f64(self.request.absence_s);
+        let (absent, given_up) = {
+            let clients = self.clients.lock();
+            (clients.absent(), clients.are_given_up(absence))
+        };
+        let late = given_up || absent.is_some_and(|absent| absent > absence);
+        let (how, why) = match failure {
+            Some(failure) => (How::Failed, failure),
+            None if leaves => (How::Finished, "the run was stopped where it was started".into()),
+            None if late => (How::Finished, format!("its clients were gone for {} s", self.request.absence_s)),
+            None => return,
+        };
+        self.end_beside(how, why);
+    }
+
+    pub fn end_beside(self: &Arc<Self>, how: How, why: String) {
+        let run = Arc::clone(self);
+        let ended = std::thread::Builder::new().name("end".into()).spawn(move || drop(run.end(how, &why)));
+        if let Err(error) = ended {
+            tracing::error!(run = self.request.name, "the run cannot be ended now, and will be later: {error}");
+        }
+    }
+
+    /// Ends the writer's threads without ending the run, which another service takes up.
+    pub fn let_go(&self) {
+        self.clients.lock().cut();
+        {
+            let mut state = self.state.lock();
+            match *state {
+                State::Running => *state = State::Ending,
+                State::Ending => {
+                    drop(state);
+                    self.wait_ended(FOR_EVER);
+                    return;
+                }
+                State::Ended(_) => return,
+            }
+        }
+        if let Some(sink) = &*self.sink.read() {
+            sink.close();
+        }
+        drop(self.sink.write().take());
+    }
+}

@@ -1,0 +1,112 @@
+//! What is said of a run, and what is counted for it beside the writer.
+
+use super::{Run, State};
+use crate::frame::{Level, Nanoseconds};
+use crate::service::records::Tallied;
+use crate::service::sink::Sink;
+use crate::stream::FinishedHead;
+use crate::writer::Progress;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is counted beside the writer.
+#[derive(Debug, Default)]
+pub struct Tallies {
+    /// Dropped by clients before they could send them.
+    pub lost: AtomicU64,
+    pub damaged: AtomicU64,
+    pub duplicate: AtomicU64,
+    pub refused: AtomicU64,
+    pub received_bytes: AtomicU64,
+}
+
+/// What `GET /runs/NAME` answers.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    pub name: String,
+    pub file: PathBuf,
+    /// `running`, `ending`, `finished`, `aborted`, `failed`. A run that takes nothing more because of a failure is `ending`
+    /// until its file has been made valid, which makes it `failed`.
+    pub state: &'static str,
+    pub why: Option<String>,
+    pub started_ns: Nanoseconds,
+    pub connections: usize,
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// Dropped by the service or its clients.
+    pub dropped_frames: u64,
+    pub damaged: u64,
+    pub duplicate: u64,
+    pub refused: u64,
+    pub received_bytes: u64,
+    /// The highest durable frame, if there is one.
+    pub latest_durable: Option<u64>,
+    /// How the run ended.
+    pub finished: Option<FinishedHead>,
+}
+
+impl Tallies {
+    pub(super) fn of(tallied: Tallied) -> Tallies {
+        Tallies {
+            lost: AtomicU64::new(tallied.lost),
+            damaged: AtomicU64::new(tallied.damaged),
+            duplicate: AtomicU64::new(tallied.duplicate),
+            refused: AtomicU64::new(tallied.refused),
+            received_bytes: AtomicU64::new(tallied.received_bytes),
+        }
+    }
+
+    pub(super) fn read(&self) -> Tallied {
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        Tallied {
+            lost: count(&self.lost),
+            damaged: count(&self.damaged),
+            duplicate: count(&self.duplicate),
+            refused: count(&self.refused),
+            received_bytes: count(&self.received_bytes),
+        }
+    }
+}
+
+impl Run {
+    pub fn status(&self) -> Status {
+        let sink = self.sink.read().as_ref().map(Sink::state);
+        let sink = sink.or_else(|| self.closing.lock().as_ref().map(|observe| observe()));
+        let state = self.state.lock();
+        let (name, ended) = match &*state {
+            State::Running => ("running", None),
+            State::Ending => ("ending", None),
+            State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
+        };
+        drop(state);
+        let tallied = self.tallies.read();
+        let progress = match &ended {
+            Some(ended) => ended.progress.clone(),
+            None => sink.unwrap_or_default(),
+        };
+        // Clients hear of a failure before the run is ended because of it.
+        let name = if name == "running" && progress.failure.is_some() { "ending" } else { name };
+        let why = match &ended {
+            Some(ended) => Some(ended.why.clone()).filter(|why| !why.is_empty()),
+            None => progress.failure.clone(),
+        };
+        let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
+        Status {
+            name: self.request.name.clone(),
+            file: self.path.clone(),
+            state: name,
+            why,
+            started_ns: self.started,
+            connections: self.clients.lock().connections(),
+            dropped_frames: dropped.unwrap_or(progress.dropped + tallied.lost),
+            progress,
+            damaged: tallied.damaged,
+            duplicate: tallied.duplicate,
+            refused: tallied.refused,
+            received_bytes: tallied.received_bytes,
+            latest_durable: self.board.end(Level::Durable).checked_sub(1),
+            finished: ended.map(|ended| ended.finished),
+        }
+    }
+}

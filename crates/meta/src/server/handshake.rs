@@ -31,7 +31,7 @@ pub enum HandshakeError {
     Garbage(FrameError),
     #[error("refused: {0}")]
     Refused(String),
-    #[error("refused for now: {0}")]
+    #[error("there is no room: {0}")]
     Crowded(String),
     #[error(
         "{STRANGERS_MAX} connections have not said who they are, and this one for longest: it goes to make room for others"

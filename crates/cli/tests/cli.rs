@@ -173,6 +173,33 @@ fn status_shows_the_server_and_notices_its_death() {
     assert!(degraded.stdout.contains("does not answer"), "{}", degraded.stdout);
 }
 
+/// The volume behind a mount is found by the mount, also once nobody answers there; a mount whose source has another name
+/// says so.
+#[test]
+fn status_finds_the_volume_of_a_mount() {
+    let volume = Volume::format(&["--shards", "1"]);
+    let mut mount = volume.mount(&[]);
+    let link = volume.beside("link");
+    std::os::unix::fs::symlink(&mount.directory, &link).expect("a symlink");
+    for place in [text(&mount.directory), text(&link)] {
+        let status = outcome(&["--json", "status", place]).succeeded("status").json();
+        assert_eq!(status["store"], text(&volume.store()));
+        assert_eq!(status["server"]["pid"], mount.pid());
+        assert_eq!(status["server"]["full"], false);
+    }
+    mount.kill_process();
+    let dead = outcome(&["--json", "status", text(&mount.directory)]);
+    assert_eq!(dead.code(), Some(3), "{}{}", dead.stdout, dead.stderr);
+    assert_eq!(dead.json()["store"], text(&volume.store()));
+    mount.bury();
+
+    let mount = volume.mount(&["-o", "fsname=elsewhere"]);
+    let refused = outcome(&["status", text(&mount.directory)]);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    assert!(refused.stderr.contains("fsname=elsewhere"), "{}", refused.stderr);
+    mount.unmount();
+}
+
 #[test]
 fn metrics_are_served_when_asked_for() {
     let volume = Volume::format(&["--shards", "4"]);

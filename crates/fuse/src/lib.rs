@@ -16,6 +16,7 @@ mod virtual_xattrs;
 
 pub use attach::check_target;
 pub use error::{Error, Result};
+pub use mounts::source_of;
 pub use options::{Access, MountOptions, OptionError, THREADS_MAX};
 pub use session::{Mounted, Unmounter, mount};
 pub use virtual_xattrs::{info, stats, timeouts};

@@ -14,6 +14,8 @@ pub(crate) struct MountEntry {
     pub device: (u32, u32),
     pub target: PathBuf,
     pub kind: String,
+    /// What is mounted: the store, unless whoever mounted it gave another name.
+    pub source: PathBuf,
 }
 
 /// All mounts of this process's namespace, in the order in which they were made.
@@ -33,12 +35,36 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let target = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (fields.next()?, fields.next()?);
     Some(MountEntry {
         device: (major.parse().ok()?, minor.parse().ok()?),
         target,
         kind: String::from_utf8_lossy(kind).into_owned(),
+        source: PathBuf::from(OsString::from_vec(unescape(source))),
     })
+}
+
+/// What is mounted at `target`, if that is where a volume is mounted: its store, unless whoever mounted it gave another
+/// name (`fsname`). The mount itself is not asked, which may hang.
+pub fn source_of(target: &Path) -> io::Result<Option<PathBuf>> {
+    let target = resolve(target)?;
+    Ok(at(&table()?, &target).filter(|mount| mount.kind == TYPE).map(|mount| mount.source))
+}
+
+/// The path as the table of mounts has it. A mount whose process died, or that is closed to this user, cannot be looked
+/// into, but the directory around it can.
+pub(crate) fn resolve(target: &Path) -> io::Result<PathBuf> {
+    match target.canonicalize() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) => {
+            let absolute = std::path::absolute(target)?;
+            match (absolute.parent(), absolute.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                _ => Err(error),
+            }
+        }
+        resolved => resolved,
+    }
 }
 
 fn unescape(field: &[u8]) -> Vec<u8> {
@@ -67,11 +93,12 @@ mod tests {
     /// `varve umount` finds a mount whatever bytes its path has.
     #[test]
     fn lines_of_mountinfo_are_read_with_their_escapes() {
-        let line = br"36 35 0:98 / /mnt/a\040b\134c rw,noatime shared:1 master:2 - fuse.varve /store rw,user_id=0";
+        let line = br"36 35 0:98 / /mnt/a\040b\134c rw,noatime shared:1 master:2 - fuse.varve /a\040store rw,user_id=0";
         let entry = entry(line).unwrap();
         assert_eq!(entry.device, (0, 98));
         assert_eq!(entry.target, Path::new("/mnt/a b\\c"));
         assert_eq!(entry.kind, TYPE);
+        assert_eq!(entry.source, Path::new("/a store"));
         assert_eq!(super::entry(b""), None);
     }
 }

@@ -142,7 +142,7 @@ pub(crate) fn detach(target: &Path) -> Result<()> {
 
 fn find(target: &Path) -> Result<MountEntry> {
     let wrap = |source| Error::Unmount { target: target.to_owned(), source };
-    let resolved = resolve(target).map_err(wrap)?;
+    let resolved = mounts::resolve(target).map_err(wrap)?;
     let table = mounts::table().map_err(wrap)?;
     match mounts::at(&table, &resolved) {
         Some(mount) if mount.kind == TYPE => Ok(mount),
@@ -154,21 +154,6 @@ fn find(target: &Path) -> Result<MountEntry> {
                 None => Err(Error::NotMounted(resolved)),
             }
         }
-    }
-}
-
-/// The path as the table of mounts has it. A mount whose process died, or that is closed to this user, cannot be looked
-/// into, but the directory around it can.
-fn resolve(target: &Path) -> io::Result<PathBuf> {
-    match target.canonicalize() {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) => {
-            let absolute = std::path::absolute(target)?;
-            match (absolute.parent(), absolute.file_name()) {
-                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
-                _ => Err(error),
-            }
-        }
-        resolved => resolved,
     }
 }
 

@@ -38,6 +38,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use tokio::sync::watch;
 
 /// Objects up to this size have a hash of their content as entity tag. Manifests and markers, which are swapped, are
 /// far smaller; tables, which are never changed, are larger and would be slow to hash.
@@ -60,6 +61,8 @@ struct Inner {
     /// Whether reads can be tried without waiting for the device here (`RWF_NOWAIT`); assumed until one fails.
     reads_without_waiting: AtomicBool,
     reserve: Option<Arc<Reserve>>,
+    /// Writes that were refused.
+    refused: watch::Sender<u64>,
 }
 
 impl PosixStore {
@@ -79,6 +82,7 @@ impl PosixStore {
                 publications: parking_lot::RwLock::new(()),
                 reads_without_waiting: AtomicBool::new(true),
                 reserve: None,
+                refused: watch::Sender::new(0),
             }),
         }
     }
@@ -91,6 +95,15 @@ impl PosixStore {
 
     pub fn reserve(&self) -> Option<&Arc<Reserve>> {
         self.inner.reserve.as_ref()
+    }
+
+    /// Ready when a write is refused from now on, as all are by a store that is full, read-only or broken.
+    pub fn refuses_a_write(&self) -> impl Future<Output = ()> + 'static {
+        let mut refused = self.inner.refused.subscribe();
+        async move {
+            // An error means that the store itself is gone, where nobody writes either.
+            let _ = refused.changed().await;
+        }
     }
 
     pub fn root(&self) -> &Path {
@@ -143,14 +156,18 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 impl Inner {
     /// Does `write` once more where the store was full and had room kept back.
     fn with_room<T>(&self, write: impl Fn() -> io::Result<T>) -> io::Result<T> {
-        match write() {
+        let written = match write() {
             Err(error)
                 if reserve::is_for_want_of_room(&error) && self.reserve.as_ref().is_some_and(|r| r.release()) =>
             {
                 write()
             }
             written => written,
+        };
+        if written.is_err() {
+            self.refused.send_modify(|refused| *refused += 1);
         }
+        written
     }
 
     /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.

@@ -15,6 +15,10 @@ use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::VolumeDir;
 
 /// Serve a volume, in the foreground, until SIGTERM or SIGINT
+///
+/// It then syncs and closes its shards, and ends with 0. A store that refuses new tables does not hold that up: what was to
+/// go there stays in the logs, synced, where the next server reads it. It ends with 1 where something could not be synced,
+/// after 30 s where the store hangs: what was acknowledged is then in the logs as after kill -9.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one

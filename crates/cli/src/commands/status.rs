@@ -1,14 +1,15 @@
-//! `varve status STORE`: what a volume is, who serves it, and how its shards are.
+//! `varve status PLACE`: what a volume is, who serves it, and how its shards are.
 
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
 use varve_types::{Errno, ShardId, VolumeSettings};
+use varve_world::reserve;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
@@ -18,7 +19,8 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Show what a volume is, who serves it, and how its shards are
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where the volume is: a directory, or a file:// URL of one
+    /// Where the volume is (a directory, or a file:// URL of one), or the directory that it is mounted on
+    #[arg(value_name = "STORE|DIR")]
     store: StoreUrl,
     /// Show every shard
     #[arg(long)]
@@ -52,6 +54,8 @@ struct Server {
     workers: Vec<Worker>,
     /// Null where it answers.
     problem: Option<String>,
+    /// The store is full: what would grow is refused.
+    full: bool,
     shards: Vec<Shard>,
 }
 
@@ -76,16 +80,13 @@ struct Shard {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let store = std::path::absolute(arguments.store.directory())
-        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let store = find(arguments.store.directory())?;
     let volume = VolumeDir::new(&store);
     let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     let server = record.map(|record| ask(&volume, &settings, record));
-    let degraded = server
-        .as_ref()
-        .is_some_and(|server| server.problem.is_some() || server.shards.iter().any(|shard| shard.problem.is_some()));
+    let degraded = server.as_ref().is_some_and(|server| !server.problems().is_empty());
     let status = Status {
         volume: Volume {
             id: settings.id.to_string(),
@@ -101,6 +102,35 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     output.result("status", &status, |status| text(status, arguments.shards))?;
     Ok(if degraded { Exit::Degraded } else { Exit::Done })
+}
+
+/// The store that `place` is, or that is mounted there.
+fn find(place: &Path) -> Result<PathBuf> {
+    let mounted = varve_fuse::source_of(place).ok().flatten();
+    if let Some(source) = mounted.as_ref().filter(|source| !source.is_absolute()) {
+        let what = format!("cannot tell which volume is mounted at {}", place.display());
+        let why = format!("it was mounted with fsname={}, which is not its store", source.display());
+        return Err(Problem::new(what).because(why).next("Give the directory of the store."));
+    }
+    std::path::absolute(mounted.as_deref().unwrap_or(place))
+        .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))
+}
+
+impl Server {
+    /// What keeps it from doing all that it is asked.
+    fn problems(&self) -> Vec<String> {
+        if let Some(problem) = &self.problem {
+            return vec![format!("it does not answer: {problem}")];
+        }
+        // Each says which shard it is of.
+        let mut problems: Vec<String> = self.shards.iter().filter_map(|shard| shard.problem.clone()).collect();
+        if self.full {
+            let full = "the store is full: what would grow is refused (ENOSPC) until something is removed, here or beside \
+                        the volume, or the store is larger; the rest goes on";
+            problems.insert(0, full.to_owned());
+        }
+        problems
+    }
 }
 
 impl Shard {
@@ -126,7 +156,9 @@ fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> S
         Ok(shards) => (shards, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
-    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, shards }
+    // A store that does not tell is not known to be full.
+    let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
+    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, full, shards }
 }
 
 fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<Vec<Shard>> {
@@ -139,7 +171,10 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
         let status = match varve_client::now(file_system.shard_status(shard)) {
             Ok(status) => status,
             // The server answers, for the others.
-            Err(Failure { errno: Errno::EIO, message: Some(problem) }) => {
+            Err(Failure {
+                errno: Errno::EIO | Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS,
+                message: Some(problem),
+            }) => {
                 return Ok(Shard::closed(shard, problem.into()));
             }
             Err(failure) => return Err(failure),
@@ -183,8 +218,8 @@ fn text(status: &Status, each_shard: bool) -> String {
         let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
         rows.push(("worker", places.join(", ")));
     }
-    if let Some(problem) = &server.problem {
-        rows.push(("problem", format!("it does not answer: {problem}")));
+    rows.extend(server.problems().into_iter().map(|problem| ("problem", problem)));
+    if server.problem.is_some() {
         return columns(&rows);
     }
     let sum = |count: fn(&Shard) -> u64| server.shards.iter().map(count).sum::<u64>();
@@ -196,8 +231,6 @@ fn text(status: &Status, each_shard: bool) -> String {
         ("intents", sum(|shard| shard.intents).to_string()),
         ("orphans", sum(|shard| shard.orphans).to_string()),
     ]);
-    // Each says which shard it is of.
-    rows.extend(server.shards.iter().filter_map(|shard| Some(("problem", shard.problem.clone()?))));
     let table = if each_shard { shard_table(&server.shards) } else { String::new() };
     columns(&rows) + &table
 }

@@ -96,6 +96,10 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     assert_eq!(errno, libc::ENOSPC, "{}", io::Error::from_raw_os_error(errno));
     refuses_all_with(libc::ENOSPC, &site.mount.directory, &GROWING);
     still_readable(&site.kept, &site.mount.directory);
+    // By its mount, which the table of mounts knows.
+    let status = run(varve().arg("status").arg(&site.mount.directory), SHORT);
+    assert_eq!(status.code(), Some(3), "{}{}", status.stdout, status.stderr);
+    assert!(status.stdout.contains("the store is full"), "{}", status.stdout);
     let available = || rustix::fs::statvfs(&site.mount.directory).expect("a mount answers").f_bavail;
     assert_eq!(available(), 0, "what is refused is not said to have room");
     disk.give_room();
@@ -265,6 +269,31 @@ fn a_server_starts_on_a_store_without_any_room_and_reads() {
         (server, mount)
     });
     disk.give_room();
+    Site { volume, server, mount, kept }.ends_well();
+}
+
+/// A server is stopped while its store has no room at all: what was acknowledged is in its log, synced, so it ends well, and
+/// the next server reads it there.
+#[test]
+fn a_server_on_a_store_without_any_room_stops() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let Site { volume, server, mount, kept } = Site::on(&disk.path());
+    mount.unmount();
+    File::create(volume.store().join("reserve")).expect("nothing is kept back");
+    disk.fill();
+    let log = disk.keep_full_during(|| {
+        let log = server.log();
+        server.stop();
+        // Nor does one that could open nothing wait.
+        let server = volume.serve(&[]);
+        server.stop();
+        log
+    });
+    expect_no_panic("the server", &log);
+    disk.give_room();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", DEADLINE_OPTION]);
+    kept.expect(&mount.directory);
     Site { volume, server, mount, kept }.ends_well();
 }
 

@@ -34,6 +34,7 @@ use slatedb::{Db, RowEntry, ValueDeletable};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Epoch, ShardId};
+use varve_world::posix_store::PosixStore;
 
 /// Bytes that a scan reads ahead: a few blocks, for most scans end soon.
 const SCAN_AHEAD_BYTES: usize = 64 * 1024;
@@ -53,6 +54,7 @@ pub struct Table {
     _passing: Passing,
     upkeep: upkeep::Upkeep,
     moments: Arc<Moments>,
+    store: PosixStore,
 }
 
 impl Table {
@@ -72,7 +74,18 @@ impl Table {
         let upkeep = upkeep::Upkeep::start(&config, Arc::clone(&pending));
         let moments = config.cache.moments();
         moments.add(shard, epoch, Arc::clone(&pending));
-        Ok(Table { shard, db, log, epoch, sync_interval, pending, _passing: passing, upkeep, moments })
+        Ok(Table {
+            shard,
+            db,
+            log,
+            epoch,
+            sync_interval,
+            pending,
+            _passing: passing,
+            upkeep,
+            moments,
+            store: config.store,
+        })
     }
 
     /// Counts the ownerships of this shard; this is the current one.
@@ -151,13 +164,30 @@ impl Table {
     pub async fn close(&self) -> Result<(), TableError> {
         self.upkeep.stop().await;
         let flushed = match self.log.is_replayable() {
-            true => self.flush().await,
+            true => self.flush_or_leave().await,
             false => Ok(()),
         };
         // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
         let closed = self.db.close_with_options(CloseOptions::default().with_flush_type(None)).await;
         flushed?;
         closed.map_err(|error| self.failed("close", error))
+    }
+
+    /// Moves into tables what is in memory. Where the store refuses them, which SlateDB would try for ever, that is left to
+    /// the next opening, which reads it from the log; an error if the log cannot be synced either.
+    async fn flush_or_leave(&self) -> Result<(), TableError> {
+        let refused = self.store.refuses_a_write();
+        tokio::select! {
+            flushed = self.flush() => flushed,
+            () = refused => {
+                self.sync().await?;
+                tracing::warn!(
+                    "shard {}: its store refuses a new table; what its log alone has is there, synced, for the next opening",
+                    self.shard
+                );
+                Ok(())
+            }
+        }
     }
 
     fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {

@@ -81,13 +81,15 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
         Some(shard) => shard,
         None if !worker.owns(id) => return Err(Failure::NotOwner),
         // In a box of its own, so that the calls that need not wait stay small.
-        None => match Box::pin(worker.wanted(id, wanted_to(&request.call))).await {
-            Ok(shard) => shard,
-            Err(Failure::Server { .. }) if matches!(request.call, Call::Sync) && has_nothing_in(worker, caller, id) => {
-                return Ok(Reply::Done.into());
+        None => {
+            let needless = matches!(request.call, Call::Sync) && has_nothing_in(worker, caller, id);
+            let to = if needless { To::Change } else { wanted_to(&request.call) };
+            match Box::pin(worker.wanted(id, to)).await {
+                Ok(shard) => shard,
+                Err(Failure::Server { .. }) if needless => return Ok(Reply::Done.into()),
+                Err(failure) => return Err(failure),
             }
-            Err(failure) => return Err(failure),
-        },
+        }
     };
     let answered = respond_at(worker, &shard, caller, request).await;
     reopen_if_failed(worker, &shard, &answered);
@@ -102,7 +104,8 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
 /// that has no owner.
 fn wanted_to(call: &Call) -> To {
     match call {
-        Call::Sync | Call::Release | Call::ShardStatus => To::Change,
+        Call::Sync => To::Sync,
+        Call::Release | Call::ShardStatus => To::Change,
         Call::TakeMoment { .. } | Call::ReadMoment { .. } | Call::ForgetMoment { .. } => To::Change,
         call if changes(call) => To::Change,
         _ => To::Read,

@@ -39,6 +39,10 @@ const WANTED_MAX: Duration = Duration::from_secs(5);
 /// not waited for.
 const FAILED_MAX: Duration = Duration::from_secs(2);
 
+/// How long a sync waits for a shard: an attempt that the store refuses takes some seconds, one may be under way, and the
+/// next comes a pause later.
+const SYNC_MAX: Duration = Duration::from_secs(10);
+
 /// Before the second attempt to open a shard; the pauses double up to the others, with a store that fails, and with a
 /// shard that is damaged. Each attempt leaves some small files behind.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -50,6 +54,9 @@ const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub enum To {
     Read,
     Change,
+    /// What failed a moment ago may go now, and who syncs would rather wait for that than be told of trouble that is over and
+    /// cost nothing: the next attempt to open the shard, which comes sooner for it, is the answer.
+    Sync,
 }
 
 /// The shards that are not open.
@@ -59,13 +66,17 @@ pub struct Opening {
     waiting: RefCell<VecDeque<ShardId>>,
     under_way: Cell<usize>,
     /// Those that could not be, and why.
-    refused: RefCell<HashMap<ShardId, Cause>>,
+    refused: RefCell<HashMap<ShardId, Refused>>,
     /// Those that were open and failed, with what, until the next attempt to open them has ended.
     failed: RefCell<HashMap<ShardId, Cause>>,
     /// Those that are read at rest until they can be opened.
     at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
-    /// Those that were refused and asked for since.
+    /// Those that were refused and asked for since; those whose next attempt a sync waits for.
     asked: RefCell<HashSet<ShardId>>,
+    hurried: RefCell<HashSet<ShardId>>,
+    attempts: RefCell<HashMap<ShardId, Attempts>>,
+    /// Those that failed with something unsynced, of which nobody knows whether it is still there: a sync is told.
+    owing: RefCell<HashSet<ShardId>>,
     /// Those that this server has had open.
     had: RefCell<HashSet<ShardId>>,
 }
@@ -89,6 +100,22 @@ impl Opening {
 
     fn next(&self) -> Option<ShardId> {
         self.waiting.borrow_mut().pop_front()
+    }
+
+    fn attempts_of(&self, shard: ShardId) -> Attempts {
+        self.attempts.borrow().get(&shard).copied().unwrap_or_default()
+    }
+
+    /// Whether a sync is told of the trouble: time does not heal it, or it may have cost what the sync is about.
+    fn is_told(&self, shard: ShardId) -> bool {
+        let damaged = self.refused.borrow().get(&shard).is_some_and(|refused| refused.damaged);
+        damaged || self.owing.borrow().contains(&shard)
+    }
+
+    /// Why the shard is not open, if it failed or could not be.
+    fn cause(&self, shard: ShardId) -> Option<Cause> {
+        let failed = self.failed.borrow().get(&shard).cloned();
+        failed.or_else(|| self.refused.borrow().get(&shard).map(|refused| refused.cause.clone()))
     }
 
     fn give_up(&self) {
@@ -118,12 +145,15 @@ impl Worker {
 
     async fn open_shard(&self, id: ShardId) -> Result<(), Refused> {
         self.opening.under_way.set(self.opening.under_way.get() + 1);
+        self.opening.hurried.borrow_mut().remove(&id);
+        self.opening.attempts.borrow_mut().entry(id).or_default().begun += 1;
         let opened = Shard::open(self.shard_config(id)).await;
         self.opening.under_way.set(self.opening.under_way.get() - 1);
         self.opening.failed.borrow_mut().remove(&id);
         let opened = match opened {
             Ok(shard) => {
                 self.opening.refused.borrow_mut().remove(&id);
+                self.opening.owing.borrow_mut().remove(&id);
                 self.opening.had.borrow_mut().insert(id);
                 self.shards.borrow_mut().insert(id, shard);
                 self.end_rest(id);
@@ -138,10 +168,11 @@ impl Worker {
                 if !damaged {
                     self.read_at_rest(id, None, refused.cause.errno).await;
                 }
-                self.opening.refused.borrow_mut().insert(id, refused.cause.clone());
+                self.opening.refused.borrow_mut().insert(id, refused.clone());
                 Err(refused)
             }
         };
+        self.opening.attempts.borrow_mut().entry(id).or_default().ended += 1;
         self.changed.notify_waiters();
         opened
     }
@@ -175,15 +206,21 @@ impl Worker {
         }
     }
 
-    /// Tries until the shard is open. One that is damaged is left alone until somebody asks for it. What was `refused`
-    /// before for the same reason is not told again.
+    /// Tries until the shard is open; sooner where a sync waits for it. One that is damaged is left alone until somebody asks
+    /// for it. What was `refused` before for the same reason is not told again.
     async fn open_later(self: Rc<Self>, id: ShardId, mut refused: Refused) {
         let mut pause = REOPEN_PAUSE;
         loop {
             let due = async {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(REOPEN_PAUSE).await;
+                let rest = tokio::time::sleep(pause - REOPEN_PAUSE);
                 if refused.damaged {
-                    self.asked_for(id).await;
+                    rest.await;
+                    return self.asked_for(id, &self.opening.asked).await;
+                }
+                tokio::select! {
+                    () = rest => {}
+                    () = self.asked_for(id, &self.opening.hurried) => {}
                 }
             };
             tokio::select! {
@@ -208,10 +245,10 @@ impl Worker {
         !self.opening.had.borrow().contains(&shard)
     }
 
-    async fn asked_for(&self, id: ShardId) {
+    async fn asked_for(&self, id: ShardId, asked: &RefCell<HashSet<ShardId>>) {
         loop {
             let changed = self.changed.notified();
-            if self.opening.asked.borrow_mut().remove(&id) {
+            if asked.borrow_mut().remove(&id) {
                 return;
             }
             changed.await;
@@ -219,9 +256,10 @@ impl Worker {
     }
 
     /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
-    /// attempt failed. To be read it may be at rest.
+    /// attempt failed, or, for a sync, the next one. To be read it may be at rest.
     pub async fn opened(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Cause> {
         self.opening.prefer(shard);
+        let next = self.opening.attempts_of(shard).begun + 1;
         loop {
             let changed = self.changed.notified();
             if let Some(shard) = self.shard(shard) {
@@ -230,10 +268,17 @@ impl Worker {
             if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
                 return Ok(shard);
             }
+            if to == To::Sync && self.opening.attempts_of(shard).ended < next && !self.opening.is_told(shard) {
+                if self.opening.hurried.borrow_mut().insert(shard) {
+                    self.changed.notify_waiters();
+                }
+                changed.await;
+                continue;
+            }
             if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause)) {
                 return Err(cause.clone());
             }
-            if let Some(cause) = self.opening.refused.borrow().get(&shard) {
+            if let Some(Refused { cause, .. }) = self.opening.refused.borrow().get(&shard) {
                 if self.opening.asked.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
                 }
@@ -246,9 +291,10 @@ impl Worker {
     /// The shard, which is this worker's, when it is open; if that is not soon, why it failed, or Busy.
     pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
         let failed = self.opening.failed.borrow().get(&shard).cloned();
-        let (wait_max, late) = match failed {
-            Some(cause) => (FAILED_MAX, translate::failed(cause)),
-            None => (WANTED_MAX, Failure::Busy),
+        let (wait_max, late) = match (to, failed) {
+            (To::Sync, _) => (SYNC_MAX, self.opening.cause(shard).map_or(Failure::Busy, translate::failed)),
+            (_, Some(cause)) => (FAILED_MAX, translate::failed(cause)),
+            (_, None) => (WANTED_MAX, Failure::Busy),
         };
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
@@ -269,6 +315,9 @@ impl Worker {
         shards.remove(&id);
         let cause = failed.failed().unwrap_or_else(|| Cause::from(format!("shard {id} has failed")));
         let errno = cause.errno;
+        if failed.status().log_bytes_unsynced > 0 {
+            self.opening.owing.borrow_mut().insert(id);
+        }
         self.opening.failed.borrow_mut().insert(id, cause);
         let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
         self.spawn(async move {
@@ -331,7 +380,15 @@ impl Worker {
     }
 }
 
+/// Attempts to open a shard, one after the other.
+#[derive(Clone, Copy, Default)]
+struct Attempts {
+    begun: u64,
+    ended: u64,
+}
+
 /// Why a shard was not opened.
+#[derive(Clone)]
 struct Refused {
     cause: Cause,
     /// Time alone does not heal it.

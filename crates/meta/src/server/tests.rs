@@ -11,6 +11,7 @@ use super::*;
 use client::{Client, connect, hello};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::Instant;
 use varve_types::{ShardCount, VolumeId};
 use varve_wire::frame;
@@ -56,6 +57,30 @@ impl Site {
 
     fn start(&self) -> Server {
         Server::start(self.config.clone()).unwrap()
+    }
+}
+
+/// Something that is mounted for as long as this lives.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// `None` where this user may not mount.
+    fn mount(what: &[&str], at: &Path) -> Option<Mounted> {
+        let mounted = Command::new("mount").args(what).arg(at).output();
+        mounted.is_ok_and(|output| output.status.success()).then(|| Mounted(at.to_owned()))
+    }
+
+    /// From here on it takes no writes, and the file system beneath does.
+    fn turn_read_only(&self) {
+        let turned = Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&self.0).status();
+        assert!(turned.is_ok_and(|status| status.success()), "{} takes writes", self.0.display());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
     }
 }
 

@@ -94,6 +94,24 @@ impl Site {
         tables.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
     }
 
+    /// Changes each byte of the file for itself: the damage is found.
+    fn every_byte_counts(&self, path: &std::path::Path) {
+        let whole = std::fs::read(path).unwrap();
+        assert_eq!(self.found(), []);
+        for place in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 1 << (place % 8);
+            std::fs::write(path, bytes).unwrap();
+            self.expect_damage(format_args!("byte {place} of {}", whole.len()));
+        }
+    }
+
+    fn expect_damage(&self, what: std::fmt::Arguments<'_>) {
+        let report = self.check();
+        assert!(!report.is_sound(), "{what}");
+        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "{what}: {:?}", report.findings);
+    }
+
     /// All rows are in tables.
     fn flushed() -> Site {
         let site = Site::new();
@@ -113,17 +131,7 @@ impl Site {
 #[test]
 fn every_byte_of_a_table_counts() {
     let site = Site::flushed();
-    let path = site.table_file();
-    let whole = std::fs::read(&path).unwrap();
-    assert_eq!(site.found(), []);
-    for place in 0..whole.len() {
-        let mut bytes = whole.clone();
-        bytes[place] ^= 1 << (place % 8);
-        std::fs::write(&path, bytes).unwrap();
-        let report = site.check();
-        assert!(!report.is_sound(), "byte {place} of {}", whole.len());
-        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "byte {place}: {:?}", report.findings);
-    }
+    site.every_byte_counts(&site.table_file());
 }
 
 /// Damage where no rows are costs none.
@@ -158,8 +166,7 @@ fn a_table_that_is_cut_short_or_gone_is_made_again() {
             }
             None => std::fs::remove_file(&path).unwrap(),
         }
-        let report = site.check();
-        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "{kept:?}: {:?}", report.findings);
+        site.expect_damage(format_args!("{kept:?}"));
         let repaired = repair(&site.volume, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{kept:?}: {:#?}", repaired.repairs);
         assert!(repaired.repairs.iter().any(|what| what.contains("damaged places")), "{:#?}", repaired.repairs);
@@ -181,18 +188,10 @@ fn every_byte_of_a_manifest_counts() {
     let site = Site::flushed();
     let path = site.newest_manifest();
     let whole = std::fs::read(&path).unwrap();
-    assert_eq!(site.found(), []);
-    for place in 0..whole.len() {
-        let mut bytes = whole.clone();
-        bytes[place] ^= 1 << (place % 8);
-        std::fs::write(&path, bytes).unwrap();
-        let report = site.check();
-        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "byte {place}: {:?}", report.findings);
-    }
+    site.every_byte_counts(&path);
     for end in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
         std::fs::write(&path, &whole[..end]).unwrap();
-        let report = site.check();
-        assert!(report.totals.contains_key(&FindingKind::DamagedTable), "cut at {end}: {:?}", report.findings);
+        site.expect_damage(format_args!("cut at {end}"));
     }
 }
 

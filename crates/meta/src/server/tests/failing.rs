@@ -3,28 +3,35 @@
 use super::client::request;
 use super::*;
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 use varve_types::InodeId;
 use varve_wire::NewNode;
 
-/// A file system of a few MiB, mounted for as long as this lives.
-struct SmallStore<'a>(&'a Path);
-
-impl SmallStore<'_> {
-    /// `None` where this user may not mount.
-    fn mount(at: &Path) -> Option<SmallStore<'_>> {
-        std::fs::create_dir_all(at).unwrap();
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m,mode=755", "varve-test"]).arg(at).output();
-        mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
-    }
+/// A volume of one shard on a file system of a few MiB.
+struct SmallSite {
+    // Goes before the directory that it is mounted in.
+    store: Mounted,
+    site: Site,
 }
 
-impl Drop for SmallStore<'_> {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("--lazy").arg(self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+impl SmallSite {
+    /// `None` where this user may not mount.
+    fn new() -> Option<SmallSite> {
+        let directory = tempfile::tempdir().unwrap();
+        let small = directory.path().join("small");
+        std::fs::create_dir(&small).unwrap();
+        let store = Mounted::mount(&["-t", "tmpfs", "-o", "size=24m,mode=755", "varve-test"], &small)?;
+        let volume = store.0.join("volume");
+        Some(SmallSite { store, site: Site::in_directory(directory, volume, 1) })
+    }
+
+    /// Others take what room there is left.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.filler()).unwrap();
+        while filler.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.store.0.join("filler")
     }
 }
 
@@ -32,12 +39,9 @@ impl Drop for SmallStore<'_> {
 /// there.
 #[test]
 fn a_shard_whose_store_was_full_serves_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let small = directory.path().join("small");
-    let Some(_store) = SmallStore::mount(&small) else { return };
-    let site = Site::in_directory(directory, small.join("volume"), 1);
-    let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let Some(small) = SmallSite::new() else { return };
+    let server = small.site.start();
+    let mut client = Client::of(&server, &small.site, 1, Purpose::Work);
     let create = |number: u32| Call::Create {
         parent: InodeId::ROOT.0,
         name: number.to_string().into_bytes(),
@@ -47,10 +51,7 @@ fn a_shard_whose_store_was_full_serves_again() {
     };
     // A shard that could not be opened would end the server: it is open before the store is full.
     assert_eq!(client.call(0, Call::Sync), Ok(Reply::Done));
-    let filler = small.join("filler");
-    let mut written = std::fs::File::create(&filler).unwrap();
-    while written.write_all(&[0; 4096]).is_ok() {}
-    drop(written);
+    small.fill();
     let mut acknowledged = BTreeSet::new();
     let mut numbers = 0..;
     let failure = loop {
@@ -63,7 +64,7 @@ fn a_shard_whose_store_was_full_serves_again() {
         }
     };
     assert!(matches!(failure, Failure::Server { .. } | Failure::Errno(_) | Failure::Busy), "{failure:?}");
-    std::fs::remove_file(&filler).unwrap();
+    std::fs::remove_file(small.filler()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let number = numbers.next().unwrap();
@@ -81,7 +82,7 @@ fn a_shard_whose_store_was_full_serves_again() {
         assert!(found.is_ok(), "{number}: {found:?}");
     }
     server.stop(STOP).unwrap();
-    let report = crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap();
+    let report = crate::fsck::check(&small.site.config.volume, &mut |_| {}).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);
 }
 
@@ -89,12 +90,9 @@ fn a_shard_whose_store_was_full_serves_again() {
 /// has run full in between, when what is new is refused: a call that is answered at once and one that is not.
 #[test]
 fn a_change_that_was_made_is_answered_on_a_store_that_has_run_full_since() {
-    let directory = tempfile::tempdir().unwrap();
-    let small = directory.path().join("small");
-    let Some(_store) = SmallStore::mount(&small) else { return };
-    let site = Site::in_directory(directory, small.join("volume"), 1);
-    let server = site.start();
-    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let Some(small) = SmallSite::new() else { return };
+    let server = small.site.start();
+    let mut client = Client::of(&server, &small.site, 1, Purpose::Work);
     let make_directory = Call::MakeDirectory { parent: InodeId::ROOT.0, name: b"directory".to_vec(), mode: 0o755 };
     let made: Vec<_> = [(2, create("file".to_owned())), (3, make_directory)]
         .into_iter()
@@ -105,8 +103,7 @@ fn a_change_that_was_made_is_answered_on_a_store_that_has_run_full_since() {
             (request, reply)
         })
         .collect();
-    let mut filler = std::fs::File::create(small.join("filler")).unwrap();
-    while filler.write_all(&[0; 4096]).is_ok() {}
+    small.fill();
     // The server looks at its store once in a while.
     let deadline = Instant::now() + Duration::from_secs(60);
     let refused = (0..).find_map(|number| {

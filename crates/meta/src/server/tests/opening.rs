@@ -1,8 +1,6 @@
 //! A server whose shards are still being opened.
 
 use super::*;
-use std::path::Path;
-use std::process::Command;
 use varve_types::InodeId;
 use varve_wire::NewNode;
 
@@ -126,40 +124,15 @@ fn a_shard_that_cannot_be_opened_fails_alone() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
-/// A directory that takes no writes for as long as this lives.
-struct ReadOnly<'a>(&'a Path);
-
-impl ReadOnly<'_> {
-    /// `None` where this user may not mount.
-    fn make(directory: &Path) -> Option<ReadOnly<'_>> {
-        let mount = |how: &[&str]| {
-            let mounted = Command::new("mount").args(how).arg(directory).output();
-            mounted.is_ok_and(|output| output.status.success())
-        };
-        let itself = directory.to_str().unwrap();
-        if !mount(&["--bind", itself]) {
-            return None;
-        }
-        let made = ReadOnly(directory);
-        assert!(mount(&["-o", "remount,bind,ro"]), "{itself} takes writes");
-        Some(made)
-    }
-}
-
-impl Drop for ReadOnly<'_> {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("--lazy").arg(self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
-    }
-}
-
 /// A sync that comes when the trouble is over waits for its shard to be opened again, and is not told of what was.
 #[test]
 fn a_sync_waits_for_the_attempt_that_is_due() {
     let site = Site::new(2);
     site.start().stop(STOP).unwrap();
     let tables = site.config.volume.shard(ShardId(1));
-    let Some(read_only) = ReadOnly::make(&tables) else { return };
+    let itself = tables.to_str().unwrap();
+    let Some(read_only) = Mounted::mount(&["--bind", itself], &tables) else { return };
+    read_only.turn_read_only();
     let server = site.start();
     let mut client = Client::at(&server, &site, 1, 2, Purpose::Work);
     for call in [Call::ShardStatus, Call::Sync] {

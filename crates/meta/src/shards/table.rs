@@ -43,6 +43,16 @@ const SCAN_AHEAD_BYTES: usize = 64 * 1024;
 /// and goes on.
 const SYNC_MAX: Duration = Duration::from_secs(30);
 
+/// How long a table that could not be flushed is given to close: nothing of it is needed any more.
+const CLOSE_LEFT_MAX: Duration = Duration::from_secs(1);
+
+/// What a close did with the rows in memory.
+enum Flushed {
+    All,
+    /// To the log, which has them synced.
+    Left,
+}
+
 /// An open table. One writer; reads see every write that has returned.
 pub struct Table {
     shard: ShardId,
@@ -165,27 +175,35 @@ impl Table {
         self.upkeep.stop().await;
         let flushed = match self.log.is_replayable() {
             true => self.flush_or_leave().await,
-            false => Ok(()),
+            false => Ok(Flushed::All),
         };
         // Flushed above, with the log synced first, so that nothing of the log remains to be replayed.
-        let closed = self.db.close_with_options(CloseOptions::default().with_flush_type(None)).await;
+        let closing = self.db.close_with_options(CloseOptions::default().with_flush_type(None));
+        if matches!(flushed, Ok(Flushed::Left)) {
+            // What is at a table that the store refuses goes on trying, and ends with the runtime; all is in the log.
+            if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LEFT_MAX, closing).await {
+                tracing::debug!(shard = self.shard.0, %error, "a table was not closed well on a store that refuses tables");
+            }
+            return Ok(());
+        }
+        let closed = closing.await;
         flushed?;
         closed.map_err(|error| self.failed("close", error))
     }
 
     /// Moves into tables what is in memory. Where the store refuses them, which SlateDB would try for ever, that is left to
     /// the next opening, which reads it from the log; an error if the log cannot be synced either.
-    async fn flush_or_leave(&self) -> Result<(), TableError> {
+    async fn flush_or_leave(&self) -> Result<Flushed, TableError> {
         let refused = self.store.refuses_a_write();
         tokio::select! {
-            flushed = self.flush() => flushed,
+            flushed = self.flush() => flushed.map(|()| Flushed::All),
             () = refused => {
                 self.sync().await?;
                 tracing::warn!(
                     "shard {}: its store refuses a new table; what its log alone has is there, synced, for the next opening",
                     self.shard
                 );
-                Ok(())
+                Ok(Flushed::Left)
             }
         }
     }

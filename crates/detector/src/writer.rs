@@ -21,6 +21,7 @@ mod stripes;
 
 pub use outcome::{Finished, Progress, WriteError};
 pub use pipeline::Pipeline;
+pub use queue::Patience;
 pub use resume::Resumed;
 
 use crate::allocate::Allocator;

@@ -140,21 +140,26 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
     let (rates, mut fast): (Vec<Case>, Vec<Case>) =
         config.cases.iter().copied().partition(|case| matches!(case, Case::Rate(_)));
     let turns = if fast.is_empty() { 0 } else { config.repeat };
-    let steps = u64::from(turns) * (fast.len() as u64 + 1) + rates.len() as u64;
+    let steps = u64::from(turns) * (fast.len() as u64 + 2) + rates.len() as u64;
     let progress = Progress::new(config.progress, steps);
     for number in 0..turns {
         progress.say(format!("turn {}, stages", number + 1));
-        let stages = Stages::measure(&material, &place.0, config.frames)?;
+        let before = Stages::measure(&material, &place.0, config.frames)?;
         progress.advance(1);
-        let mut turn = Turn::new(stages, &material);
+        let mut cases = Vec::new();
         for case in &fast {
             interrupt::check()?;
             progress.say(format!("turn {}, {case}", number + 1));
             if let Some(measured) = case.run(config, &material, &place.0)? {
-                turn.add(*case, measured, &material);
+                cases.push((*case, measured));
             }
             progress.advance(1);
         }
+        progress.say(format!("turn {}, stages again", number + 1));
+        let stages = Stages::between(before, Stages::measure(&material, &place.0, config.frames)?);
+        progress.advance(1);
+        let mut turn = Turn::new(stages, &material);
+        cases.into_iter().for_each(|(case, measured)| turn.add(case, measured, &material));
         report.add(turn);
         // What comes first or last in a turn is so in every other turn only.
         fast.reverse();

@@ -14,7 +14,7 @@ use super::sink::Sink;
 use crate::frame::{Blob, Frame, Level, Nanoseconds};
 use crate::journal::Entry;
 use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, Refusal};
-use crate::writer::{Progress, WriteError, now};
+use crate::writer::{Patience, Progress, WriteError, now};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use varve_world::reserve::Reserve;
 
-/// A store that hangs is not the detector's fault: a client who says nothing else waits as long as it does.
+/// For the end of a run that somebody else is ending.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
 
 /// What the service's runs share.
@@ -71,7 +71,8 @@ type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
 
 enum State {
     Running,
-    Ending,
+    /// So, and why.
+    Ending(How, String),
     Ended(Box<Ended>),
 }
 
@@ -152,10 +153,16 @@ impl Run {
 
     /// Why it takes nothing any more.
     fn over(&self) -> Refusal {
-        match &*self.state.lock() {
-            State::Ended(ended) if ended.how == How::Failed => Refusal::new(ErrorCode::Failed, ended.why.clone()),
-            State::Ended(ended) if ended.how == How::Aborted => Refusal::new(ErrorCode::Ended, "the run was aborted"),
-            _ => Refusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
+        let state = self.state.lock();
+        let (how, why) = match &*state {
+            State::Running => (How::Finished, ""),
+            State::Ending(how, why) => (*how, why.as_str()),
+            State::Ended(ended) => (ended.how, ended.why.as_str()),
+        };
+        match how {
+            How::Failed => Refusal::new(ErrorCode::Failed, why),
+            How::Aborted => Refusal::new(ErrorCode::Ended, "the run was aborted"),
+            How::Finished => Refusal::new(ErrorCode::Ended, "the run has been finished or is being finished"),
         }
     }
 
@@ -165,14 +172,13 @@ impl Run {
         source: u16,
         frame: Frame,
         again: bool,
-        patience: Option<Duration>,
+        patience: Patience,
     ) -> Result<Result<(), Notice>, Refusal> {
         let (number, set) = (frame.number, self.request.set_of(source));
         if !self.claims.lock()[set].insert(number) {
             return self.repeated(number, again);
         }
-        let wait = patience.unwrap_or(FOR_EVER);
-        let taken = self.with(|sink| match sink.submit_region(set as u32, frame, wait) {
+        let taken = self.with(|sink| match sink.submit_region(set as u32, frame, patience) {
             Ok(()) => {
                 if self.request.has_regions() {
                     self.board.post_ranges(set, Level::Memory, &std::iter::once(number).collect());
@@ -199,7 +205,7 @@ impl Run {
         (numbers, taken): (Range<u64>, Nanoseconds),
         chunks: Vec<Blob>,
         again: bool,
-        patience: Option<Duration>,
+        patience: Patience,
     ) -> Result<Vec<Notice>, Refusal> {
         let set = self.request.set_of(source);
         let new: Vec<u64> = {
@@ -218,8 +224,7 @@ impl Run {
             let why = "some of the frames of its chunks came before; send the others plain";
             return Ok(vec![NoticeCode::Refused.of(numbers.start, why)]);
         }
-        let wait = patience.unwrap_or(FOR_EVER);
-        let taken = self.with(|sink| match sink.submit_slab(set as u32, (numbers.clone(), taken), chunks, wait) {
+        let taken = self.with(|sink| match sink.submit_slab(set as u32, (numbers.clone(), taken), chunks, patience) {
             Ok(()) => {
                 if self.request.has_regions() {
                     self.board.post_ranges(set, Level::Memory, &numbers.clone().collect());

@@ -9,6 +9,7 @@ use crate::frame::{ElementType, Frame};
 use crate::stream::NoticeCode;
 use crate::stream2::zmtp::{Received, Role, handshake, receive};
 use crate::stream2::{Image, Message, Series, Start};
+use crate::writer::Patience;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_millis(200);
 /// Several channels of the largest frame that a run takes.
 const MESSAGE_BYTES_MAX: u64 = 4 << 30;
+/// A detector keeps its images as long as it can, which is not for ever: all room is for them.
+const ITS_OWN: Patience = Patience::Within(Duration::from_secs(365 * 86400));
 /// Connections that fail one after the other are told of once in so many.
 const TOLD: u64 = 60;
 
@@ -240,7 +243,7 @@ fn damaged(run: &Run, image: &Image<'_>) {
 /// A frame that cannot be kept is counted, and the series goes on.
 fn take(series: &Series, run: &Run, image: &Image<'_>) {
     let taken = match series.payload(image) {
-        Ok(payload) => run.take(0, Frame { number: image.number, taken: image.taken(), payload }, false, None),
+        Ok(payload) => run.take(0, Frame { number: image.number, taken: image.taken(), payload }, false, ITS_OWN),
         Err(error) => {
             tracing::error!(series = image.series, image = image.number, "an image is refused: {error}");
             run.tallies.refused.fetch_add(1, Relaxed);

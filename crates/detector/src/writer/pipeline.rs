@@ -3,7 +3,7 @@
 use super::assemble::Shapes;
 use super::ground::{Ground, Own};
 use super::levels::Levels;
-use super::queue::{Part, Queue, Refused};
+use super::queue::{Part, Patience, Queue, Refused};
 use super::stripes::Stripes;
 use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
@@ -74,7 +74,7 @@ impl Shared {
             plugin,
             path: path.to_owned(),
             file,
-            queue: Queue::new(settings.queue_bytes, &description),
+            queue: Queue::new(settings.queue_bytes, settings.threads, &description),
             stripes: Stripes::new(settings.stripe_bytes),
             levels: Arc::new(Levels::new(description.sources.len().max(1))),
             incomplete: Mutex::default(),
@@ -273,7 +273,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::submit`].
-    pub fn submit_region(&self, source: u32, frame: Frame, wait: Duration) -> Result<(), WriteError> {
+    pub fn submit_region(&self, source: u32, frame: Frame, patience: impl Into<Patience>) -> Result<(), WriteError> {
         let shared = &self.shared;
         let number = frame.number;
         let highest = shared.highest.load(Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl Pipeline {
             (shared.acknowledge)(level, &[number]);
             return Ok(());
         }
-        match shared.queue.push(vec![Part { frame, source, received: now() }], wait) {
+        match shared.queue.push(vec![Part { frame, source, received: now() }], patience.into()) {
             Ok(()) => shared.took(&[number]),
             Err(refused) => {
                 shared.levels.give_back(number, source);

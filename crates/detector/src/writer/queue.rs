@@ -1,11 +1,13 @@
 //! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings waits.
+//! Who may wait as long as it takes waits earlier, once enough waits to keep the writers busy, so that frames are still in the
+//! processors' caches when they are written; what is above that is for writers that stand still.
 //! Frames that share chunks, and regions of one frame, are gathered here until all are there; a slab that stays
 //! incomplete is given out as it is when room is needed, when the run has gone on without it, when nothing more has come of
 //! it for long, or at the run's end.
 
 use crate::description::Description;
 use crate::frame::{Frame, Nanoseconds};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,30 @@ pub const STALE: Duration = Duration::from_secs(2);
 /// The last slab waits longer: what comes of it later is put together with it anew. But not for ever, for a client may end
 /// its run only once the last frames are durable.
 const LAST_STALE: Duration = Duration::from_secs(5);
+
+/// For each writing thread so many jobs keep it busy, however unevenly they are brought,
+const LEAD_JOBS: usize = 2;
+/// where they have so many bytes together: small ones are written in many at a time.
+const LEAD_BYTES: usize = 8 << 20;
+/// Writers that have taken nothing for so long stand still: the store hangs, or a frame takes them long.
+const LEAD_WAIT: Duration = Duration::from_millis(200);
+/// A store that hangs is not the detector's fault.
+const FOR_EVER: Duration = Duration::from_secs(365 * 86400);
+
+/// How long who brings a frame waits for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes: it is brought no sooner than the writers need it.
+    Unlimited,
+    /// So long at most, and only if there is no room at all.
+    Within(Duration),
+}
+
+impl From<Duration> for Patience {
+    fn from(wait: Duration) -> Patience {
+        Patience::Within(wait)
+    }
+}
 
 /// What one source brought of one frame.
 pub struct Part {
@@ -51,6 +77,7 @@ pub enum Next {
 
 pub struct Queue {
     bytes_max: usize,
+    lead_jobs: usize,
     description: Description,
     /// Parts of a slab, except of the last, which the scan may end within.
     parts: usize,
@@ -69,6 +96,8 @@ struct State {
     busy: HashSet<u64>,
     bytes: usize,
     highest: u64,
+    /// Nothing was given out while somebody waited for it.
+    stalled: bool,
     closed: bool,
 }
 
@@ -94,9 +123,11 @@ impl State {
 }
 
 impl Queue {
-    pub fn new(bytes_max: usize, description: &Description) -> Queue {
+    /// For so many writing threads.
+    pub fn new(bytes_max: usize, threads: usize, description: &Description) -> Queue {
         Queue {
             bytes_max,
+            lead_jobs: LEAD_JOBS * threads.max(1),
             description: description.clone(),
             parts: description.slab_frames() as usize * description.sources.len().max(1),
             state: Mutex::default(),
@@ -111,10 +142,17 @@ impl Queue {
     }
 
     /// Parts of one slab, or one part.
-    pub fn push(&self, parts: Vec<Part>, wait: Duration) -> Result<(), Refused> {
-        let deadline = Instant::now() + wait;
+    pub fn push(&self, parts: Vec<Part>, patience: Patience) -> Result<(), Refused> {
+        let begun = Instant::now();
         let bytes = parts.iter().map(|part| part.frame.payload.bytes()).sum::<usize>();
         let mut state = self.state.lock();
+        let deadline = match patience {
+            Patience::Unlimited => {
+                self.await_writers(&mut state, begun + LEAD_WAIT);
+                begun + FOR_EVER
+            }
+            Patience::Within(wait) => begun + wait,
+        };
         // A frame larger than the whole queue is taken when nothing else waits.
         while !state.closed && state.bytes > 0 && state.bytes + bytes > self.bytes_max {
             // Only if all room is taken by slabs that wait for more, one of them must go without.
@@ -139,6 +177,13 @@ impl Queue {
             self.work.notify_one();
         }
         Ok(())
+    }
+
+    fn await_writers(&self, state: &mut MutexGuard<'_, State>, deadline: Instant) {
+        let is_ahead = |state: &State| state.jobs.len() >= self.lead_jobs && state.bytes >= LEAD_BYTES;
+        while !state.closed && !state.stalled && is_ahead(state) {
+            state.stalled = self.room.wait_until(state, deadline).timed_out();
+        }
     }
 
     fn gather(&self, state: &mut State, part: Part) {
@@ -188,6 +233,7 @@ impl Queue {
             let free = state.jobs.iter().position(|job| !state.busy.contains(&job.slab));
             if let Some(job) = free.and_then(|at| state.jobs.remove(at)) {
                 state.bytes -= job.bytes();
+                state.stalled = false;
                 if self.gathers() {
                     state.busy.insert(job.slab);
                 }
@@ -238,3 +284,6 @@ impl Queue {
         self.work.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Frames that come together, in chunks of several frames that are filtered already.
 
 use super::pipeline::Pipeline;
-use super::queue::Part;
+use super::queue::{Part, Patience};
 use super::{WriteError, check, now};
 use crate::filters::Decoder;
 use crate::frame::{Blob, Frame, Level, Nanoseconds, Payload};
@@ -9,7 +9,6 @@ use crate::writer::pipeline::Shared;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Pipeline {
     /// Gives frames of one source to the run that lie together in chunks, which are filtered already: all frames of these
@@ -22,7 +21,7 @@ impl Pipeline {
         source: u32,
         (numbers, taken): (Range<u64>, Nanoseconds),
         chunks: Vec<Blob>,
-        wait: Duration,
+        patience: Patience,
     ) -> Result<(), WriteError> {
         let shared = &self.shared;
         let (first, last) = (numbers.start, numbers.end.saturating_sub(1));
@@ -48,7 +47,7 @@ impl Pipeline {
             let payload = Payload::Filtered(chunks.take().unwrap_or_default());
             Part { frame: Frame { number, taken, payload }, source, received: now() }
         };
-        if let Err(refused) = shared.queue.push(numbers.clone().map(part).collect(), wait) {
+        if let Err(refused) = shared.queue.push(numbers.clone().map(part).collect(), patience) {
             numbers.clone().for_each(|number| shared.levels.give_back(number, source));
             return Err(self.refused(&refused, numbers.end - numbers.start));
         }

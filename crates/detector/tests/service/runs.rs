@@ -3,7 +3,7 @@
 use super::{SIDE, WAIT, check, config, options, plain, start};
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::service::{Config, Service, ServiceError, StartRequest};
+use varve_detector::service::{Config, How, Service, ServiceError, StartRequest};
 use varve_detector::stream::ErrorCode;
 use varve_detector::writer::Progress;
 
@@ -85,4 +85,26 @@ fn a_directory_has_one_service() {
     assert_eq!((finished.received + finished.late, finished.duplicate), (40, 0), "{finished:?}");
     service.stop();
     Service::start(config(directory.path())).expect("the next one").stop();
+}
+
+/// Promise: who brings frames while a run is aborted hears that it was, at whatever moment of its end.
+#[test]
+fn who_brings_hears_that_a_run_was_aborted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("given-up"))).expect("in");
+    let run = service.shared().run("given-up").expect("known");
+    let heard = std::thread::scope(|scope| {
+        let brings = scope.spawn(|| (0..u64::MAX).find_map(|number| client.send(plain(number), WAIT).err()));
+        let deadline = std::time::Instant::now() + WAIT;
+        while run.status().progress.taken < 20 {
+            assert!(std::time::Instant::now() < deadline, "{:?}", run.status());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        run.end(How::Aborted, "");
+        brings.join().expect("no panic").expect("an error")
+    });
+    assert!(heard.to_string().contains("the run was aborted"), "{heard}");
+    drop(client);
+    service.stop();
 }

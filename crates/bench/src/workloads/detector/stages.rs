@@ -61,6 +61,18 @@ impl Stages {
         })
     }
 
+    /// As they were while the cases ran that two measurements enclose: processors are not as fast in one second as in the
+    /// next where others have a share of the host.
+    pub fn between(before: Stages, after: Stages) -> Stages {
+        Stages {
+            simulate: Stage::between(before.simulate, after.simulate),
+            receive_frames: Stage::between(before.receive_frames, after.receive_frames),
+            receive_chunks: Stage::between(before.receive_chunks, after.receive_chunks),
+            compress: Stage::between(before.compress, after.compress),
+            pwrite: Stage::between(before.pwrite, after.pwrite),
+        }
+    }
+
     /// Uncompressed bytes a second that the pipeline may reach at most with raw frames.
     pub fn limit_raw(&self, ratio: f64) -> f64 {
         let each = [self.simulate, self.receive_frames, self.compress].map(|stage| stage.cpu_s_per_byte);
@@ -103,13 +115,41 @@ fn stage<'w>(threads: usize, work: impl Fn(usize) -> Result<Work<'w>>) -> Result
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
     })?;
-    Ok(Stage::of(bytes.into_inner(), begun, cpu))
+    Ok(Spent::since(begun, cpu, bytes.into_inner()).stage())
+}
+
+/// What moving so many bytes took.
+#[derive(Default)]
+struct Spent {
+    bytes: u64,
+    time: Duration,
+    cpu_s: f64,
+}
+
+impl Spent {
+    fn since(begun: Instant, cpu: f64, bytes: u64) -> Spent {
+        Spent { bytes, time: begun.elapsed(), cpu_s: cpu_seconds() - cpu }
+    }
+
+    fn add(&mut self, other: &Spent) {
+        self.bytes += other.bytes;
+        self.time += other.time;
+        self.cpu_s += other.cpu_s;
+    }
+
+    fn stage(&self) -> Stage {
+        let bytes = self.bytes as f64;
+        Stage { bytes_per_s: bytes / self.time.as_secs_f64(), cpu_s_per_byte: self.cpu_s / bytes }
+    }
 }
 
 impl Stage {
-    fn of(bytes: u64, begun: Instant, cpu: f64) -> Stage {
-        let bytes = bytes as f64;
-        Stage { bytes_per_s: bytes / begun.elapsed().as_secs_f64(), cpu_s_per_byte: (cpu_seconds() - cpu) / bytes }
+    /// In the middle of two measurements.
+    fn between(before: Stage, after: Stage) -> Stage {
+        Stage {
+            bytes_per_s: (before.bytes_per_s + after.bytes_per_s) / 2.0,
+            cpu_s_per_byte: (before.cpu_s_per_byte + after.cpu_s_per_byte) / 2.0,
+        }
     }
 }
 
@@ -145,14 +185,23 @@ fn compress(material: &Material) -> Result<Stage> {
     })
 }
 
-/// Chunks into one file, gathered as a writer gathers them, as many bytes as a run has.
+/// Chunks into one file, gathered as a writer gathers them, as many bytes as a run has; into another one, again and again.
 fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
     let path = directory.join("pwrite");
-    let fail = || Error::io(format!("cannot write {}", path.display()));
-    let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(fail())?;
     let total = (frames as f64 * material.chunk_bytes()) as u64;
-    file.set_len(total + STRIPE_BYTES as u64).map_err(fail())?;
     let stripe: Vec<u8> = material.chunks.iter().flatten().copied().cycle().take(STRIPE_BYTES).collect();
+    let mut spent = Spent::default();
+    while spent.time < SPAN {
+        spent.add(&write_file(&path, &stripe, total)?);
+        std::fs::remove_file(&path).map_err(Error::io(format!("cannot remove {}", path.display())))?;
+    }
+    Ok(spent.stage())
+}
+
+fn write_file(path: &Path, stripe: &[u8], total: u64) -> Result<Spent> {
+    let fail = || Error::io(format!("cannot write {}", path.display()));
+    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(fail())?;
+    file.set_len(total + STRIPE_BYTES as u64).map_err(fail())?;
     let next = AtomicU64::new(0);
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     let write = || -> Result<()> {
@@ -162,7 +211,7 @@ fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
                 return Ok(());
             }
             interrupt::check()?;
-            file.write_all_at(&stripe, at).map_err(fail())?;
+            file.write_all_at(stripe, at).map_err(fail())?;
         }
     };
     std::thread::scope(|scope| {
@@ -171,10 +220,7 @@ fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
     })?;
-    let written = total.next_multiple_of(STRIPE_BYTES as u64);
-    let measured = Stage::of(written, begun, cpu);
-    std::fs::remove_file(&path).map_err(Error::io(format!("cannot remove {}", path.display())))?;
-    Ok(measured)
+    Ok(Spent::since(begun, cpu, total.next_multiple_of(STRIPE_BYTES as u64)))
 }
 
 /// Messages over loopback TCP, sent and received by one thread each.
@@ -219,7 +265,7 @@ fn receive(bodies: &[Vec<u8>], material: &Material) -> Result<Stage> {
     });
     let bytes = received.map_err(fail())?;
     interrupt::check()?;
-    Ok(Stage::of(bytes, begun, cpu))
+    Ok(Spent::since(begun, cpu, bytes).stage())
 }
 
 /// Reads messages to the end, as the service does.

@@ -8,7 +8,7 @@ use crate::stream::link::LinkError;
 use crate::stream::{
     BadMessage, BodyChecksum, ErrorCode, FrameHead, Header, Notice, NoticeCode, Refusal, Role, ScalarsHead,
 };
-use crate::writer::WriteError;
+use crate::writer::{Patience, WriteError};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Connection<'_> {
                 return Ok(Ok(()));
             }
         };
-        let (source, patience) = (self.hello.source, self.hello.patience);
+        let (source, patience) = (self.hello.source, self.patience());
         let frames = match brought {
             Brought::Frames(frames) => frames,
             Brought::Slab(chunks) => {
@@ -73,6 +73,10 @@ impl Connection<'_> {
             }
         }
         Ok(Ok(()))
+    }
+
+    fn patience(&self) -> Patience {
+        self.hello.patience.map_or(Patience::Unlimited, Patience::Within)
     }
 
     /// On each of its connections.

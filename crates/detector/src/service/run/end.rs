@@ -46,7 +46,7 @@ impl Run {
                 drop(state);
                 return self.wait_ended(FOR_EVER).expect("what is ending ends");
             }
-            *state = State::Ending;
+            *state = State::Ending(how, why.to_owned());
         }
         self.await_writers();
         if let Some(sink) = &*self.sink.read() {
@@ -189,8 +189,8 @@ impl Run {
         {
             let mut state = self.state.lock();
             match *state {
-                State::Running => *state = State::Ending,
-                State::Ending => {
+                State::Running => *state = State::Ending(How::Finished, String::new()),
+                State::Ending(..) => {
                     drop(state);
                     self.wait_ended(FOR_EVER);
                     return;

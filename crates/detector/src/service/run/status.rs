@@ -76,7 +76,7 @@ impl Run {
         let state = self.state.lock();
         let (name, ended) = match &*state {
             State::Running => ("running", None),
-            State::Ending => ("ending", None),
+            State::Ending(..) => ("ending", None),
             State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
         };
         drop(state);

@@ -2,7 +2,7 @@
 
 use super::Material;
 use crate::{Error, Result, interrupt};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
@@ -185,42 +185,45 @@ fn compress(material: &Material) -> Result<Stage> {
     })
 }
 
-/// Chunks into one file, gathered as a writer gathers them, as many bytes as a run has; into another one, again and again.
+/// Chunks gathered as a writer gathers them, as many bytes as a run has, into new files again and again. Each thread has a
+/// file of its own: in one, they would spin for its lock, which is no cost of writing.
 fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
-    let path = directory.join("pwrite");
-    let total = (frames as f64 * material.chunk_bytes()) as u64;
     let stripe: Vec<u8> = material.chunks.iter().flatten().copied().cycle().take(STRIPE_BYTES).collect();
+    let total = frames as f64 * material.chunk_bytes();
+    let share = (total as usize / processors()).next_multiple_of(STRIPE_BYTES);
     let mut spent = Spent::default();
     while spent.time < SPAN {
-        spent.add(&write_file(&path, &stripe, total)?);
-        std::fs::remove_file(&path).map_err(Error::io(format!("cannot remove {}", path.display())))?;
+        spent.add(&write_files(directory, &stripe, share as u64)?);
     }
     Ok(spent.stage())
 }
 
-fn write_file(path: &Path, stripe: &[u8], total: u64) -> Result<Spent> {
-    let fail = || Error::io(format!("cannot write {}", path.display()));
-    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(fail())?;
-    file.set_len(total + STRIPE_BYTES as u64).map_err(fail())?;
-    let next = AtomicU64::new(0);
-    let (begun, cpu) = (Instant::now(), cpu_seconds());
-    let write = || -> Result<()> {
-        loop {
-            let at = next.fetch_add(STRIPE_BYTES as u64, Relaxed);
-            if at >= total {
-                return Ok(());
-            }
+fn write_files(directory: &Path, stripe: &[u8], share: u64) -> Result<Spent> {
+    let fail = || Error::io(format!("cannot write files in {}", directory.display()));
+    let paths: Vec<_> = (0..processors()).map(|thread| directory.join(format!("pwrite-{thread}"))).collect();
+    let make = |path| {
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.set_len(share)?;
+        Ok(file)
+    };
+    let files = paths.iter().map(make).collect::<io::Result<Vec<_>>>().map_err(fail())?;
+    let write = |file: &File| -> Result<()> {
+        for at in (0..share).step_by(STRIPE_BYTES) {
             interrupt::check()?;
             file.write_all_at(stripe, at).map_err(fail())?;
         }
+        Ok(())
     };
+    let (begun, cpu) = (Instant::now(), cpu_seconds());
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..processors()).map(|_| scope.spawn(write)).collect();
+        let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| write(file))).collect();
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))
     })?;
-    Ok(Spent::since(begun, cpu, total.next_multiple_of(STRIPE_BYTES as u64)))
+    let spent = Spent::since(begun, cpu, share * files.len() as u64);
+    paths.iter().try_for_each(std::fs::remove_file).map_err(fail())?;
+    Ok(spent)
 }
 
 /// Messages over loopback TCP, sent and received by one thread each.

@@ -190,6 +190,7 @@ impl Run {
                 self.tallies.refused.fetch_add(1, Relaxed);
                 Ok(Err(NoticeCode::Refused.of(number, &why)))
             }
+            Err(WriteError::Closed) => Err(self.over()),
             Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
         });
         if !matches!(taken, Ok(Ok(()))) {
@@ -239,6 +240,7 @@ impl Run {
                 self.tallies.refused.fetch_add(frames, Relaxed);
                 Ok(vec![NoticeCode::Refused.of(numbers.start, &why)])
             }
+            Err(WriteError::Closed) => Err(self.over()),
             Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
         });
         if !matches!(&taken, Ok(notices) if notices.is_empty()) {

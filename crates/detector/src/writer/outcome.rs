@@ -27,6 +27,9 @@ pub enum WriteError {
     /// The run as a whole has failed and takes no more frames.
     #[error("the run has failed and takes no more frames: {0}")]
     Failed(String),
+    /// The run is being ended, by whom it belongs to.
+    #[error("the run is being ended and takes no more frames")]
+    Closed,
     /// This frame cannot be written; the run goes on.
     #[error("frame {number} is refused: {why}")]
     Frame { number: u64, why: String },

@@ -263,7 +263,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`WriteError::Frame`] if this frame cannot be written, [`WriteError::Full`] if there was no room in time: it is
-    /// counted as dropped; [`WriteError::Failed`] if the run has failed.
+    /// counted as dropped; [`WriteError::Failed`] if the run has failed, [`WriteError::Closed`] if it is being ended.
     pub fn submit(&self, frame: Frame, wait: Duration) -> Result<(), WriteError> {
         self.submit_region(0, frame, wait)
     }
@@ -304,9 +304,7 @@ impl Pipeline {
                 self.shared.progress.lock().dropped += frames;
                 WriteError::Full
             }
-            Refused::Closed => {
-                WriteError::Failed(self.shared.failure().unwrap_or_else(|| "it is being stopped".into()))
-            }
+            Refused::Closed => self.shared.failure().map_or(WriteError::Closed, WriteError::Failed),
         }
     }
 

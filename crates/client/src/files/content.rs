@@ -211,6 +211,13 @@ impl FileSystem {
                 let mut backing = open.backing.write();
                 backing.unsettled |= truncated && !settled;
                 backing.size_told = if *settled { reply.attributes.size } else { 0 };
+                drop(backing);
+                // Another client moved it. What was written here and is not in the row yet is for the caller to move.
+                if truncated || !content.dirty() {
+                    content.inline = None;
+                    content.written_at = None;
+                    self.files.mark_clean(open.inode);
+                }
             }
             FileContent::None if reply.attributes.kind == WireKind::Directory => return Err(Errno::EISDIR.into()),
             FileContent::None => return Err(Errno::ENXIO.into()),
@@ -353,12 +360,16 @@ impl FileSystem {
         // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
-        content.told(&reply);
+        if content.generation == reply.generation {
+            content.told(&reply);
+        } else {
+            self.catch_up(open, &mut content).await?;
+        }
         self.open_node(open, &reply)
     }
 
     /// The server cut or extended an open file to `size`; what is kept of it here follows.
-    pub(super) fn resized_by_server(
+    pub(super) async fn resized_by_server(
         &self,
         open: &OpenInode,
         content: &mut Content,
@@ -366,16 +377,19 @@ impl FileSystem {
         size: u64,
     ) -> Result<()> {
         if content.generation != reply.generation {
-            return Err(Failure::new(Errno::EIO, "a file's content moved while it was cut"));
+            // Another client moved it before: it is where the server cut it.
+            self.catch_up(open, content).await?;
+        } else {
+            if let Some(inline) = &mut content.inline {
+                inline.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?);
+                inline.written_back();
+                content.written_at = None;
+            }
+            content.told(reply);
         }
-        if let Some(inline) = &mut content.inline {
-            inline.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?);
-            inline.written_back();
-            content.written_at = None;
-        } else if let FileContent::Backing { settled: false } = reply.content {
+        if open.file().is_some() && reply.content == (FileContent::Backing { settled: false }) {
             open.backing.write().unsettled = true;
         }
-        content.told(reply);
         Ok(())
     }
 

@@ -99,7 +99,7 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
-        self.resized_by_server(open, &mut content, &reply, size)?;
+        self.resized_by_server(open, &mut content, &reply, size).await?;
         self.open_node(open, &reply)
     }
 

@@ -3,7 +3,7 @@
 use crate::site::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use varve_client::{Failure, FileSystem, OpenFlags, OpenMode, now};
-use varve_types::{Errno, InodeId, SetAttributes};
+use varve_types::{Errno, InodeId, Mode, SetAttributes};
 
 const BYTES: usize = 300_000;
 const LEFT: u64 = 100_000;
@@ -121,4 +121,58 @@ fn files_that_others_cut_are_whole() {
         done.store(true, Relaxed);
         written.expect("the writer is undisturbed");
     });
+}
+
+/// Promise: a small file that another client makes large, while this one has it open, stays writable here whatever comes
+/// next: a cut by path, new attributes, or an open that empties it. (Before, a cut was EIO, and what was written after the
+/// others could not be written back.)
+#[test]
+fn a_file_that_another_made_large_goes_on() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let large = vec![3; 3 * INLINE_LIMIT as usize];
+    type Then = fn(&FileSystem, InodeId);
+    let steps: [(&str, Then, Vec<u8>); 3] = [
+        ("cut", |fs, inode| set(fs, inode, resized(1000)), vec![3; 1000]),
+        ("mode", |fs, inode| set(fs, inode, reset(0o600)), large.clone()),
+        (
+            "emptied",
+            |fs, inode| {
+                let anew = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+                close(fs, now(fs.open(&root(), inode, anew)).unwrap().handle);
+            },
+            Vec::new(),
+        ),
+    ];
+    for (text, then, mut expected) in steps {
+        let (inode, handle) = create(&one, text);
+        write(&one, handle, 0, b"small");
+        now(one.fsync(handle, false)).unwrap();
+        now(other.lookup(&root(), ROOT, &name(text))).unwrap();
+        let others = now(other.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
+        write(&other, others, 0, &large);
+        close(&other, others);
+        if text == "emptied" {
+            write(&one, handle, 0, b"not kept");
+        }
+        then(&one, inode);
+        write(&one, handle, 0, b"after");
+        close(&one, handle);
+        expected.resize(expected.len().max(5), 0);
+        expected[..5].copy_from_slice(b"after");
+        assert_eq!(content(&other, text), expected, "{text}");
+    }
+}
+
+fn set(fs: &FileSystem, inode: InodeId, set: SetAttributes) {
+    now(fs.set_attributes(&root(), inode, set, None)).unwrap();
+}
+
+fn resized(bytes: u64) -> SetAttributes {
+    SetAttributes { size: Some(bytes), ..SetAttributes::default() }
+}
+
+fn reset(bits: u32) -> SetAttributes {
+    SetAttributes { mode: Some(Mode::new(bits)), ..SetAttributes::default() }
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use varve_world::flock::Locked;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"VARVEDJ1";
@@ -189,7 +190,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// A journal being written, which nobody else writes: it is locked.
 #[derive(Debug)]
 pub struct Journal {
-    file: File,
+    file: Locked,
     /// Entries appended.
     entries: u64,
     scratch: Vec<u8>,
@@ -203,7 +204,7 @@ impl Journal {
     /// # Errors
     /// If another process holds it.
     pub fn lock(file: File) -> io::Result<Journal> {
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        let file = Locked::take(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         Ok(Journal { file, entries: 0, scratch: Vec::new(), broken: false })
     }
 
@@ -222,7 +223,7 @@ impl Journal {
     }
 
     pub fn write_head(&mut self, description: &Description) -> io::Result<()> {
-        self.file.write_all(&encode_head(description))
+        (&*self.file).write_all(&encode_head(description))
     }
 
     /// Appends entries with one write.
@@ -237,7 +238,7 @@ impl Journal {
         for entry in entries {
             encode(entry, &mut self.scratch);
         }
-        self.file.write_all(&self.scratch).inspect_err(|_| self.broken = true)?;
+        (&*self.file).write_all(&self.scratch).inspect_err(|_| self.broken = true)?;
         self.entries += entries.len() as u64;
         Ok(())
     }

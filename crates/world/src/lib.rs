@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod disk;
+pub mod flock;
 pub mod key_hash;
 pub mod patience;
 pub mod posix_store;

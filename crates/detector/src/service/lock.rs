@@ -2,13 +2,14 @@
 //! go of it when the process ends, however it ends.
 
 use super::ServiceError;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use varve_world::disk;
+use varve_world::flock::Locked;
 
 /// A service that was told to stop, or was killed, may still be ending.
 const WAIT: Duration = Duration::from_secs(3);
@@ -17,7 +18,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// The right to serve a directory, until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    _file: Locked,
 }
 
 impl Lock {
@@ -30,10 +31,10 @@ impl Lock {
         let failed = |source| ServiceError::Root { path: path.clone(), source };
         let mut file = disk::open_lock_file(&path).map_err(failed)?;
         let deadline = Instant::now() + WAIT;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
+        let locked = loop {
+            let another = file.try_clone().map_err(failed)?;
+            match Locked::take(another, FlockOperation::NonBlockingLockExclusive) {
+                Ok(locked) => break locked,
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(POLL),
                 Err(Errno::WOULDBLOCK) => {
                     let mut holder = String::new();
@@ -45,12 +46,12 @@ impl Lock {
                 }
                 Err(error) => return Err(failed(error.into())),
             }
-        }
+        };
         if let Err(error) = sign(&mut file) {
             // A store that is full takes no name, and runs can be taken up on it none the less.
             tracing::debug!("the lock of {} does not name its holder: {error}", root.display());
         }
-        Ok(Lock { _file: file })
+        Ok(Lock { _file: locked })
     }
 }
 

@@ -3,9 +3,10 @@
 use super::error::{failed, precondition};
 use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
 use crate::disk;
+use crate::flock::Locked;
 use object_store::path::Path as ObjectPath;
 use object_store::{CopyMode, Extensions, PutPayload, PutResult, Result, UpdateVersion};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::FlockOperation;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
@@ -178,21 +179,15 @@ impl Inner {
     }
 
     /// Each holder opens the lock file for itself: flock belongs to the open file.
-    fn lock(&self, operation: FlockOperation) -> io::Result<File> {
+    fn lock(&self, operation: FlockOperation) -> io::Result<Locked> {
         let file = disk::open_lock_file(&self.root.join(LOCK_NAME))?;
-        loop {
-            match flock(&file, operation) {
-                Ok(()) => return Ok(file),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok(Locked::take(file, operation)?)
     }
 }
 
 /// Unlocks across processes first, then within this one.
 struct Publishing<Within> {
-    _across: File,
+    _across: Locked,
     _within: Within,
 }
 

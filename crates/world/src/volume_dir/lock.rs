@@ -2,7 +2,8 @@
 
 use super::{ServerRecord, VolumeDir};
 use crate::disk;
-use rustix::fs::{FlockOperation, flock};
+use crate::flock::Locked;
+use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +11,13 @@ use std::path::PathBuf;
 /// The right to serve a volume, until dropped.
 #[derive(Debug)]
 pub struct VolumeLock {
-    _file: File,
+    _file: Locked,
 }
 
 /// The right to read a volume that nobody serves, until dropped; any number of processes may have it at a time.
 #[derive(Debug)]
 pub struct ReadLock {
-    _file: File,
+    _file: Locked,
 }
 
 impl VolumeDir {
@@ -27,8 +28,7 @@ impl VolumeDir {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path, source }),
         };
-        self.try_flock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(VolumeLock { _file: file })
+        Ok(VolumeLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)? })
     }
 
     /// Keeps servers away, or says who serves. Does not wait, and writes nothing where the lock's file is there, so that it
@@ -43,13 +43,12 @@ impl VolumeDir {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path, source }),
         };
-        self.try_flock(&file, path, FlockOperation::NonBlockingLockShared)?;
-        Ok(ReadLock { _file: file })
+        Ok(ReadLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockShared)? })
     }
 
-    fn try_flock(&self, file: &File, path: PathBuf, operation: FlockOperation) -> Result<(), LockError> {
-        match flock(file, operation) {
-            Ok(()) => Ok(()),
+    fn try_flock(&self, file: File, path: PathBuf, operation: FlockOperation) -> Result<Locked, LockError> {
+        match Locked::take(file, operation) {
+            Ok(locked) => Ok(locked),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held {
                 directory: self.root().to_owned(),
                 holder: describe(self.read_server_record().ok().flatten()),

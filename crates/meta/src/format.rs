@@ -1,6 +1,6 @@
 //! Makes a volume: its directory, its key and the rows of its root.
 
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
 use crate::tables::{DirectoryRow, Key, PartitionRow, PartitionState, Row, codec};
 use std::io;
@@ -34,6 +34,7 @@ fn make_root(volume: &VolumeDir, settings: &VolumeSettings) -> io::Result<()> {
         sync_interval: settings.sync_interval,
         cache: TableCache::new(CACHE_BYTES),
         background: runtime.handle().clone(),
+        merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     };
     runtime.block_on(write_root(config, root_rows(settings))).map_err(io::Error::other)

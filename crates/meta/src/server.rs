@@ -8,6 +8,7 @@
 //! do the rest. A server has N [`worker`]s, threads that share nothing an ordinary call touches: a client talks straight
 //! to the worker that owns the shard. What they do share is in [`shared`].
 
+mod background;
 mod board;
 mod complaints;
 mod connection;
@@ -33,8 +34,9 @@ pub use leases::LEASE;
 pub use memory::Memory;
 pub use sessions::SESSION_GRACE;
 
-use crate::shards::table::TableCache;
+use crate::shards::table::{Merges, TableCache};
 use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
+use background::Background;
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
 use leases::Leases;
@@ -48,7 +50,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
 use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{VolumeKey, WorkerAddress};
@@ -62,10 +63,6 @@ pub const WORKERS_MAX: usize = 256;
 
 /// How often the room kept back for removals is looked at: what is written in that time at full speed is above it.
 const RESERVE_TENDED_EVERY: Duration = Duration::from_secs(1);
-
-/// Threads that flush and compact tables, for all shards: as many as may wait for the store without holding each other
-/// up; they compete with the workers for processors, so not more.
-const BACKGROUND_THREADS: usize = 2;
 
 /// What a path of a Unix socket may have (`sun_path` has 108 bytes, the last a NUL).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -147,8 +144,7 @@ pub struct Server {
 /// What a stop takes apart. The lock is let go last.
 struct Running {
     threads: Vec<JoinHandle<()>>,
-    /// Where tables are flushed and compacted.
-    background: Runtime,
+    background: Background,
     lock: VolumeLock,
 }
 
@@ -209,17 +205,12 @@ impl Server {
         });
         let board = Arc::new(Board::new(workers, Arc::clone(&shared.clock)));
         let command = watch::Sender::new(Command::Open);
-        let background = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(BACKGROUND_THREADS)
-            .thread_name("varve-background")
-            .enable_all()
-            .build()
-            .map_err(doing("cannot start the threads for tables"))?;
-        background.spawn(tend(Arc::clone(&shared.reserve)));
+        let background = Background::start().map_err(doing("cannot start the threads for tables"))?;
+        background.tables.spawn(tend(Arc::clone(&shared.reserve)));
         let (inboxes, receivers): (Vec<mpsc::Sender<Message>>, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(INBOX_MAX)).unzip();
         let mailboxes = Mailboxes { inboxes: inboxes.clone(), receivers };
-        let threads = spawn_workers(&config, &shared, &board, &command, store, background.handle(), mailboxes)?;
+        let threads = spawn_workers(&config, &shared, &board, &command, store, &background, mailboxes)?;
         let running = Mutex::new(Some(Running { threads, background, lock }));
         let server = Server { shared, board, command, inboxes, running };
         match server.open_doors() {
@@ -294,7 +285,7 @@ impl Server {
         if workers > 0 {
             // A thread that still runs may still write: nobody else may have the volume while this process lives.
             std::mem::forget(lock);
-            background.shutdown_background();
+            background.abandon();
             let error = ServerError::StopDeadline { workers, waited: deadline };
             self.board.fail(error.to_string());
             return Err(error);
@@ -303,7 +294,7 @@ impl Server {
             // A worker's panic was caught and posted by the worker itself; what is left of the thread is its return.
             let _ = thread.join();
         }
-        background.shutdown_timeout(end.since(clock.monotonic()));
+        background.stop(&**clock, end);
         let withdrawn = self.shared.volume.remove_server_record(&lock);
         drop(lock);
         if let Some(reason) = self.board.failure() {
@@ -370,7 +361,7 @@ fn spawn_workers(
     board: &Arc<Board>,
     command: &watch::Sender<Command>,
     store: PosixStore,
-    background: &Handle,
+    background: &Background,
     Mailboxes { inboxes, receivers }: Mailboxes,
 ) -> Result<Vec<JoinHandle<()>>, ServerError> {
     let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
@@ -383,7 +374,8 @@ fn spawn_workers(
         store,
         sync_interval: shared.settings.sync_interval,
         cache: TableCache::with_memtables(memory.blocks, memory.memtables),
-        background: background.clone(),
+        background: background.tables.handle().clone(),
+        merges: Merges::on(background.merges.handle().clone()),
         memtable_bytes: memory.memtable_of_each,
     };
     let tables = worker::TableLimits {

@@ -14,6 +14,7 @@ pub mod key_hash;
 pub mod patience;
 pub mod posix_store;
 pub mod power_loss;
+pub mod priority;
 pub mod random;
 pub mod reserve;
 pub mod stages;

@@ -1,7 +1,7 @@
 //! Each test makes one thing wrong in a sound volume and says what is found.
 
 use super::*;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig};
 use crate::tables::samples::{attributes, regular};
 use crate::tables::*;
@@ -112,6 +112,7 @@ impl Site {
             sync_interval: self.settings.sync_interval,
             cache: TableCache::new(1024 * 1024),
             background: runtime.handle().clone(),
+            merges: Merges::on(runtime.handle().clone()),
             memtable_bytes: MEMTABLE_BYTES_DEFAULT,
         };
         runtime.block_on(async {

@@ -1,8 +1,8 @@
 //! One shard's table: the only thing the rest of this crate sees of SlateDB.
 //!
 //! A table lives in two places. Writes to its log and all reads run on the worker that opened it; passing rows on to
-//! SlateDB ([`pending`]), flushing memtables, writing manifests, compaction, collection and the log's fsyncs run on the
-//! `background` runtime, which must be a multi-threaded one.
+//! SlateDB ([`pending`]), flushing memtables, writing manifests, collection and the log's fsyncs run on the `background`
+//! runtime, which must be a multi-threaded one; merges have threads of their own ([`Merges`]).
 
 mod checked_store;
 mod collection;
@@ -10,6 +10,7 @@ mod compaction;
 mod cursor;
 mod ends;
 mod error;
+mod merges;
 mod moment;
 mod pending;
 mod reader;
@@ -20,6 +21,7 @@ mod upkeep;
 pub use cursor::Cursor;
 pub use ends::damaged_ends;
 pub use error::TableError;
+pub use merges::Merges;
 pub use moment::Moments;
 pub use reader::TableReader;
 pub use salvage::Salvage;

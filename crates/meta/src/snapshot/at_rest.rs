@@ -1,7 +1,7 @@
 //! The tables of a volume that nobody serves, read as they lie in the store.
 
 use super::{Source, Unreadable};
-use crate::shards::table::{Cursor, MEMTABLE_BYTES_DEFAULT, TableCache};
+use crate::shards::table::{Cursor, MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{TableConfig, TableReader};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -40,6 +40,7 @@ pub fn table_config(
         store,
         sync_interval: settings.sync_interval,
         cache: TableCache::new(CACHE_BYTES),
+        merges: Merges::on(background.clone()),
         background,
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     }

@@ -2,7 +2,7 @@
 
 use super::client::request;
 use super::*;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache};
 use crate::shards::{Table, TableBatch, TableConfig};
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, Row, codec};
 use std::path::PathBuf;
@@ -98,6 +98,7 @@ fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
         sync_interval: Duration::ZERO,
         cache: TableCache::new(1024 * 1024),
         background: runtime.handle().clone(),
+        merges: Merges::on(runtime.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     };
     runtime.block_on(async {

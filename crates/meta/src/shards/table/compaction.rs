@@ -1,11 +1,12 @@
 //! Merging a shard's tables, by a compactor that runs only while there is something to merge: an idle one would look
-//! for work for ever, in every shard.
+//! for work for ever, in every shard. It waits for one of the few places that the process has for merges.
 
 use super::TableConfig;
 use slatedb::Db;
 use slatedb::admin::Admin;
 use slatedb::compactor::Compactor;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -14,6 +15,9 @@ use tokio::time::Instant;
 pub(super) const TABLES_MIN: usize = 4;
 /// A compactor that has had nothing to do for this long is stopped. To start one costs two small files.
 const QUIET: Duration = Duration::from_secs(10);
+/// A compactor whose place others wait for is stopped between two merges, if it has had the place for this long: it
+/// finds out within it what there is to do.
+const TURN_MIN: Duration = Duration::from_secs(2);
 /// How often a running compactor's results are taken over.
 const LOOK: Duration = Duration::from_secs(1);
 /// After a compactor failed. What it needs, room on the disk for instance, does not come back at once.
@@ -29,6 +33,10 @@ pub(super) struct Compaction {
 struct Running {
     compactor: Arc<Compactor>,
     task: JoinHandle<Result<(), slatedb::Error>>,
+    /// Set by the task when it has its place.
+    placed: Arc<AtomicBool>,
+    /// When that was noticed.
+    since: Option<Instant>,
     manifest: u64,
     changed: Instant,
 }
@@ -42,7 +50,7 @@ impl Compaction {
     /// Starts, watches or stops the compactor. Returns when to be called again, if not only when tables were added.
     pub(super) async fn round(&mut self, db: &Db, now: Instant) -> Result<Option<Instant>, slatedb::Error> {
         self.notice_end(now).await;
-        if self.running.is_some() {
+        if self.is_placed(now) {
             db.refresh_manifest().await?;
         }
         let manifest = db.manifest();
@@ -60,27 +68,51 @@ impl Compaction {
         if running.manifest != manifest.id() {
             (running.manifest, running.changed) = (manifest.id(), now);
         }
-        if !wanted && now.duration_since(running.changed) >= QUIET && !self.has_work().await? {
+        let quiet = !wanted && now.duration_since(running.changed) >= QUIET;
+        let had_its_turn = running.since.is_some_and(|since| now.duration_since(since) >= TURN_MIN);
+        let gives_way = had_its_turn && self.config.merges.are_waited_for();
+        if (quiet || gives_way) && !self.has_work().await? {
             self.stop().await;
-            return Ok(None);
+            return Ok(wanted.then_some(now + LOOK));
         }
         Ok(Some(now + LOOK))
     }
 
     /// Ends the compactor, if it runs. A merge that is under way is given up, and taken up again another time.
     pub(super) async fn stop(&mut self) {
-        let Some(running) = self.running.take() else { return };
-        if let Err(error) = running.compactor.stop().await {
-            tracing::warn!(shard = self.config.shard.0, %error, "the compactor did not end well");
+        let Some(mut running) = self.running.take() else { return };
+        if !running.placed.load(Ordering::Acquire) {
+            running.task.abort();
+            // How it ends is told by whether it had its place by then.
+            let _ = (&mut running.task).await;
         }
-        running.task.abort();
+        if running.placed.load(Ordering::Acquire) {
+            if let Err(error) = running.compactor.stop().await {
+                tracing::warn!(shard = self.config.shard.0, %error, "the compactor did not end well");
+            }
+            running.task.abort();
+        }
     }
 
     fn start(&mut self, manifest: u64, now: Instant) {
         let compactor = Arc::new(self.config.compactor().build());
-        let runs = compactor.clone();
-        let task = self.config.background.spawn(async move { runs.run().await });
-        self.running = Some(Running { compactor, task, manifest, changed: now });
+        let placed = Arc::new(AtomicBool::new(false));
+        let (runs, has_place, merges) = (compactor.clone(), placed.clone(), self.config.merges.clone());
+        let task = self.config.merges.runtime().spawn(async move {
+            let _place = merges.place().await;
+            has_place.store(true, Ordering::Release);
+            runs.run().await
+        });
+        self.running = Some(Running { compactor, task, placed, since: None, manifest, changed: now });
+    }
+
+    /// Whether the compactor runs and has its place.
+    fn is_placed(&mut self, now: Instant) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        if running.since.is_none() && running.placed.load(Ordering::Acquire) {
+            (running.since, running.changed) = (Some(now), now);
+        }
+        running.since.is_some()
     }
 
     /// A compactor ends by itself only if it failed, or if another owner has one.

@@ -2,6 +2,7 @@
 
 use super::checked_store::CheckedStore;
 use super::compaction::TABLES_MIN;
+use super::merges::Merges;
 use super::moment::Moments;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
 use slatedb::config::{
@@ -37,9 +38,9 @@ const MEMTABLES_UNFLUSHED_MAX: u64 = 2;
 /// How often an idle table looks whether another owner has taken it over. What its own compaction changes it takes over
 /// by itself, and one that writes learns of a new owner at its next fsync.
 const MANIFEST_POLL: Duration = Duration::from_secs(30);
-/// How often a running compactor looks for work, and for the end of it. A shard that takes all writes of a worker makes
-/// a table of 32 MiB a second or so; three polls pass from the need for a compaction to its result.
-const COMPACTION_POLL: Duration = Duration::from_secs(1);
+/// How often a running compactor looks for work, and for the end of it: three polls pass from the need for a merge to its
+/// result, with one of the few places for merges taken ([`Merges`]).
+const COMPACTION_POLL: Duration = Duration::from_millis(250);
 /// How long files that compaction has replaced are kept for cursors that still read them, and how old a file must be to
 /// be collected at all. Twice that much of what is written at full speed lies about as garbage.
 pub(super) const COLLECTION_AGE_MIN: Duration = Duration::from_secs(300);
@@ -62,8 +63,10 @@ pub struct TableConfig {
     pub sync_interval: Duration,
     /// Shared by all shards of the process.
     pub cache: TableCache,
-    /// A multi-threaded runtime with timers, for everything but reads and the writer.
+    /// A multi-threaded runtime with timers, for everything but reads, the writer and merges.
     pub background: Handle,
+    /// Shared by all shards of the process.
+    pub merges: Merges,
     /// Bytes of log that this shard may always hold in its memtable; [`MEMTABLE_BYTES_DEFAULT`].
     pub memtable_bytes: u64,
 }
@@ -185,7 +188,7 @@ impl TableConfig {
         };
         CompactorBuilder::new(self.path(), self.object_store())
             .with_options(options)
-            .with_runtime(self.background.clone())
+            .with_runtime(self.merges.runtime().clone())
     }
 
     /// Collects log files.

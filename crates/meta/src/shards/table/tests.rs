@@ -59,6 +59,7 @@ fn config(root: &Path, background: &tokio::runtime::Runtime, sync_interval: Dura
         sync_interval,
         cache: TableCache::new(8 * 1024 * 1024),
         background: background.handle().clone(),
+        merges: Merges::on(background.handle().clone()),
         memtable_bytes: MEMTABLE_BYTES_DEFAULT,
     }
 }
@@ -320,6 +321,39 @@ fn tables_are_merged_in_the_background() {
         table.close().await.unwrap();
         let again = Table::open(world.config(LONG)).await.unwrap();
         assert_eq!(numbers(&again).await, (0..701).collect::<Vec<_>>());
+    });
+}
+
+/// More tables than there are places for merges: all are merged, a few at a time.
+#[test]
+fn tables_take_turns_to_be_merged() {
+    const TABLES: u16 = 16;
+    let world = World::with_shards(TABLES);
+    let merges = Merges::on(world.background.handle().clone());
+    world.worker(async || {
+        let mut tables = Vec::new();
+        for shard in 0..TABLES {
+            let config = TableConfig { shard: ShardId(shard), merges: merges.clone(), ..world.config(LONG) };
+            let table = Table::open(config).await.unwrap();
+            for round in 0..4u32 {
+                put(&table, round * 10..(round + 2) * 10).await;
+                table.flush().await.unwrap();
+            }
+            tables.push(table);
+        }
+        let deadline = std::time::Instant::now() + Duration::from_secs(120);
+        let mut waited = false;
+        while !tables.iter().all(|table| !table.db.manifest().compacted().is_empty()) {
+            assert!(std::time::Instant::now() < deadline, "some were not merged");
+            waited |= merges.are_waited_for();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(waited, "all were merged at once");
+        for table in tables {
+            assert_eq!(numbers(&table).await, (0..50).collect::<Vec<_>>());
+            // Also one that waits for its place, or is at it.
+            table.close().await.unwrap();
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::rows::Rows;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
 use crate::shards::{
     Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Refusal, Run, Shard, ShardConfig,
 };
@@ -120,6 +120,7 @@ impl Cluster {
                 sync_interval: self.settings.sync_interval,
                 cache: TableCache::new(16 << 20),
                 background: self.background.clone(),
+                merges: Merges::on(self.background.clone()),
                 memtable_bytes: MEMTABLE_BYTES_DEFAULT,
             },
             peers: self.peers.clone(),

@@ -83,6 +83,17 @@ for size in 1KiB 4KiB 32KiB; do
 done
 echo "== idle, ten seconds: server and mount with $("$varve" --json status "$disk/store" | grep -o '"shards":[0-9]*' | head -1 | cut -d: -f2) shards"
 pids="$server $("$varve" --json stats "$work/mnt" | grep -o '"pid":[0-9]*' | cut -d: -f2)"
+# What was written a moment ago is still merged into tables, which is not idle yet.
+settled=0
+for second in $(seq 120); do
+  # shellcheck disable=SC2086
+  before=$(ticks $pids)
+  sleep 1
+  # shellcheck disable=SC2086
+  if [ $(($(ticks $pids) - before)) -gt 2 ]; then settled=0; continue; fi
+  settled=$((settled + 1))
+  if [ "$settled" = 3 ]; then echo "(after $second seconds in which tables were merged)"; break; fi
+done
 # shellcheck disable=SC2086
 before=$(ticks $pids)
 sleep 10

@@ -454,6 +454,51 @@ fn the_death_of_a_coordinator_is_survived_by_those_who_joined() {
     check(directory.path(), 1);
 }
 
+/// Promise: a service that is stopped publishes what it has taken, and says which runs are not finished and what to do.
+#[test]
+fn a_service_that_is_stopped_publishes_what_it_took() {
+    let directory = common::scratch();
+    let root = directory.path().to_str().expect("text");
+    let serve = |interval: &str| {
+        let mut command = varve();
+        command.args(["--json", "record", "serve", root, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        command.args(["--threads", "2", "--commit-interval", interval]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("varve runs");
+        let mut told = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line");
+        (child, serde_json::from_str::<Value>(&told).expect("JSON"))
+    };
+    let stop = |child: Child| {
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // Nothing is committed before the end.
+    let (child, told) = serve("1h");
+    let request = start("left");
+    let listen = told["listen"].as_str().expect("an address");
+    let client = Client::connect(Options { level: Level::Memory, ..options(listen, &request) }).expect("in");
+    (0..30).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("taken");
+    drop(client);
+    let said = stop(child);
+    for words in ["run `left` is not finished", "left.h5 shows its 30 frames so far", "varve record serve "] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    tell(directory.path(), "left", (0..30).collect(), true);
+    check(directory.path(), 1);
+    let (child, told) = serve("20ms");
+    let service = ["--json", "record", "stop", "left", "--http", told["http"].as_str().expect("an address")];
+    let output = varve().args(service).output().expect("varve runs");
+    let stopped: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(stopped["finished"]["received"], 30, "{stopped}");
+    let said = stop(child);
+    assert!(!said.contains("not finished"), "{said}");
+    check(directory.path(), 1);
+}
+
 /// Issue 5: the simulator plays our protocol: a run of its own or one that exists, over several connections; a simulator
 /// that was killed is taken up by the next; a service that is lost is told of.
 #[test]

@@ -21,7 +21,7 @@ pub use board::Board;
 pub use http::OPENAPI;
 pub use records::{Ended, How};
 pub use request::StartRequest;
-pub use run::{Run, Status};
+pub use run::{Run, Status, Unfinished};
 pub use share::ShareOptions;
 
 use crate::description::Description;
@@ -230,8 +230,9 @@ impl Service {
         Ok(())
     }
 
-    /// Ends all connections and lets the runs go as they are: the next service takes them up.
-    pub fn stop(self) {
+    /// Ends all connections, publishes what was taken, and lets the runs go as they are: the next service takes them up.
+    /// Answers which.
+    pub fn stop(self) -> Vec<Unfinished> {
         self.shared.stopping.store(true, SeqCst);
         for run in self.shared.runs() {
             let stopping = || Refusal::new(ErrorCode::Stopping, "the service is being stopped");
@@ -254,7 +255,7 @@ impl Service {
             std::thread::sleep(Duration::from_millis(10));
         }
         let runs = std::mem::take(&mut *self.shared.runs.lock());
-        runs.into_values().for_each(|run| run.let_go());
+        runs.into_values().filter_map(|run| run.let_go()).collect()
     }
 }
 

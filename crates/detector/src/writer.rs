@@ -206,6 +206,22 @@ impl Writer {
         Ok(Finished { counts: committed.catalog.counts(), file_bytes: end, dropped: progress.dropped })
     }
 
+    /// Writes, syncs and publishes all frames taken, and leaves the run to who takes it up from its journal
+    /// ([`Writer::resume`]).
+    ///
+    /// # Errors
+    /// As of [`Writer::finish`].
+    pub fn leave(mut self) -> Result<(), WriteError> {
+        let committed = self.join();
+        if let Some(failure) = self.shared.failure() {
+            return Err(WriteError::Failed(failure));
+        }
+        let io = |source| WriteError::Io { path: self.shared.path.clone(), source };
+        let mut committed = committed.map_err(io)?;
+        let published = committed.publish(&self.shared.file, own(&self.shared));
+        published.map(drop).map_err(|error| io(error.into()))
+    }
+
     fn join(&mut self) -> io::Result<Committed> {
         let committer = self.committer.take().expect("joined once");
         self.pipeline.end(committer)
@@ -220,7 +236,7 @@ fn own(shared: &Shared) -> &Own {
 }
 
 impl Drop for Writer {
-    /// A run that is let go without [`Writer::finish`] is left as after a crash: valid, with its journal.
+    /// A run that is let go without [`Writer::finish`] or [`Writer::leave`] is left as after a crash: valid, with its journal.
     fn drop(&mut self) {
         if self.committer.is_some()
             && let Err(error) = self.join()

@@ -4,6 +4,7 @@
 mod end;
 mod status;
 
+pub use end::Unfinished;
 pub use status::{Status, Tallies};
 
 use super::board::Board;

@@ -6,11 +6,12 @@ use crate::quantity::{Bytes, Span};
 use crate::signals;
 use clap::Args;
 use serde::Serialize;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use varve_detector::service::{Config, Service, ServiceError};
+use varve_detector::service::{Config, Service, ServiceError, Unfinished};
 use varve_detector::writer::Settings;
 
 /// Take frames of detectors over TCP and write them to HDF5 files, until SIGTERM or SIGINT
@@ -110,8 +111,26 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     output.result("record serve", &serving, text)?;
     // An error means that nobody can ask any more: that is a reason to stop too.
     let _ = stopped.recv();
-    service.stop();
+    for left in service.stop() {
+        // Who does not read any more is told nothing; the journal and the record are there all the same.
+        let _ = write!(std::io::stderr(), "{}", unfinished(&left, &arguments.directory));
+    }
     Ok(Exit::Done)
+}
+
+/// What is said of a run that goes on when the service is started again.
+fn unfinished(left: &Unfinished, directory: &Path) -> String {
+    let Unfinished { run, file, durable, trouble } = left;
+    let file = file.display();
+    let holds = match trouble {
+        None => format!("{file} shows its {durable} frames so far"),
+        Some(trouble) => format!("not all that was taken could be published: {trouble}"),
+    };
+    format!(
+        "varve: run `{run}` is not finished: {holds}\n  To go on with it, start the service again: varve record serve {}\n  \
+         To leave it at that: varve record recover {file}\n",
+        directory.display()
+    )
 }
 
 fn text(serving: &Serving) -> String {

@@ -7,10 +7,22 @@ use crate::service::records::{Ended, How, Record};
 use crate::service::sink::Sink;
 use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, Refusal};
 use crate::writer::Progress;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use varve_world::reserve::Reserve;
+
+/// A run that the service leaves as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    pub run: String,
+    pub file: PathBuf,
+    /// Frames that the file shows, unless there was trouble.
+    pub durable: u64,
+    /// Why not all that was taken could be published.
+    pub trouble: Option<String>,
+}
 
 impl Run {
     /// To who asks for the same run anew.
@@ -183,8 +195,9 @@ impl Run {
         }
     }
 
-    /// Ends the writer's threads without ending the run, which another service takes up.
-    pub fn let_go(&self) {
+    /// Publishes what was taken and ends the writer's threads without ending the run, which another service takes up.
+    /// `None` if it has ended.
+    pub fn let_go(&self) -> Option<Unfinished> {
         self.clients.lock().cut();
         {
             let mut state = self.state.lock();
@@ -193,14 +206,22 @@ impl Run {
                 State::Ending(..) => {
                     drop(state);
                     self.wait_ended(FOR_EVER);
-                    return;
+                    return None;
                 }
-                State::Ended(_) => return,
+                State::Ended(_) => return None,
             }
         }
         if let Some(sink) = &*self.sink.read() {
             sink.close();
         }
-        drop(self.sink.write().take());
+        let sink = self.sink.write().take()?;
+        let observer = sink.observer();
+        let left = match sink {
+            Sink::Own(writer) => writer.leave().map_err(|error| error.to_string()),
+            // It reports at its end what it has written.
+            Sink::Share(..) => Ok(()),
+        };
+        let (run, file) = (self.request.name.clone(), self.path.clone());
+        Some(Unfinished { run, file, durable: observer().durable, trouble: left.err() })
     }
 }

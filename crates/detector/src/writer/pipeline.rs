@@ -9,12 +9,13 @@ use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
 use crate::filters::Plugin;
 use crate::frame::{Frame, Level};
-use crate::journal::{Entry, SlabEntry};
+use crate::journal::{self, Entry, SlabEntry};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,6 +178,27 @@ impl Shared {
         self.progress.lock().failure.clone()
     }
 
+    /// Why the file at its path is not the run's any more. A store that cannot say is in trouble of another kind.
+    pub(super) fn taken_away(&self) -> Option<String> {
+        let own = self.file.metadata().ok()?;
+        let there = match self.path.metadata() {
+            Ok(there) => Some((there.dev(), there.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(_) => return None,
+        };
+        if there == Some((own.dev(), own.ino())) {
+            return None;
+        }
+        let (path, journal) = (self.path.display(), journal::path_beside(&self.path));
+        let what = if own.nlink() == 0 { "removed" } else { "moved away" };
+        let beside = if there.is_some() { "; another file has its name now" } else { "" };
+        Some(format!(
+            "{path} was {what} while the run was under way{beside}: put it back under its name and run \
+             `varve record recover {path}`, or, if it is not wanted any more, remove {}",
+            journal.display()
+        ))
+    }
+
     /// Does `round` at every interval and once more, as the last, when the writing threads have ended.
     pub(super) fn rounds(&self, what: &str, mut round: impl FnMut(bool) -> io::Result<()>) -> io::Result<()> {
         loop {
@@ -187,6 +209,11 @@ impl Shared {
                 }
                 *stop
             };
+            if self.failure().is_none()
+                && let Some(why) = self.taken_away()
+            {
+                self.fail(why);
+            }
             self.queue.release_stale();
             match round(last) {
                 Ok(()) if last => return Ok(()),
@@ -390,6 +417,11 @@ impl Pipeline {
     /// As of [`Pipeline::scalars`].
     pub fn mark_damaged(&self, frame: u64) -> Result<(), WriteError> {
         self.shared.row(frame, Entry::Damaged { frame }, 1)
+    }
+
+    /// Why the file at its path is not the run's any more, if it is not.
+    pub fn taken_away(&self) -> Option<String> {
+        self.shared.taken_away()
     }
 
     /// Takes nothing more; who waits for room is refused. What was taken is still written.

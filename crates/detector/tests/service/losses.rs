@@ -7,7 +7,7 @@ use serde_json::json;
 use std::time::Duration;
 use varve_detector::client::{Client, Options, Outgoing};
 use varve_detector::control::Control;
-use varve_detector::service::{Config, Service};
+use varve_detector::service::{Config, How, Service};
 use varve_detector::stream::NoticeCode;
 use varve_detector::writer::Settings;
 
@@ -97,5 +97,42 @@ fn frames_without_room_are_dropped_and_counted() {
     let finished = client.finish(WAIT).expect("finished");
     assert!(dropped > 0 && finished.dropped == dropped, "{dropped} {finished:?}");
     assert!(finished.received > 0 && finished.received + dropped == 200, "{dropped} {finished:?}");
+    service.stop();
+}
+
+/// Promise: a run whose file is taken away fails at once and says so; what has its name since is not touched, and the file,
+/// put back, is recovered with all its frames.
+#[test]
+fn a_run_whose_file_is_taken_away_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let at = |name: &str| directory.path().join(name);
+    for name in ["removed", "moved", "replaced"] {
+        let client = Client::connect(options(&service, &start(name))).expect("in");
+        (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+        client.settle(WAIT).expect("durable");
+        let file = at(&format!("{name}.h5"));
+        match name {
+            "removed" => std::fs::remove_file(&file).expect("removed"),
+            _ => std::fs::rename(&file, at("aside.h5")).expect("moved"),
+        }
+        if name == "replaced" {
+            std::fs::write(&file, "somebody else's").expect("written");
+        }
+        let run = service.shared().run(name).expect("known");
+        let ended = run.wait_ended(WAIT).expect("it ends by itself");
+        let what = if name == "removed" { "was removed while" } else { "was moved away while" };
+        assert!(ended.how == How::Failed && ended.why.contains(what), "{name}: {ended:?}");
+        let refused = (10..10_000).find_map(|number| client.send(plain(number), WAIT).err()).expect("refused");
+        assert!(refused.to_string().contains(what), "{name}: {refused}");
+        if name == "replaced" {
+            assert_eq!(std::fs::read(&file).expect("there"), b"somebody else's");
+        }
+        if name != "removed" {
+            std::fs::rename(at("aside.h5"), &file).expect("put back");
+            let recovered = varve_detector::recover::recover(&file).expect("recovered");
+            assert_eq!(recovered.counts.received, 10, "{recovered:?}");
+        }
+    }
     service.stop();
 }

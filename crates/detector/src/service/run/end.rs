@@ -107,13 +107,15 @@ impl Run {
         let observer = sink.observer();
         let lost = self.tallies.lost.load(Relaxed);
         let mut finished = FinishedHead { dropped: progress.dropped + lost, ..FinishedHead::default() };
+        // Whatever lies there now is not this run's to be changed.
+        let away = sink.taken_away();
         let (how, why) = match sink {
             Sink::Own(writer) => match writer.end(how == How::Finished) {
                 Ok(end) => {
                     finished.set(end.counts, end.file_bytes);
                     (how, why.to_owned())
                 }
-                Err(error) => (How::Failed, self.rescue(&error.to_string(), &mut finished)),
+                Err(error) => (How::Failed, away.unwrap_or_else(|| self.rescue(&error.to_string(), &mut finished))),
             },
             Sink::Share(share, coordinator) => {
                 let left = share.leave().map_err(|error| error.to_string());

@@ -190,6 +190,14 @@ fn commands_steer_a_run() {
     assert_eq!(service.record(&["start", "scan-1", "scan-2.h5", "--frame", "48x48"]).0, 1);
     assert_eq!(service.record(&["start", "scan-3", "/etc/scan.h5", "--frame", "48x48"]).0, 1);
     assert_eq!(service.record(&["start", "scan-3", "scan-3.h5", "--frame", "48x-"]).0, 2);
+    for name in ["", ".", ".hidden", "a/b", "../scan-1", "a b", "a\nb", &"x".repeat(65)] {
+        for words in [&["start", name, "any.h5", "--frame", "48x48"][..], &["stop", name], &["status", name]] {
+            let mut command = varve();
+            let output = command.arg("record").args(words).args(["--http", &service.http]).output().expect("varve runs");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(2) && said.contains("use 1 to 64 letters"), "{words:?}: {said}");
+        }
+    }
     let watched = Process::start(&["record", "watch", "scan-1", "--http", &service.http]);
     let client = Client::connect(Options::new(&service.listen, "scan-1")).expect("in");
     (0..10).for_each(|number| client.send(frame(number), WAIT).expect("sent"));

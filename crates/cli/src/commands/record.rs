@@ -19,6 +19,7 @@ use std::path::Path;
 use varve_detector::description::nxmx::Nxmx;
 use varve_detector::description::{Description, RunValue, Structure};
 use varve_detector::layout::Layout;
+use varve_detector::stream::hello::check_run_name;
 
 /// Record runs of detectors, and look after their files
 #[derive(Debug, Args)]
@@ -57,6 +58,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Recover(arguments) => recover::run(arguments, output),
         Command::Report(arguments) => report::run(arguments, output),
     }
+}
+
+/// A name that a run can have, for the command line.
+pub fn run_name(text: &str) -> std::result::Result<String, String> {
+    check_run_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// What `--metadata` names: what holds for the whole run.

@@ -6,6 +6,7 @@ use super::records::How;
 use super::request::StartRequest;
 use super::run::{Run, Status};
 use super::{Shared, named};
+use crate::stream::hello::check_run_name;
 use crate::stream::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -137,6 +138,13 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
         return Ok(of(StatusCode::OK, "application/json", OPENAPI));
     }
     admit(&shared, &request)?;
+    if let ["runs", name @ ..] = &parts[..]
+        && !name.is_empty()
+    {
+        // What follows the verb would be part of a name with slashes, which no run has.
+        let name = if name.len() > 2 { name.join("/") } else { name[0].to_owned() };
+        check_run_name(&name).map_err(|error| Refusal::new(ErrorCode::Description, error.to_string()))?;
+    }
     if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Ok(too_large());
     }

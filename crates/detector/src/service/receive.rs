@@ -97,6 +97,8 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
         Err(error) => {
             let code = match &error {
                 LinkError::Message(bad) if bad.0.contains("speaks version") => ErrorCode::Version,
+                // Which the next attempt would have, too.
+                LinkError::Message(bad) if bad.0.contains("is no name of a run") => ErrorCode::Description,
                 LinkError::Message(_) => ErrorCode::Protocol,
                 LinkError::Io(_) => ErrorCode::Vanished,
             };

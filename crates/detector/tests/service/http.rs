@@ -5,12 +5,13 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use varve_detector::client::{Client, Options};
+use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
 use varve_detector::description::nxmx::{Goniometer, MaskRegion, Nxmx};
 use varve_detector::description::{Description, Region};
 use varve_detector::filters::PluginChoice;
 use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::stream::ErrorCode;
 
 #[test]
 fn runs_are_controlled_over_http() {
@@ -127,5 +128,50 @@ fn bodies_beyond_the_limit_are_refused_at_once() {
     let head = "POST /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));
     assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
+    service.stop();
+}
+
+/// What cannot name a run is refused as such, by HTTP and over the stream, and not looked for.
+#[test]
+fn bad_names_are_refused_with_what_is_allowed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let allowed = "use 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`";
+    let long = "x".repeat(65);
+    for name in ["", ".", "..", ".hidden", "a/b", "a/b/c", "%0a", "a%20b", &long] {
+        for (verb, path) in
+            [("GET", format!("/runs/{name}/latest")), ("POST", format!("/runs/{name}/stop")), ("GET", format!("/runs/{name}"))]
+        {
+            // Without a name all runs are meant.
+            if name.is_empty() && path == "/runs/" {
+                continue;
+            }
+            let asked = format!("{verb} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let (status, text) = exchange(&service, &asked);
+            // A verb too many is another mistake.
+            let verb_alone = name == "a/b" && !path.ends_with("stop") && !path.ends_with("latest");
+            if verb_alone {
+                assert_eq!(status, 405, "{path}: {text}");
+            } else {
+                assert!(status == 400 && text.contains(allowed), "{path}: {status} {text}");
+            }
+        }
+    }
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    for name in ["", ".hidden", "a/b", "a\nb", "a b", "ä", "\0", &long] {
+        let request = StartRequest { file: "any.h5".into(), ..start(name) };
+        match control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT) {
+            Err(ControlError::Refused { code, text }) => {
+                assert!(code == "description" && text.contains(allowed), "{name:?}: {code} {text}")
+            }
+            other => panic!("{name:?}: {other:?}"),
+        }
+        match Client::connect(options(&service, &request)) {
+            Err(ClientError::Refused(refusal)) => {
+                assert!(refusal.code == ErrorCode::Description && refusal.text.contains(allowed), "{name:?}: {refusal}")
+            }
+            other => panic!("{name:?}: {:?}", other.err()),
+        }
+    }
     service.stop();
 }

@@ -1,6 +1,6 @@
 //! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
 
-use super::Metadata;
+use super::{Metadata, run_name};
 use crate::output::{Output, columns, print_line};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -38,7 +38,8 @@ impl Service {
 /// Start a run, to which detectors then bring frames
 #[derive(Debug, Args)]
 pub struct Start {
-    /// Name of the run: letters, digits, `.`, `_`, `-`
+    /// Name of the run: 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`
+    #[arg(value_parser = run_name)]
     name: String,
     /// HDF5 file to make, beneath the service's directory
     file: PathBuf,
@@ -93,6 +94,7 @@ pub struct Start {
 #[derive(Debug, Args)]
 pub struct Named {
     /// Name of the run
+    #[arg(value_parser = run_name)]
     name: String,
     #[command(flatten)]
     service: Service,
@@ -102,6 +104,7 @@ pub struct Named {
 #[derive(Debug, Args)]
 pub struct Status {
     /// Name of the run
+    #[arg(value_parser = run_name)]
     name: Option<String>,
     #[command(flatten)]
     service: Service,

@@ -1,5 +1,6 @@
 //! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
 
+use super::run_name;
 use super::serve::token;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -22,6 +23,7 @@ pub struct Arguments {
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// Name of the run
+    #[arg(value_parser = run_name)]
     run: String,
     /// The service's directory, as this host sees it
     #[arg(long)]

@@ -571,7 +571,7 @@ static void refusal(vd_client *client, const uint8_t *head, size_t length) {
     disconnect(client, "%.*s", (int)words, (const char *)head + 16);
     if (code == VD_ERROR_PROTOCOL) client->protocol_errors++;
     /* After these it helps to connect again. */
-    int passes = code == VD_ERROR_PROTOCOL || code == VD_ERROR_VANISHED || code == VD_ERROR_STOPPING;
+    int passes = code == VD_ERROR_PROTOCOL || code == VD_ERROR_VANISHED || code == VD_ERROR_STOPPING || code == VD_ERROR_FULL;
     if (!passes || client->protocol_errors >= PROTOCOL_ERRORS) client->state = VD_REFUSED;
 }
 

@@ -35,9 +35,9 @@ ELEMENTS = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f16", "f32", 
 FORMATS = {"B": "u", "H": "u", "I": "u", "L": "u", "Q": "u", "b": "i", "h": "i", "i": "i", "l": "i", "q": "i",
            "e": "f", "f": "f", "d": "f"}
 ERRORS = {1: "protocol", 2: "version", 3: "token", 4: "unknown", 5: "busy", 6: "failed", 7: "description", 8: "limit",
-          9: "ended", 10: "vanished", 11: "stopping"}
+          9: "ended", 10: "vanished", 11: "stopping", 12: "full"}
 # After these it helps to connect again.
-PASSING = {"protocol", "vanished", "stopping"}
+PASSING = {"protocol", "vanished", "stopping", "full"}
 NOTICES = {1: "dropped", 2: "damaged", 3: "duplicate", 4: "refused"}
 HELLO, FRAME, SCALARS, END, PING = 1, 2, 3, 4, 5
 WELCOME, ACK, NOTICE, ERROR, FINISHED, PONG = 129, 130, 131, 132, 133, 134

@@ -507,6 +507,36 @@ fn a_service_that_is_stopped_publishes_what_it_took() {
     check(directory.path(), 1);
 }
 
+/// Promise: the simulator waits for room for its connections as long as its patience lasts, and says so.
+#[test]
+fn the_simulator_waits_for_room() {
+    let directory = common::scratch();
+    let root = directory.path().to_str().expect("text");
+    let place = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--connections-max", "1"];
+    let mut service = Process::start(&[&["record", "serve", root], &place[..]].concat());
+    let listen = service.told()["listen"].as_str().expect("an address").to_owned();
+    let holds = Client::connect(options(&listen, &start("holds"))).expect("in");
+    let to = format!("tcp://{listen}");
+    let simulate = |patience: &str| {
+        let mut command = varve();
+        command.args(["detector", "simulate", "--to", &to, "--model", "64x48xu16", "--frames", "5", "--file", "late.h5"]);
+        command.args(["--patience", patience]).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("varve runs")
+    };
+    let output = simulate("500ms").wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in ["waiting up to 500ms for room", "no room for a connection", "--patience waits longer"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let waits = simulate("60s");
+    std::thread::sleep(Duration::from_millis(500));
+    drop(holds);
+    let output = waits.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    service.terminate();
+}
+
 /// Issue 5: the simulator plays our protocol: a run of its own or one that exists, over several connections; a simulator
 /// that was killed is taken up by the next; a service that is lost is told of.
 #[test]

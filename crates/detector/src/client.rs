@@ -80,6 +80,8 @@ pub enum ClientError {
     Refused(#[from] Refusal),
     #[error("{address} cannot be reached: {why}")]
     Unreachable { address: String, why: String },
+    #[error("there was no room for a connection to {address} for {waited:?}: {why}")]
+    Full { address: String, waited: Duration, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("frame {0}: frames are numbered from 0, and below 2^64 - 1; is it a negative number, read as unsigned?")]

@@ -110,6 +110,8 @@ pub struct Shared {
     home: Arc<Home>,
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
     connections: AtomicUsize,
+    /// Connections for which there was no room and that are being told so.
+    turned_away: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -147,6 +149,7 @@ impl Service {
             home,
             runs: Mutex::default(),
             connections: AtomicUsize::new(0),
+            turned_away: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         });
         for known in known {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_detector::client::{Client, Options};
 use varve_detector::service::{Config, Run, Service};
 use varve_detector::writer::Settings;
 
@@ -295,6 +296,27 @@ fn refusals_are_said_in_words() {
             let own = run == "python-small" && said.contains("are no frame of");
             assert!(said.contains(words) || own, "{run}: {said}");
         }
+    }
+    service.stop();
+}
+
+/// A service that has no room for another connection is waited for, as one that is away.
+#[test]
+fn clients_wait_for_room() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = Config { connections_max: 1, ..config(directory.path(), "127.0.0.1:0", None) };
+    let service = Service::start(one).expect("a service");
+    for program in [Program::python(), Program::c(directory.path())] {
+        let other = start(directory.path(), &format!("{}-other", program.name), [SIDE, SIDE]);
+        let text = std::fs::read_to_string(other).expect("read");
+        let address = service.address().to_string();
+        let holds = Options { start: text, ..Options::new(&address, &format!("{}-other", program.name)) };
+        let holds = Client::connect(holds).expect("in");
+        let start = start(directory.path(), program.name, [SIDE, SIDE]);
+        let child = program.spawn(service.address(), program.name, &[start.to_str().expect("text"), "10"]);
+        std::thread::sleep(Duration::from_millis(500));
+        drop(holds);
+        assert_all(&told(&child.wait_with_output().expect("it ends"), program.name), 10);
     }
     service.stop();
 }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// Between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+/// To a service that has no room: many may wait for the same place.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// The service answers a HELLO when its store has made the file.
 const WELCOME_WAIT: Duration = Duration::from_secs(30);
 /// Scalars wait so long for others whose arrival is asked for with theirs.
@@ -29,15 +31,17 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
     // What was sent on this connection and may have to be sent again.
     let mut sent = BTreeMap::new();
     let mut since = Instant::now();
+    let mut crowded = false;
     loop {
         if is_over(shared) {
             return;
         }
+        let mut full = false;
         let why = match connect(shared, number) {
             Ok((socket, incoming, welcome, there)) => {
                 let broken = converse(shared, (number, socket, incoming), &welcome, (&there, &mut sent));
                 // It was well until now, however long it had stood.
-                since = Instant::now();
+                (since, crowded) = (Instant::now(), false);
                 match broken {
                     Some(why) => why,
                     None => return,
@@ -46,14 +50,27 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
             Err(Attempt::Refused(refusal)) if !shared.state.lock().passes(&refusal) => {
                 return fail(shared, refusal.into());
             }
+            Err(Attempt::Refused(refusal)) if refusal.code == ErrorCode::Full => {
+                full = true;
+                refusal.text
+            }
             Err(attempt) => attempt.to_string(),
         };
-        if since.elapsed() > shared.options.retry {
-            let address = shared.options.address.clone();
-            return fail(shared, ClientError::Unreachable { address, why });
+        let (address, waited) = (&shared.options.address, shared.options.retry);
+        if since.elapsed() > waited {
+            let address = address.clone();
+            return fail(shared, match full || crowded {
+                true => ClientError::Full { address, waited, why },
+                false => ClientError::Unreachable { address, why },
+            });
         }
+        if full && !crowded {
+            tracing::warn!(address, "waiting up to {waited:?} for room for a connection: {why}");
+        }
+        // Beyond what it can tell, a service that is full closes connections without a word.
+        crowded |= full;
         tracing::debug!(number, "a connection is made again: {why}");
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(if full { FULL_PAUSE } else { PAUSE });
     }
 }
 

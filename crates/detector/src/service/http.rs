@@ -103,7 +103,7 @@ fn refuse(refusal: &Refusal) -> Answer {
         ErrorCode::Token => StatusCode::UNAUTHORIZED,
         ErrorCode::Unknown => StatusCode::NOT_FOUND,
         ErrorCode::Busy | ErrorCode::Ended => StatusCode::CONFLICT,
-        ErrorCode::Limit | ErrorCode::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::Limit | ErrorCode::Stopping | ErrorCode::Full => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         ErrorCode::Protocol | ErrorCode::Version | ErrorCode::Description | ErrorCode::Vanished => {
             StatusCode::BAD_REQUEST

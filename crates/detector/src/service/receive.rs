@@ -42,8 +42,7 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         };
         if shared.connections.fetch_add(1, SeqCst) >= shared.config.connections_max {
             shared.connections.fetch_sub(1, SeqCst);
-            let text = format!("{} connections already; close one first", shared.config.connections_max);
-            last_words(socket, Refusal::new(ErrorCode::Limit, text));
+            turn_away(shared, socket);
             continue;
         }
         let mine = Arc::clone(shared);
@@ -57,6 +56,30 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             shared.connections.fetch_sub(1, SeqCst);
             tracing::warn!("cannot serve a connection: {error}");
         }
+    }
+}
+
+/// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait for it.
+fn turn_away(shared: &Arc<Shared>, socket: TcpStream) {
+    /// More come than can be told: they find the connection closed, and come again.
+    const TURNED_AWAY_MAX: usize = 32;
+    if shared.turned_away.fetch_add(1, SeqCst) >= TURNED_AWAY_MAX {
+        shared.turned_away.fetch_sub(1, SeqCst);
+        return;
+    }
+    let mine = Arc::clone(shared);
+    let told = named("turn-away", move || {
+        let text = format!(
+            "{} connections already, as many as this service takes: come again when one has ended, or start it with a \
+             larger --connections-max",
+            mine.config.connections_max
+        );
+        last_words(socket, Refusal::new(ErrorCode::Full, text));
+        mine.turned_away.fetch_sub(1, SeqCst);
+    });
+    if let Err(error) = told {
+        shared.turned_away.fetch_sub(1, SeqCst);
+        tracing::warn!("a client does not hear that there is no room for it: {error}");
     }
 }
 

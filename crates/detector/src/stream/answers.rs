@@ -73,10 +73,11 @@ pub enum ErrorCode {
     Ended = 9,
     Vanished = 10,
     Stopping = 11,
+    Full = 12,
 }
 
 impl ErrorCode {
-    const NAMES: [(ErrorCode, &'static str); 11] = [
+    const NAMES: [(ErrorCode, &'static str); 12] = [
         (ErrorCode::Protocol, "protocol"),
         (ErrorCode::Version, "version"),
         (ErrorCode::Token, "token"),
@@ -88,6 +89,7 @@ impl ErrorCode {
         (ErrorCode::Ended, "ended"),
         (ErrorCode::Vanished, "vanished"),
         (ErrorCode::Stopping, "stopping"),
+        (ErrorCode::Full, "full"),
     ];
 
     pub fn name(self) -> &'static str {
@@ -96,7 +98,7 @@ impl ErrorCode {
 
     /// Whether the same may succeed later, on a new connection.
     pub fn passes(self) -> bool {
-        matches!(self, ErrorCode::Protocol | ErrorCode::Vanished | ErrorCode::Stopping)
+        matches!(self, ErrorCode::Protocol | ErrorCode::Vanished | ErrorCode::Stopping | ErrorCode::Full)
     }
 }
 

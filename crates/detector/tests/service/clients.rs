@@ -114,3 +114,36 @@ fn a_silent_connection_is_given_up() {
     }
     service.stop();
 }
+
+/// Promise: a client for which there is no room waits for it, for as long as it would for a service that is away, and
+/// says so; it is let in when there is.
+#[test]
+fn a_client_waits_for_room_for_its_connections() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let first = Client::connect(Options { connections: 16, ..options(&service, &start("first")) }).expect("in");
+    let second = options(&service, &start("second"));
+    match Client::connect(Options { retry: Duration::from_millis(300), ..second.clone() }) {
+        Err(error @ ClientError::Full { .. }) => {
+            let said = error.to_string();
+            assert!(said.contains("no room for a connection") && said.contains("--connections-max"), "{said}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3)
+            .map(|source| {
+                let request = StartRequest { sources: 3, ..start("second") };
+                let mine = Options { source, connections: 4, retry: WAIT, ..options(&service, &request) };
+                scope.spawn(move || Client::connect(mine).map(|client| client.send(plain(u64::from(source)), WAIT).map(|()| client)))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(first.finish(WAIT).expect("finished").frames, 0);
+        for waiting in waiting {
+            let client = waiting.join().expect("no panic").expect("let in").expect("sent");
+            client.settle(WAIT).expect("durable");
+        }
+    });
+    service.stop();
+}

@@ -197,6 +197,7 @@ fn failed(url: &str, error: &ClientError) -> Problem {
     let problem = Problem::new(format!("the frames do not come to {url}")).caused_by(error);
     match error {
         ClientError::Unreachable { .. } => problem.next("Is `varve record serve` running there?"),
+        ClientError::Full { .. } => problem.next("--patience waits longer; fewer --connections need less room."),
         _ => problem,
     }
 }

@@ -1,6 +1,8 @@
 //! Control over HTTP/JSON: start, stop, abort, status, watch, metrics. What is served is described by
 //! `docs/record-service.openapi.json`, which is served too.
 
+mod places;
+
 use super::metrics;
 use super::records::How;
 use super::request::StartRequest;
@@ -13,6 +15,7 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use places::{ANSWERING_MAX, Place, Places};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io;
@@ -20,12 +23,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
 pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
 /// As the head of a HELLO, which may carry the same request.
 const BODY_BYTES_MAX: usize = 1 << 20;
-const CONNECTIONS_MAX: usize = 64;
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 /// A watcher that waits asks again after that.
 const WATCH_MAX: Duration = Duration::from_secs(30);
@@ -49,7 +50,7 @@ pub(super) fn start(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<(So
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
-        .max_blocking_threads(CONNECTIONS_MAX)
+        .max_blocking_threads(ANSWERING_MAX)
         .thread_name("http")
         .enable_all()
         .build()?;
@@ -65,7 +66,7 @@ pub(super) fn start(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<(So
 
 async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new();
     while !shared.is_stopping() {
         let Ok(accepted) = tokio::time::timeout(Duration::from_millis(200), listener.accept()).await else { continue };
         let socket = match accepted {
@@ -76,26 +77,27 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
                 continue;
             }
         };
-        // Beyond that the connection is closed, which a client takes for a service that is busy.
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let shared = Arc::clone(shared);
+        let (place, shared) = (Arc::new(places.enter().await), Arc::clone(shared));
         tokio::spawn(async move {
-            let answer = service_fn(|request| answer(Arc::clone(&shared), request));
+            let answer = service_fn(|request| answer(Arc::clone(&shared), Arc::clone(&place), request));
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_WAIT)
                 .serve_connection(TokioIo::new(socket), answer);
-            if let Err(error) = served.await {
-                tracing::debug!("an HTTP connection has ended: {error}");
+            tokio::select! {
+                served = served => match served {
+                    Ok(()) => {}
+                    Err(error) => tracing::debug!("an HTTP connection has ended: {error}"),
+                },
+                () = place.evicted() => tracing::debug!("an HTTP connection without a whole request makes way for others"),
             }
-            drop(place);
         });
     }
     Ok(())
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Infallible> {
-    Ok(route(shared, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
+async fn answer(shared: Arc<Shared>, place: Arc<Place>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    Ok(route(shared, &place, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
 }
 
 fn refuse(refusal: &Refusal) -> Answer {
@@ -131,7 +133,7 @@ fn of(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Answ
     answer
 }
 
-async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Refusal> {
+async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -> Result<Answer, Refusal> {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     if request.method() == Method::GET && parts == ["openapi.json"] {
@@ -148,16 +150,23 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
     if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Ok(too_large());
     }
-    match (request.method(), &parts[..]) {
+    let (head, body) = request.into_parts();
+    let is_start = head.method == Method::POST && parts == ["runs"];
+    let Some(body) = (if is_start { whole(body).await? } else { Some(Bytes::new()) }) else { return Ok(too_large()) };
+    let Some(_answering) = place.asked() else {
+        let text = format!("{ANSWERING_MAX} requests are being answered, as many as this service takes; ask again");
+        return Err(Refusal::new(ErrorCode::Limit, text));
+    };
+    match (&head.method, &parts[..]) {
         (&Method::GET, ["runs"]) => {
             let runs: Vec<Status> = shared.runs().iter().map(|run| run.status()).collect();
             Ok(json(StatusCode::OK, &serde_json::json!({ "runs": runs })))
         }
-        (&Method::POST, ["runs"]) => begin(shared, request).await,
+        (&Method::POST, ["runs"]) => begin(shared, &body).await,
         (&Method::GET, ["runs", name]) => Ok(json(StatusCode::OK, &find(&shared, name)?.status())),
         (&Method::GET, ["runs", name, "latest"]) => {
             let run = find(&shared, name)?;
-            let wish = Wish::read(request.uri().query().unwrap_or(""))?;
+            let wish = Wish::read(head.uri.query().unwrap_or(""))?;
             Ok(json(StatusCode::OK, &latest(&shared, &run, wish).await))
         }
         (&Method::POST, ["runs", name, verb @ ("stop" | "abort")]) => {
@@ -171,12 +180,12 @@ async fn route(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
         }
         (&Method::GET, ["metrics"]) => Ok(of(StatusCode::OK, "text/plain; version=0.0.4", metrics::text(&shared))),
         (_, ["runs" | "metrics", ..]) => {
-            let text = format!("{} {path} is nothing that this service does; see /openapi.json", request.method());
+            let text = format!("{} {path} is nothing that this service does; see /openapi.json", head.method);
             let mut refused = refuse(&Refusal::new(ErrorCode::Unknown, text));
             *refused.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             Ok(refused)
         }
-        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {}; see /openapi.json", request.uri().path()))),
+        _ => Err(Refusal::new(ErrorCode::Unknown, format!("there is no {}; see /openapi.json", head.uri.path()))),
     }
 }
 
@@ -199,16 +208,20 @@ async fn blocking(work: impl FnOnce() -> Result<Answer, Refusal> + Send + 'stati
     done.unwrap_or_else(|error| Err(Refusal::new(ErrorCode::Failed, format!("the request broke off: {error}"))))
 }
 
-async fn begin(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Refusal> {
+/// A request's body; `None` if it is too large.
+async fn whole(body: Incoming) -> Result<Option<Bytes>, Refusal> {
     let bad = |text: String| Refusal::new(ErrorCode::Description, text);
-    let body = tokio::time::timeout(HEAD_WAIT, Limited::new(request.into_body(), BODY_BYTES_MAX).collect()).await;
-    let body = body.map_err(|_| bad("the request's body did not come in time".into()))?;
-    let body = match body {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Ok(too_large()),
-        Err(error) => return Err(bad(format!("the request's body: {error}"))),
-    };
-    let wish: StartRequest = serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
+    let body = tokio::time::timeout(HEAD_WAIT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    match body.map_err(|_| bad("the request's body did not come in time".into()))? {
+        Ok(body) => Ok(Some(body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Ok(None),
+        Err(error) => Err(bad(format!("the request's body: {error}"))),
+    }
+}
+
+async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
+    let bad = |text: String| Refusal::new(ErrorCode::Description, text);
+    let wish: StartRequest = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
     blocking(move || {
         let name = wish.name.clone();
         if shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {

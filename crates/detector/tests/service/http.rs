@@ -175,3 +175,25 @@ fn bad_names_are_refused_with_what_is_allowed() {
     }
     service.stop();
 }
+
+/// Promise: who sends half a request, of whatever kind, and however many do, keeps nobody else waiting.
+#[test]
+fn half_requests_keep_nobody_waiting() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let halves = ["", "GET /ru", "GET /runs HTTP/1.1\r\nHost: x\r\n", "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"];
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    for round in 0..2 {
+        let mut strangers = Vec::new();
+        for half in halves.iter().cycle().take(400) {
+            let mut socket = TcpStream::connect(service.http().expect("HTTP")).expect("connected");
+            // It may have had to make way already.
+            let _ = socket.write_all(half.as_bytes());
+            strangers.push(socket);
+        }
+        assert_eq!(control.get("/runs", WAIT).expect("answered")["runs"], json!([]), "round {round}");
+    }
+    let body = serde_json::to_value(start("any")).expect("JSON");
+    assert_eq!(control.post("/runs", Some(body), WAIT).expect("started")["state"], "running");
+    service.stop();
+}

@@ -20,9 +20,9 @@ use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A client has this long for its HELLO, so that strangers do not hold connections.
+/// A client has this long for its whole HELLO, or as long as it may be silent, so that strangers do not hold connections.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
 /// A client that reads nothing of what it is told for so long is given up.
 const TELL_WAIT: Duration = Duration::from_secs(30);
@@ -98,19 +98,21 @@ fn linger(socket: &TcpStream) {
     const LINGER: Duration = Duration::from_secs(1);
     if socket.shutdown(Shutdown::Write).and_then(|()| socket.set_read_timeout(Some(Duration::from_millis(200)))).is_ok()
     {
-        let until = std::time::Instant::now() + LINGER;
+        let until = Instant::now() + LINGER;
         let mut sink = vec![0; 64 << 10];
-        while std::time::Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {
+        while Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {
         }
     }
 }
 
 fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(HELLO_WAIT))?;
     socket.set_write_timeout(Some(TELL_WAIT))?;
     let mut incoming = Incoming::new(socket.try_clone()?);
-    let hello = match incoming.from_client() {
+    incoming.expect_until(Some(Instant::now() + HELLO_WAIT.min(shared.config.idle)));
+    let hello = incoming.from_client();
+    incoming.expect_until(None);
+    let hello = match hello {
         Ok(Some((_, ToService::Hello(hello)))) => hello,
         Ok(None) => return Ok(()),
         Ok(Some(_)) => {
@@ -125,7 +127,8 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
                 LinkError::Message(_) => ErrorCode::Protocol,
                 LinkError::Io(_) => ErrorCode::Vanished,
             };
-            last_words(socket, Refusal::new(code, error.to_string()));
+            let late = error.is_silence().then(|| "HELLO did not come in time, from its first byte to its last".into());
+            last_words(socket, Refusal::new(code, late.unwrap_or_else(|| error.to_string())));
             return Err(error);
         }
     };

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Heads are taken from here; bodies pass it by.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -32,13 +32,39 @@ impl LinkError {
 
 /// The reading side of a connection.
 pub struct Incoming {
-    from: BufReader<TcpStream>,
+    from: BufReader<Within>,
     head: Vec<u8>,
+}
+
+/// A socket, of which all reads together may have a deadline.
+struct Within {
+    socket: TcpStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for Within {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+        }
+        self.socket.read(into)
+    }
 }
 
 impl Incoming {
     pub fn new(from: TcpStream) -> Incoming {
+        let from = Within { socket: from, deadline: None };
         Incoming { from: BufReader::with_capacity(BUFFER_BYTES, from), head: Vec::new() }
+    }
+
+    /// Until when all that is read from here on must have come, however it comes; `None`: the socket's own wait holds of each
+    /// read, and is the caller's to set again. Bodies are no part of it.
+    pub fn expect_until(&mut self, deadline: Option<Instant>) {
+        self.from.get_mut().deadline = deadline;
     }
 
     /// Header and head of the next message; `None` if the other side has ended in order.
@@ -100,7 +126,7 @@ impl Incoming {
             }
             let piece = &mut body[filled..wanted.min(filled + PIECE_BYTES)];
             // The kernel collects the whole piece: every return to here would cost a call.
-            match rustix::net::recv(self.from.get_ref(), piece, RecvFlags::WAITALL) {
+            match rustix::net::recv(&self.from.get_ref().socket, piece, RecvFlags::WAITALL) {
                 Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok((count, _)) => filled += count,
                 Err(Errno::INTR) => {}

@@ -2,13 +2,13 @@
 
 use super::raw::Raw;
 use super::{WAIT, check, config, options, plain, start};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Scalars};
 use varve_detector::service::{Config, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, tell};
-use varve_detector::stream::{ErrorCode, FromService, Role};
+use varve_detector::stream::{ErrorCode, FromService, Header, Role};
 
 #[test]
 fn a_source_belongs_to_one_client() {
@@ -72,7 +72,7 @@ fn strangers_are_answered_and_let_go() {
     let service = Service::start(config(directory.path())).expect("a service");
     let mut stranger = TcpStream::connect(service.address()).expect("connected");
     stranger.set_read_timeout(Some(WAIT)).expect("set");
-    std::io::Write::write_all(&mut stranger, &[b'x'; 40]).expect("said");
+    stranger.write_all(&[b'x'; 40]).expect("said");
     match Incoming::new(stranger.try_clone().expect("a handle")).from_service() {
         Ok(Some(FromService::Error(refusal))) => assert_eq!(refusal.code, ErrorCode::Protocol),
         other => panic!("{other:?}"),
@@ -145,5 +145,34 @@ fn a_client_waits_for_room_for_its_connections() {
             client.settle(WAIT).expect("durable");
         }
     });
+    service.stop();
+}
+
+/// Promise: a whole HELLO has one deadline, so that who says it byte by byte does not hold a connection for as long as it likes.
+#[test]
+fn a_hello_that_dribbles_is_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let idle = Duration::from_millis(500);
+    let service = Service::start(Config { idle, ..config(directory.path()) }).expect("a service");
+    let mut dribbler = TcpStream::connect(service.address()).expect("connected");
+    let mut ear = Incoming::new(dribbler.try_clone().expect("a handle"));
+    let heard = std::thread::spawn(move || ear.from_service());
+    // Longer than any HELLO, and never a whole header's worth at once.
+    let header = Header { kind: 1, flags: 0, head_bytes: 100_000, body_bytes: 0, checksum: 0, head_crc: 0 }.encode();
+    let bytes = header.into_iter().chain(std::iter::repeat_n(1, 100_000));
+    let pace = Duration::from_millis(20);
+    let ended = bytes.take(3000).find_map(|byte| {
+        std::thread::sleep(pace);
+        dribbler.write_all(&[byte]).err().map(drop).or_else(|| heard.is_finished().then_some(()))
+    });
+    assert!(ended.is_some(), "it could go on for a minute");
+    match heard.join().expect("no panic") {
+        Ok(Some(FromService::Error(refusal))) => {
+            assert!(refusal.code == ErrorCode::Vanished && refusal.text.contains("HELLO did not come in time"), "{refusal}");
+        }
+        // Its own bytes may have cut the answer off.
+        Err(_) | Ok(None) => {}
+        other => panic!("{other:?}"),
+    }
     service.stop();
 }

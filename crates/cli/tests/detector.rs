@@ -1,5 +1,6 @@
 //! `varve detector simulate` and `varve record recover`, end to end.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -164,6 +165,42 @@ fn bad_wishes_are_refused_with_what_would_be_right() {
         assert_eq!(output.status.code(), Some(2), "{flag}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{flag}: {output:?}");
         assert!(!file.exists(), "{flag}");
+    }
+}
+
+/// What the service cannot be asked for is refused before it starts.
+#[test]
+fn bad_wishes_of_the_service_are_refused_with_what_would_be_right() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (flag, value, words) in [
+        ("--threads", "0", "give 1 to 1024"),
+        ("--threads", "many", "give 1 to 1024"),
+        ("--queue", "1", "give 1MiB or more"),
+        ("--stripe", "0", "give 4KiB or more"),
+        ("--commit-interval", "0s", "longer than 0"),
+        ("--idle", "0", "longer than 0"),
+        ("--runs-max", "0", "from 1 on"),
+        ("--connections-max", "0", "from 1 on"),
+        ("--http", "https://127.0.0.1:0", "http://ADDRESS:PORT"),
+        ("--stream2", "tcp://nowhere", "tcp://HOST:PORT"),
+        ("--stream2", "udp://host:31001", "tcp://HOST:PORT"),
+        ("--stream2", "tcp://host:0", "tcp://HOST:PORT"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));
+        command.args(["record", "serve", "--listen", "127.0.0.1:0"]).arg(directory.path());
+        if flag != "--http" {
+            command.args(["--http", "127.0.0.1:0"]);
+        }
+        // A service that does start is told to stop, which shows.
+        let mut child = command.args([flag, value]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
+        let mut told = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line, or the end");
+        if !told.is_empty() {
+            child.kill().expect("killed");
+        }
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(words), "{flag} {value}: {told} {said}");
     }
 }
 

@@ -203,6 +203,10 @@ fn commands_steer_a_run() {
     (0..10).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
     assert_eq!(service.record(&["status", "scan-1"]).1["latest_durable"], 9);
+    // As `serve` prints it.
+    let url = format!("http://{}", service.http);
+    let output = varve().args(["record", "status", "--http", &url]).output().expect("varve runs");
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("scan-1"), "{output:?}");
     assert_eq!(service.record(&["status"]).1["runs"][0]["durable"], 10);
     let (code, stopped) = service.record(&["stop", "scan-1"]);
     assert_eq!((code, stopped["finished"]["received"].as_u64()), (0, Some(10)), "{stopped}");

@@ -6,6 +6,7 @@ mod join;
 mod recover;
 mod report;
 mod serve;
+pub mod wishes;
 
 pub use advise::read as advice;
 pub use serve::token;
@@ -19,7 +20,6 @@ use std::path::Path;
 use varve_detector::description::nxmx::Nxmx;
 use varve_detector::description::{Description, RunValue, Structure};
 use varve_detector::layout::Layout;
-use varve_detector::stream::hello::check_run_name;
 
 /// Record runs of detectors, and look after their files
 #[derive(Debug, Args)]
@@ -58,11 +58,6 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         Command::Recover(arguments) => recover::run(arguments, output),
         Command::Report(arguments) => report::run(arguments, output),
     }
-}
-
-/// A name that a run can have, for the command line.
-pub fn run_name(text: &str) -> std::result::Result<String, String> {
-    check_run_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// What `--metadata` names: what holds for the whole run.

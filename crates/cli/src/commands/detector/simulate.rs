@@ -5,7 +5,7 @@ mod file;
 mod stream;
 mod stream2;
 
-use crate::commands::record::{Metadata, advice as advice_of, structure};
+use crate::commands::record::{Metadata, advice as advice_of, structure, wishes};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -63,7 +63,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Threads that compress and write [default: one a processor]
-    #[arg(long)]
+    #[arg(long, value_parser = wishes::threads)]
     threads: Option<usize>,
     #[command(flatten)]
     service: stream::Service,

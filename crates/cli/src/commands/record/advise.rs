@@ -29,7 +29,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     time: Span,
     /// Threads that may compress and write [default: one a processor]
-    #[arg(long)]
+    #[arg(long, value_parser = super::wishes::threads)]
     threads: Option<usize>,
 }
 

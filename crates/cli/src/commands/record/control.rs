@@ -1,6 +1,6 @@
 //! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
 
-use super::{Metadata, run_name};
+use super::{Metadata, wishes};
 use crate::output::{Output, columns, print_line};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -20,8 +20,8 @@ const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 pub struct Service {
-    /// Where the service answers
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    /// Where the service answers; http://HOST:PORT will do, too
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http)]
     http: String,
     /// File with the service's token
     #[arg(long, value_name = "FILE")]
@@ -39,7 +39,7 @@ impl Service {
 #[derive(Debug, Args)]
 pub struct Start {
     /// Name of the run: 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`
-    #[arg(value_parser = run_name)]
+    #[arg(value_parser = wishes::run_name)]
     name: String,
     /// HDF5 file to make, beneath the service's directory
     file: PathBuf,
@@ -94,7 +94,7 @@ pub struct Start {
 #[derive(Debug, Args)]
 pub struct Named {
     /// Name of the run
-    #[arg(value_parser = run_name)]
+    #[arg(value_parser = wishes::run_name)]
     name: String,
     #[command(flatten)]
     service: Service,
@@ -104,7 +104,7 @@ pub struct Named {
 #[derive(Debug, Args)]
 pub struct Status {
     /// Name of the run
-    #[arg(value_parser = run_name)]
+    #[arg(value_parser = wishes::run_name)]
     name: Option<String>,
     #[command(flatten)]
     service: Service,

@@ -1,7 +1,7 @@
 //! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
 
-use super::run_name;
 use super::serve::token;
+use super::wishes;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(value_name = "HOST:PORT")]
     service: String,
     /// Name of the run
-    #[arg(value_parser = run_name)]
+    #[arg(value_parser = wishes::run_name)]
     run: String,
     /// The service's directory, as this host sees it
     #[arg(long)]
@@ -41,13 +41,13 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Frames that wait in memory take at most so many bytes
-    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
     queue: Bytes,
     /// Threads that compress and write [default: one a processor]
-    #[arg(long)]
+    #[arg(long, value_parser = wishes::threads)]
     threads: Option<usize>,
     /// How long frames may wait until they are synced and reported
-    #[arg(long, value_name = "TIME", default_value = "250ms")]
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = Span::of_some_length)]
     report_interval: Span,
     /// How long to try when the service is not there
     #[arg(long, value_name = "TIME", default_value = "60s")]

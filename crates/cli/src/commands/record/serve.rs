@@ -1,5 +1,6 @@
 //! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
 
+use super::wishes;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -23,34 +24,34 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
     /// Where runs are started, stopped and watched
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http_listen)]
     http: SocketAddr,
     /// Clients must give the token that this file holds, which nobody else may read; needed to listen beyond this host
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Frames of one run that wait in memory take at most so many bytes
-    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
+    /// Frames of one run that wait in memory take at most so many bytes, from 1MiB on
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
     queue: Bytes,
     /// Threads of each run that compress and write [default: one a processor]
-    #[arg(long)]
+    #[arg(long, value_parser = wishes::threads)]
     threads: Option<usize>,
     /// What the store takes best in one write: its stripe
-    #[arg(long, value_name = "BYTES", default_value = "4MiB")]
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = wishes::stripe)]
     stripe: Bytes,
     /// How long frames may wait until they are synced and readers find them
-    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = Span::of_some_length)]
     commit_interval: Span,
     /// Runs at once
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = wishes::some)]
     runs_max: usize,
     /// Connections at once
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = wishes::some)]
     connections_max: usize,
     /// A connection on which nothing comes for so long is given up
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = Span::of_some_length)]
     idle: Span,
     /// Take the series of the DECTRIS detector that sends stream2 there, a run each; several times for several detectors
-    #[arg(long, value_name = "tcp://HOST:PORT")]
+    #[arg(long, value_name = "tcp://HOST:PORT", value_parser = wishes::stream2)]
     stream2: Vec<String>,
 }
 
@@ -97,10 +98,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         let _ = stop.send(());
     })?;
     let mut service = Service::start(config).map_err(failed)?;
-    for url in &arguments.stream2 {
+    for address in &arguments.stream2 {
         service
-            .take_stream2(url.strip_prefix("tcp://").unwrap_or(url))
-            .map_err(|error| Problem::new(format!("cannot take the stream at {url}")).caused_by(&error))?;
+            .take_stream2(address)
+            .map_err(|error| Problem::new(format!("cannot take the stream at {address}")).caused_by(&error))?;
     }
     let serving = Serving {
         directory: arguments.directory.clone(),

@@ -1,7 +1,7 @@
 //! Frames to a service, as this project's own detectors bring them: `formats/detector-stream.md`.
 
 use super::{Arguments, Series, Sink, description};
-use crate::commands::record::{run_name, token};
+use crate::commands::record::{token, wishes};
 use crate::problem::{Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
@@ -23,7 +23,7 @@ pub const SCHEME: &str = "tcp://";
 #[command(next_help_heading = "With --to tcp://HOST:PORT")]
 pub struct Service {
     /// Name of the run
-    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = run_name)]
+    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = wishes::run_name)]
     run: String,
     /// Start the run, into this file beneath the service's directory [default: the run was started otherwise]
     #[arg(long, value_name = "FILE", requires = "to")]

@@ -225,7 +225,11 @@ async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
     blocking(move || {
         let name = wish.name.clone();
         if shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {
-            return Err(Refusal::new(ErrorCode::Busy, format!("run `{name}` has been started already")));
+            let text = format!(
+                "run `{name}` has been started already, just so: bring frames to it; or stop it first, and start another \
+                 with another name and file"
+            );
+            return Err(Refusal::new(ErrorCode::Busy, text));
         }
         let run = shared.begin(wish)?;
         Ok(json(StatusCode::CREATED, &run.status()))

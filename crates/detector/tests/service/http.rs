@@ -30,7 +30,11 @@ fn runs_are_controlled_over_http() {
     let body = serde_json::to_value(&request).expect("JSON");
     let started = control.post("/runs", Some(body.clone()), WAIT).expect("started");
     assert_eq!(started["state"], "running");
-    assert_eq!(refused(control.post("/runs", Some(body), WAIT)).0, "busy");
+    let (code, text) = refused(control.post("/runs", Some(body), WAIT));
+    assert!(code == "busy" && text.contains("bring frames to it; or stop it first"), "{code} {text}");
+    let other = StartRequest { file: "other.h5".into(), ..request.clone() };
+    let (code, text) = refused(control.post("/runs", Some(serde_json::to_value(&other).expect("JSON")), WAIT));
+    assert!(code == "busy" && text.contains("stop it first, or give another name"), "{code} {text}");
     let (code, text) = refused(control.post("/runs", Some(json!({"name": "x", "surprise": 1})), WAIT));
     assert!(code == "description" && text.contains("unknown field `surprise`"), "{code} {text}");
     let options = Options { token: "t".into(), start: String::new(), ..options(&service, &request) };

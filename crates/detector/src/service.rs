@@ -338,19 +338,21 @@ impl Shared {
         // Held while the run is made, so that of two requests one makes it and the other finds it.
         let mut runs = self.runs.lock();
         if let Some(run) = runs.get(&request.name) {
-            let ended = run.ended_as();
-            if run.request == request {
-                let hears_the_end = matches!(asker, Asker::Client(client) if run.had(client));
-                match ended {
-                    Some(ended) if !hears_the_end && run.path.symlink_metadata().is_ok() => {
-                        return Err(run.cannot_begin_again(&ended));
-                    }
-                    Some(_) if !hears_the_end => {}
-                    _ => return Ok(Arc::clone(run)),
+            let (same, ended) = (run.request == request, run.ended_as());
+            let hears_the_end = matches!(asker, Asker::Client(client) if run.had(client));
+            match ended {
+                None if !same => {
+                    let text = format!(
+                        "a run `{}` is under way, and was started otherwise; stop it first, or give another name and file",
+                        request.name
+                    );
+                    return Err(Refusal::new(ErrorCode::Busy, text));
                 }
-            } else if ended.is_none() {
-                let text = format!("a run `{}` is under way, and was started otherwise", request.name);
-                return Err(Refusal::new(ErrorCode::Busy, text));
+                None => return Ok(Arc::clone(run)),
+                Some(_) if same && hears_the_end => return Ok(Arc::clone(run)),
+                // Its status is all that says how that file came about.
+                Some(ended) if run.path.symlink_metadata().is_ok() => return Err(run.cannot_begin_again(&ended)),
+                Some(_) => {}
             }
         }
         let running = runs.values().filter(|run| run.ended_as().is_none()).count();

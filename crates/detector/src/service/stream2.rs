@@ -199,8 +199,9 @@ impl Intake {
             0 => format!("series-{}", start.series),
             tries => format!("series-{}-{tries}", start.series),
         };
-        let under_way = |name: &String| self.shared.run(name).is_some_and(|run| run.ended_as().is_none());
-        let name = (0..u32::MAX).map(numbered).find(|name| !under_way(name)).expect("no service has so many runs");
+        // The status of a series that has ended stays, too.
+        let taken = |name: &String| self.shared.run(name).is_some();
+        let name = (0..u32::MAX).map(numbered).find(|name| !taken(name)).expect("no service has so many runs");
         let series = Series::begin(start, image, Filter::BSLZ4).map_err(|error| error.to_string())?;
         let mut base = Description::new(ElementType::U8, vec![1]);
         base.structure = Structure::Nexus;

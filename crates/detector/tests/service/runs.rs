@@ -46,9 +46,15 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
     let check = |service: &Service| {
         let (code, text) = refused(service, &request);
         assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
-        match Client::connect(options(service, &request)) {
-            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
-            other => panic!("{:?}", other.err()),
+        // Nor is another one begun under its name, which would take the place of its status.
+        let mut other = StartRequest { file: "other.h5".into(), ..request.clone() };
+        other.description.fill = Some(1.0);
+        assert_eq!(refused(service, &other).0, "ended");
+        for request in [&request, &other] {
+            match Client::connect(options(service, request)) {
+                Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
+                other => panic!("{:?}", other.err()),
+            }
         }
         let again = Client::connect(Options { address: service.address().to_string(), ..mine.clone() }).expect("in");
         assert_eq!(again.finish(WAIT).expect("finished"), finished);

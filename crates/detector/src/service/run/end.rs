@@ -29,7 +29,7 @@ impl Run {
     pub fn cannot_begin_again(&self, ended: &Ended) -> Refusal {
         let how = ["finished", "aborted", "failed"][ended.how as usize];
         let text = format!(
-            "run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
+            "a run `{}` has ended ({how}) and its file {} is there; give another name and file, or move that file away",
             self.request.name,
             self.path.display()
         );

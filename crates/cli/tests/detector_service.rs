@@ -251,7 +251,7 @@ fn killed_services_lose_no_acknowledged_frame() {
         bring(&client, 1 + chance.below(200));
         if chance.below(2) == 0 && again > 0 {
             let finished = client.finish(WAIT).expect("finished");
-            let there = finished.received + finished.late + finished.duplicate;
+            let there = finished.received;
             assert_eq!((there, finished.missing + finished.damaged), (next, 0), "{name}: {finished:?}");
             tell(directory.path(), &name, (0..next).collect(), true);
         } else {
@@ -355,7 +355,7 @@ fn readers_follow_a_run_and_cost_nothing() {
     let looks: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("how often it looked");
     assert!(looks >= 5, "{looks}");
     let finished = client.finish(WAIT).expect("finished");
-    assert_eq!((finished.received + finished.late, finished.dropped), (frames, 0), "{finished:?}");
+    assert_eq!((finished.received, finished.dropped), (frames, 0), "{finished:?}");
     service.process.terminate();
 }
 
@@ -577,7 +577,7 @@ fn the_simulator_plays_a_run_to_a_service() {
     // The elements of a detector, each bringing its rows.
     let elements = ["--run", "rows", "--file", "rows.h5", "--frames", "30", "--sources", "3", "--layout", "raw"];
     let (code, told, wrong) = simulate(&elements);
-    let there = told["received"].as_u64().zip(told["late"].as_u64()).map(|(received, late)| received + late);
+    let there = told["received"].as_u64();
     assert_eq!((code, there, told["partial"].as_u64()), (0, Some(30), Some(0)), "{told} {wrong}");
     let rows = data(&directory.path().join("rows.h5"));
     for number in [0, 17, 29] {
@@ -627,5 +627,5 @@ fn resumed(service: &Service, to: &str) {
     let count = |key: &str| told[key].as_u64().expect("a count");
     assert!(count("already") > 5, "{told}");
     assert_eq!((count("frames") + count("dropped") + count("already"), count("duplicate")), (120, 0), "{told}");
-    assert_eq!(count("received") + count("late") + count("dropped"), 120, "{told}");
+    assert_eq!(count("received") + count("dropped"), 120, "{told}");
 }

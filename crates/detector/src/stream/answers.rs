@@ -112,6 +112,7 @@ impl fmt::Display for ErrorCode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FinishedHead {
     pub frames: u64,
+    /// Whole, those that came late or more than once with them.
     pub received: u64,
     pub missing: u64,
     pub damaged: u64,
@@ -273,7 +274,8 @@ impl Ack {
 
 impl FinishedHead {
     pub fn set(&mut self, counts: Counts, file_bytes: u64) {
-        let Counts { frames, received, missing, damaged, duplicate, late, partial } = counts;
+        let Counts { frames, missing, damaged, duplicate, late, partial, .. } = counts;
+        let received = counts.received + duplicate + late;
         *self = FinishedHead { frames, received, missing, damaged, duplicate, late, file_bytes, partial, ..*self };
     }
 

@@ -286,7 +286,7 @@ fn listen(answers: &mut Incoming, sent: &Sent) -> Result<Told> {
                 numbers.filter_map(|number| sent.latency(number)).for_each(|latency| latencies.record(latency));
             }
             Some(FromService::Finished(finished)) => {
-                return Ok(Told { latencies, received: finished.received + finished.late, dropped: finished.dropped });
+                return Ok(Told { latencies, received: finished.received, dropped: finished.dropped });
             }
             Some(FromService::Notice(notice)) if notice.code != NoticeCode::Dropped => {
                 return Err(failed("frame")(notice.text));

@@ -136,6 +136,7 @@ struct Simulated {
 /// What the file tells besides.
 #[derive(Serialize)]
 struct InFile {
+    /// Late ones and duplicates with them.
     received: u64,
     missing: u64,
     damaged: u64,
@@ -147,7 +148,8 @@ struct InFile {
 
 impl InFile {
     fn of(Finished { counts, file_bytes, .. }: Finished) -> InFile {
-        let Counts { received, missing, damaged, duplicate, late, partial, .. } = counts;
+        let Counts { missing, damaged, duplicate, late, partial, .. } = counts;
+        let received = counts.received + duplicate + late;
         InFile { received, missing, damaged, duplicate, late, partial, file_bytes }
     }
 }

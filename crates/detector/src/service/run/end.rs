@@ -154,7 +154,7 @@ impl Run {
                 for (set, frames) in self.board.all_frames(Level::Written).iter().enumerate() {
                     self.board.post_ranges(set, Level::Durable, frames);
                 }
-                format!("{why}; the file holds all {} frames so far", finished.received + finished.late)
+                format!("{why}; the file holds all {} frames so far", finished.received + finished.partial)
             }
             Err(error) => format!(
                 "{why}; the file opens with the frames of its last commit, and once the cause is gone, \

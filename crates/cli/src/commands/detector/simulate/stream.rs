@@ -251,6 +251,8 @@ impl Sink for Stream {
         let ended = ended.unwrap_or(Err(ClientError::Late(patience)));
         let FinishedHead { frames, received, missing, damaged, duplicate, late, dropped, file_bytes, partial } =
             ended.map_err(|error| failed(&url, &error))?;
+        // By their status here, of which each frame has one.
+        let received = received.saturating_sub(duplicate + late);
         let counts = Counts { frames, received, missing, damaged, duplicate, late, partial };
         Ok(Some(Finished { counts, file_bytes, dropped }))
     }

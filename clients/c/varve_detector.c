@@ -57,6 +57,8 @@ enum { NOTICE_DROPPED = 1, NOTICE_DAMAGED = 2, NOTICE_REFUSED = 4 };
 /* Scalars that the service has not answered to yet. */
 #define SCALAR_BYTES_MAX (64u << 20)
 #define FRAME_FLAG_AGAIN 1
+/* Chunks that wait for other frames are to be written as they are. */
+#define PING_FLAG_FLUSH 1
 #define SCALARS_FLAG_KINDS 1
 /* The newest version of the stream that is spoken here, and the first in which scalars have kinds. */
 #define NEWEST_VERSION 2
@@ -111,6 +113,7 @@ struct vd_client {
     uint32_t timeout_ms;
     vd_socket socket;
     int opened, connecting, welcomed, ending, finished;
+    int flushing; /* all that was sent is waited for */
     uint8_t end_flag, end_head[8];
     vd_finished counts_finished;
     output *out_first, *out_last;
@@ -423,8 +426,8 @@ static void push(vd_client *client, int kind, int flags, const uint8_t *head, ui
     if (body_bytes) append_output(client, NULL, pin, pin->body, (size_t)body_bytes);
 }
 
-static void ping(vd_client *client) {
-    push(client, PING, 0, (const uint8_t *)"", 0, NULL);
+static void ping(vd_client *client, int flags) {
+    push(client, PING, flags, (const uint8_t *)"", 0, NULL);
     client->pings++;
 }
 
@@ -439,7 +442,7 @@ static void push_scalars(vd_client *client, kept *scalars) {
         return;
     }
     push(client, SCALARS, scalars->flags, scalars->head, scalars->head_bytes, scalars);
-    ping(client);
+    ping(client, 0);
     scalars->ping = client->pings;
 }
 
@@ -466,7 +469,7 @@ static void greet(vd_client *client) {
     client->heard = client->told = now_ms();
     client->pings = client->pongs = 0;
     push(client, HELLO, 0, client->hello, client->hello_bytes, NULL);
-    ping(client);
+    ping(client, 0);
 }
 
 static void begin_connect(vd_client *client) {
@@ -526,6 +529,7 @@ static void come_back(vd_client *client) {
         if (frame->level == 0) push_frame(client, frame, FRAME_FLAG_AGAIN);
     }
     for (kept *scalars = client->scalars.first; scalars; scalars = scalars->next) push_scalars(client, scalars);
+    if (client->flushing) ping(client, PING_FLAG_FLUSH);
     if (client->ending) push_end(client);
 }
 
@@ -689,7 +693,7 @@ static void keep_alive(vd_client *client, uint64_t now) {
         return;
     }
     if (!client->out_first && client->welcomed && !client->ending && now - client->told > client->idle / 3) {
-        ping(client);
+        ping(client, 0);
         client->told = now;
     }
     if (!client->ending && now > since && now - since > 2 * client->idle) {
@@ -1075,7 +1079,12 @@ vd_status vd_poll(vd_client *client, uint32_t timeout_ms) {
 
 vd_status vd_wait(vd_client *client) {
     vd_status status = ready(client);
-    return status == VD_OK ? work(client, ACKNOWLEDGED, 0, client->timeout_ms) : status;
+    if (status != VD_OK) return status;
+    client->flushing = 1;
+    if (client->welcomed && client->frames.count) ping(client, PING_FLAG_FLUSH);
+    status = work(client, ACKNOWLEDGED, 0, client->timeout_ms);
+    client->flushing = 0;
+    return status;
 }
 
 vd_status vd_end(vd_client *client, int complete, uint64_t dropped, vd_finished *finished) {

@@ -116,7 +116,8 @@ vd_status vd_values(vd_client *client, unsigned names, const char *const *name, 
 /* Hears what the service has to say, for at most so long, and keeps the connection alive. */
 vd_status vd_poll(vd_client *client, uint32_t timeout_ms);
 
-/* Until every frame sent is acknowledged at the client's level. */
+/* Until every frame sent is acknowledged at the client's level. Frames that share chunks with others do not wait for those:
+ * where it is called between them, their chunks are written again. */
 vd_status vd_wait(vd_client *client);
 
 /* Nothing more comes: of this source (complete not 0: until the run is finished, which all sources do together) or on this

@@ -54,6 +54,7 @@ FOR_EVER = 0xFFFFFFFF
 # The newest version of the stream that is spoken here, and the first in which scalars have kinds.
 NEWEST_VERSION = KINDS_VERSION = 2
 SCALARS_FLAG_KINDS = 1
+PING_FLAG_FLUSH = 1
 # Kinds of scalars, and what says nothing.
 FLOAT, INTEGER, UNSIGNED, TEXT = 0, 1, 2, 3
 NOTHING = {FLOAT: float("nan"), INTEGER: -1 << 63, UNSIGNED: (1 << 64) - 1}
@@ -135,6 +136,8 @@ class Client:
         self._safe = _Ranges()
         self._out, self._in = deque(), bytearray()
         self._welcomed, self._finished, self._ending = False, None, None
+        # Whether all that was sent is waited for.
+        self._flushing = False
         # For good; and to be said once.
         self._refusal, self._complaint, self._broken = None, None, "not connected yet"
         self._protocol_errors = 0
@@ -200,8 +203,15 @@ class Client:
         return len(self._kept)
 
     def wait(self, timeout=None):
-        """Until every frame sent is acknowledged at the client's level."""
-        self._work(lambda: not self._kept and not self._out and not self._scalars, timeout, "waiting for acknowledgements")
+        """Until every frame sent is acknowledged at the client's level. Frames that share chunks with others do not wait for
+        those: where it is called between them, their chunks are written again."""
+        self._flushing = True
+        try:
+            if self._welcomed and self._kept:
+                self._ping(PING_FLAG_FLUSH)
+            self._work(lambda: not self._kept and not self._out and not self._scalars, timeout, "waiting for acknowledgements")
+        finally:
+            self._flushing = False
 
     def end(self, *, complete=True, dropped=0, timeout=None):
         """Nothing more comes: of this source, or, with complete=False, on this connection. Waits until what was sent is
@@ -306,8 +316,8 @@ class Client:
         else:
             self._out += [memoryview(start), memoryview(body)]
 
-    def _ping(self):
-        self._push(PING, 0, b"", b"")
+    def _ping(self, flags=0):
+        self._push(PING, flags, b"", b"")
         self._pings += 1
 
     def _push_scalars(self, scalars):
@@ -464,6 +474,8 @@ class Client:
                 self._push(FRAME, 1, kept.head, kept.body)
         for scalars in self._scalars:
             self._push_scalars(scalars)
+        if self._flushing:
+            self._ping(PING_FLAG_FLUSH)
         if self._ending is not None:
             self._push(END, self._ending[0], self._ending[1], b"")
 

@@ -166,6 +166,8 @@ pub(crate) struct State {
     pub welcomed: u16,
     /// Of the stream, as the service last agreed to.
     pub version: u16,
+    /// How often the caller has begun to wait for all that it brought.
+    pub flushes: u64,
     /// Nothing more is brought: connections say END once nothing waits and nothing is kept.
     pub ending: Option<Ending>,
     pub finished: Option<FinishedHead>,
@@ -294,11 +296,13 @@ impl Client {
         self.shared.state.lock().notices.drain(..).collect()
     }
 
-    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal.
+    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal. Frames that
+    /// share chunks with others do not wait for those: where it is called between them, their chunks are written again.
     ///
     /// # Errors
     /// If they are not in time, or the client has failed.
     pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
+        self.flush();
         self.wait(wait, |state| state.is_settled().then_some(()))
     }
 
@@ -318,9 +322,14 @@ impl Client {
         self.end(Ending::Connection, wait)
     }
 
+    fn flush(&self) {
+        self.shared.state.lock().flushes += 1;
+        self.shared.changed.notify_all();
+    }
+
     fn end(self, ending: Ending, wait: Duration) -> Result<FinishedHead, ClientError> {
         self.shared.state.lock().ending = Some(ending);
-        self.shared.changed.notify_all();
+        self.flush();
         self.wait(wait, |state| state.finished)
     }
 }

@@ -64,7 +64,10 @@ pub enum ToService {
         complete: bool,
         lost: u64,
     },
-    Ping,
+    /// `flush`: all that was sent is waited for, so that frames which share chunks are to wait for no others.
+    Ping {
+        flush: bool,
+    },
     /// A writer wants an extent of at least so many bytes.
     Extent {
         bytes: u64,
@@ -83,7 +86,7 @@ const END: u8 = 4;
 const PING: u8 = 5;
 const EXTENT: u8 = 6;
 const REPORT: u8 = 7;
-/// Of FRAME and REPORT: sent before. Of END: complete. Of SCALARS: it says of which kind each is.
+/// Of FRAME and REPORT: sent before. Of END: complete. Of SCALARS: it says of which kind each is. Of PING: flush.
 const FLAG: u8 = 1;
 
 impl ToService {
@@ -94,7 +97,7 @@ impl ToService {
             ToService::Frame { head, again } => (FRAME, u8::from(*again) * FLAG, head.encode()),
             ToService::Scalars(head) => (SCALARS, u8::from(!head.is_plain()) * FLAG, head.encode()),
             ToService::End { complete, lost } => (END, u8::from(*complete) * FLAG, lost.to_le_bytes().to_vec()),
-            ToService::Ping => (PING, 0, Vec::new()),
+            ToService::Ping { flush } => (PING, u8::from(*flush) * FLAG, Vec::new()),
             ToService::Extent { bytes } => (EXTENT, 0, bytes.to_le_bytes().to_vec()),
             ToService::Report { sequence, again } => (REPORT, u8::from(*again) * FLAG, sequence.to_le_bytes().to_vec()),
         }
@@ -110,7 +113,7 @@ impl ToService {
             FRAME => ToService::Frame { head: FrameHead::decode(&mut reader)?, again: flag },
             SCALARS => ToService::Scalars(ScalarsHead::decode(&mut reader, flag)?),
             END => ToService::End { complete: flag, lost: reader.u64()? },
-            PING => ToService::Ping,
+            PING => ToService::Ping { flush: flag },
             EXTENT => ToService::Extent { bytes: reader.u64()? },
             REPORT => ToService::Report { sequence: reader.u64()?, again: flag },
             kind => return bad(format!("no client sends messages of kind {kind}")),

@@ -300,6 +300,27 @@ fn refusals_are_said_in_words() {
     service.stop();
 }
 
+/// The last chunk of several frames, which stays incomplete, is written when the client waits for its end: nothing is written
+/// here for having waited long enough.
+#[test]
+fn clients_do_not_wait_for_an_incomplete_chunk() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut config = config(directory.path(), "127.0.0.1:0", None);
+    config.settings.commit_interval = Duration::from_secs(3600);
+    let service = Service::start(config).expect("a service");
+    for program in [Program::python(), Program::c(directory.path())] {
+        let path = directory.path().join(format!("{}.start", program.name));
+        let description = json!({"element": "u16", "frame": [SIDE, SIDE], "chunk": [4, SIDE / 2, SIDE], "fill": 4321,
+            "scalars": ["energy"]});
+        let file = format!("{}.h5", program.name);
+        std::fs::write(&path, json!({"file": file, "description": description}).to_string()).expect("written");
+        let output = program.run(service.address(), program.name, &[path.to_str().expect("text"), "9", "written"]);
+        assert_all(&told(&output, program.name), 9);
+        check(directory.path(), program.name, 9);
+    }
+    service.stop();
+}
+
 /// A service that has no room for another connection is waited for, as one that is away.
 #[test]
 fn clients_wait_for_room() {

@@ -119,7 +119,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
         start: options.start.clone(),
     };
     say(&mut socket, &ToService::Hello(hello), &[], 0)?;
-    say(&mut socket, &ToService::Ping, &[], 0)?;
+    say(&mut socket, &ToService::Ping { flush: false }, &[], 0)?;
     let mut incoming = Incoming::new(socket.try_clone()?);
     let (mut welcome, mut there) = (None, Ranges::default());
     loop {
@@ -231,7 +231,7 @@ fn hear(shared: &Shared, number: u16, mut incoming: Incoming) -> Option<String> 
 enum Next {
     Item(Item),
     End { complete: bool, lost: u64 },
-    Ping,
+    Ping { flush: bool },
     Over,
 }
 
@@ -242,7 +242,7 @@ fn speak(
     welcome: &Welcome,
     (broken, sent): (&AtomicBool, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> io::Result<()> {
-    let mut told = Told { number, idle: welcome.idle / 3, ended: false, pings: 0, unsure: None };
+    let mut told = Told { number, idle: welcome.idle / 3, ended: false, pings: 0, flushed: 0, unsure: None };
     loop {
         match next(shared, broken, &mut told) {
             Next::Item(Item::Frames { out, again }) => {
@@ -267,9 +267,9 @@ fn speak(
                 told.ended = true;
                 say(socket, &ToService::End { complete, lost }, &[], 0)?;
             }
-            Next::Ping => {
+            Next::Ping { flush } => {
                 (told.pings, told.unsure) = (told.pings + 1, None);
-                say(socket, &ToService::Ping, &[], 0)?;
+                say(socket, &ToService::Ping { flush }, &[], 0)?;
             }
             Next::Over => return Ok(()),
         }
@@ -283,6 +283,8 @@ struct Told {
     idle: Duration,
     ended: bool,
     pings: u64,
+    /// How often the caller had waited for all before the service was last told not to wait for more.
+    flushed: u64,
     /// Since when there are scalars that no PING has followed.
     unsure: Option<Instant>,
 }
@@ -297,7 +299,7 @@ fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
         // However many frames wait.
         let deadline = told.unsure.map_or(deadline, |since| deadline.min(since + SCALARS_WAIT));
         if told.unsure.is_some() && Instant::now() >= deadline {
-            return Next::Ping;
+            return Next::Ping { flush: false };
         }
         // After END nothing is read.
         if !told.ended
@@ -309,6 +311,13 @@ fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
             }
             return Next::Item(item);
         }
+        // Each connection says so after what it has sent itself.
+        if told.flushed < state.flushes && !told.ended {
+            told.flushed = state.flushes;
+            if !state.kept.is_empty() {
+                return Next::Ping { flush: true };
+            }
+        }
         if let Some(ending) = state.ending
             && !told.ended
             && state.is_settled()
@@ -318,7 +327,7 @@ fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
             return Next::End { complete: ending == Ending::Source, lost };
         }
         if shared.changed.wait_until(&mut state, deadline).timed_out() {
-            return Next::Ping;
+            return Next::Ping { flush: false };
         }
     }
 }

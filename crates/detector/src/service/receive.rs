@@ -8,6 +8,7 @@ use super::clients::Seat;
 use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
+use super::sink::Sink;
 use super::{Asker, Shared, named};
 use crate::frame::Level;
 use crate::journal;
@@ -251,7 +252,7 @@ impl Connection<'_> {
                 ToService::Frame { head, again } => self.frames(&header, head, again)?,
                 ToService::Scalars(head) => self.scalars(&header, &head)?,
                 ToService::End { complete, lost } => return self.end(complete, lost),
-                ToService::Ping => self.ping(),
+                ToService::Ping { flush } => self.ping(flush),
                 ToService::Extent { bytes } => self.writer().and_then(|()| self.run.grant(bytes)).map(|extent| {
                     self.outbox.answer(FromService::Extent(extent));
                 }),
@@ -266,9 +267,15 @@ impl Connection<'_> {
     }
 
     /// The answer says that the scalars before it outlive this process.
-    fn ping(&self) -> Result<(), Refusal> {
+    fn ping(&self, flush: bool) -> Result<(), Refusal> {
         let failed = |error: WriteError| Refusal::new(ErrorCode::Failed, error.to_string());
-        match self.run.with(|sink| sink.keep_scalars().map_err(failed)) {
+        let heed = |sink: &Sink| {
+            if flush {
+                sink.flush();
+            }
+            sink.keep_scalars().map_err(failed)
+        };
+        match self.run.with(heed) {
             Err(refusal) if refusal.code != ErrorCode::Ended => return Err(refusal),
             _ => self.outbox.pong(),
         }

@@ -107,7 +107,7 @@ impl Share {
         // Between questions only, so that messages do not mix; who asks is heard of anyway.
         if let Some(_asking) = self.asking.try_lock()
             && let Some(socket) = &mut self.link.lock().socket
-            && say(socket, &ToService::Ping, &[], 0).is_err()
+            && say(socket, &ToService::Ping { flush: false }, &[], 0).is_err()
         {
             // The thread that hears notices.
             let _ = socket.shutdown(Shutdown::Both);
@@ -234,7 +234,7 @@ impl Share {
             start: String::new(),
         };
         say(&mut socket, &ToService::Hello(hello), &[], 0).map_err(cannot)?;
-        say(&mut socket, &ToService::Ping, &[], 0).map_err(cannot)?;
+        say(&mut socket, &ToService::Ping { flush: false }, &[], 0).map_err(cannot)?;
         let mut incoming = Incoming::new(socket.try_clone().map_err(cannot)?);
         let mut told = None;
         loop {

@@ -86,7 +86,8 @@ fn messages_of_clients_come_back() {
             kinds: vec![ValueKind::Text, ValueKind::Unsigned],
         }),
         ToService::End { complete: true, lost: 3 },
-        ToService::Ping,
+        ToService::Ping { flush: false },
+        ToService::Ping { flush: true },
         ToService::Extent { bytes: 9 },
         ToService::Report { sequence: 4, again: true },
     ];

@@ -424,6 +424,11 @@ impl Pipeline {
         self.shared.taken_away()
     }
 
+    /// Has frames that share chunks with others be written without those, which are put together with them when they come.
+    pub fn flush(&self) {
+        self.shared.queue.flush();
+    }
+
     /// Takes nothing more; who waits for room is refused. What was taken is still written.
     pub fn close(&self) {
         self.shared.queue.close();

@@ -2,7 +2,7 @@
 //! Who may wait as long as it takes waits earlier, once enough waits to keep the writers busy, so that frames are still in the
 //! processors' caches when they are written; what is above that is for writers that stand still.
 //! Frames that share chunks, and regions of one frame, are gathered here until all are there; a slab that stays
-//! incomplete is given out as it is when room is needed, when the run has gone on without it, when nothing more has come of
+//! incomplete is given out as it is when who brought it says so, when room is needed, when the run has gone on without it, when nothing more has come of
 //! it for long, or at the run's end.
 
 use crate::description::Description;
@@ -109,6 +109,12 @@ struct Gathering {
 }
 
 impl State {
+    fn release_all(&mut self) {
+        while let Some(slab) = self.gathering.keys().next().copied() {
+            self.release(slab);
+        }
+    }
+
     /// Gives out a slab that may be incomplete.
     fn release(&mut self, slab: u64) {
         if let Some(gathering) = self.gathering.remove(&slab) {
@@ -226,6 +232,12 @@ impl Queue {
         }
     }
 
+    /// Gives out all slabs as they are.
+    pub fn flush(&self) {
+        self.state.lock().release_all();
+        self.work.notify_all();
+    }
+
     /// `wait`: whether to wait for work rather than to answer [`Next::Idle`].
     pub fn pop(&self, wait: bool) -> Next {
         let mut state = self.state.lock();
@@ -276,9 +288,7 @@ impl Queue {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        while let Some(slab) = state.gathering.keys().next().copied() {
-            state.release(slab);
-        }
+        state.release_all();
         drop(state);
         self.room.notify_all();
         self.work.notify_all();

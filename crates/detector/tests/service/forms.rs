@@ -1,7 +1,7 @@
 //! Frames in every form that they come in: plain, filtered, several at a time, late, in regions.
 
 use super::common::{self, frames};
-use super::{SIDE, WAIT, check, config, description, filtered, options, plain, start};
+use super::{SIDE, WAIT, check, config, description, filtered, options, plain, settings, start};
 use serde_json::json;
 use std::time::Duration;
 use varve_detector::client::{Client, Options, Outgoing, Scalars};
@@ -10,7 +10,7 @@ use varve_detector::filters::Encoder;
 use varve_detector::frame::Level;
 use varve_detector::replay::Replay;
 use varve_detector::service::{Config, Service, StartRequest};
-use varve_detector::writer::Progress;
+use varve_detector::writer::{Progress, Settings};
 
 #[test]
 fn frames_of_several_connections_become_one_file() {
@@ -211,4 +211,29 @@ fn regions_from_several_sources_meet_in_one_dataset() {
         }
         assert!(bytes == expected, "frame {number}");
     }
+}
+
+/// Promise: a chunk of several frames that stays incomplete keeps nobody waiting who waits for all that he brought. Nothing is
+/// written here for having waited long enough: that is looked for with commits alone.
+#[test]
+fn an_incomplete_chunk_keeps_nobody_waiting_at_the_end() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let service = Service::start(Config { settings, ..config(directory.path()) }).expect("a service");
+    let mut request = start("flushed");
+    request.description.chunk = Some(vec![4, SIDE / 2, SIDE]);
+    for connections in [1, 3] {
+        request.name = format!("flushed-{connections}");
+        request.file = format!("flushed-{connections}.h5").into();
+        let written = Options { level: Level::Written, connections, ..options(&service, &request) };
+        let client = Client::connect(written).expect("in");
+        (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+        client.settle(WAIT).expect("written, though frames of the chunk are lacking");
+        // They are put together with it when they come.
+        (5..7).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+        let finished = client.finish(WAIT).expect("finished");
+        assert_eq!((finished.frames, finished.received, finished.duplicate), (7, 7, 0), "{finished:?}");
+        check(directory.path(), &request.name, &(0..7).collect::<Vec<u64>>(), true);
+    }
+    service.stop();
 }

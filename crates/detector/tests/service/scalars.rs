@@ -151,7 +151,7 @@ fn scalars_that_come_damaged_are_sent_again() {
                         answer(FromService::Notice(NoticeCode::Damaged.of(NO_FRAME, "its checksum differs")));
                     }
                 }
-                ToService::Ping => answer(FromService::Pong),
+                ToService::Ping { .. } => answer(FromService::Pong),
                 ToService::End { .. } => {
                     answer(FromService::Finished(FinishedHead::default()));
                     return came;

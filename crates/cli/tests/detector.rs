@@ -192,7 +192,8 @@ fn bad_wishes_of_the_service_are_refused_with_what_would_be_right() {
             command.args(["--http", "127.0.0.1:0"]);
         }
         // A service that does start is told to stop, which shows.
-        let mut child = command.args([flag, value]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
+        let mut child =
+            command.args([flag, value]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
         let mut told = String::new();
         BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut told).expect("a line, or the end");
         if !told.is_empty() {

@@ -193,7 +193,8 @@ fn commands_steer_a_run() {
     for name in ["", ".", ".hidden", "a/b", "../scan-1", "a b", "a\nb", &"x".repeat(65)] {
         for words in [&["start", name, "any.h5", "--frame", "48x48"][..], &["stop", name], &["status", name]] {
             let mut command = varve();
-            let output = command.arg("record").args(words).args(["--http", &service.http]).output().expect("varve runs");
+            let output =
+                command.arg("record").args(words).args(["--http", &service.http]).output().expect("varve runs");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.code() == Some(2) && said.contains("use 1 to 64 letters"), "{words:?}: {said}");
         }
@@ -523,7 +524,18 @@ fn the_simulator_waits_for_room() {
     let to = format!("tcp://{listen}");
     let simulate = |patience: &str| {
         let mut command = varve();
-        command.args(["detector", "simulate", "--to", &to, "--model", "64x48xu16", "--frames", "5", "--file", "late.h5"]);
+        command.args([
+            "detector",
+            "simulate",
+            "--to",
+            &to,
+            "--model",
+            "64x48xu16",
+            "--frames",
+            "5",
+            "--file",
+            "late.h5",
+        ]);
         command.args(["--patience", patience]).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("varve runs")
     };

@@ -377,7 +377,10 @@ impl Shared {
         }
         let (frame, queue) = (request.description.frame_bytes(), self.config.settings.queue_bytes);
         if frame > queue {
-            tracing::warn!(run = request.name, "a frame has {frame} bytes, the queue {queue} (--queue): one waits at a time");
+            tracing::warn!(
+                run = request.name,
+                "a frame has {frame} bytes, the queue {queue} (--queue): one waits at a time"
+            );
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
         self.home.keep(&Record { request: request.clone(), series: series.clone(), ended: None }).map_err(keep)?;

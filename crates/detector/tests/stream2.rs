@@ -87,7 +87,7 @@ fn image(number: u64, compression: Compression, change: fn(Vec<u8>) -> Vec<u8>) 
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    Image { series: 9, unique: "series", number, began: None, start: None, channels }.encode()
+    Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }.encode()
 }
 
 fn send_image_of(push: &mut Push, unique: &str, number: u64) {
@@ -102,8 +102,15 @@ fn send_image_of(push: &mut Push, unique: &str, number: u64) {
         bytes: &blobs[at],
     };
     let channels = vec![channel(0), channel(1)];
-    let image =
-        Image { series: 9, unique, number, began: Some(1_000_000_000_000), start: Some(number * 1000), channels };
+    let image = Image {
+        series: 9,
+        unique,
+        number,
+        began: Some(1_000_000_000_000),
+        start: Some(number * 1000),
+        channels,
+        unreadable: Vec::new(),
+    };
     push.send(&image.encode()).expect("sent");
 }
 
@@ -170,8 +177,10 @@ fn images_that_cannot_be_read_are_marked_as_damaged() {
     let run = || service.shared().run("series-9");
     until(|| run().is_some_and(|run| run.ended_as().is_some()));
     let ended = run().and_then(|run| run.ended_as()).expect("ended");
-    let counts = (ended.finished.received, ended.finished.damaged, ended.finished.missing);
-    assert_eq!(counts, (3, 3, 2), "{ended:?}");
+    // Of the image with one channel that is compressed as nobody knows the other is kept.
+    let finished = ended.finished;
+    let counts = (finished.received, finished.damaged, finished.missing, finished.partial);
+    assert_eq!(counts, (3, 2, 2, 1), "{ended:?}");
     assert_eq!(ended.tallied.damaged, 4, "{ended:?}");
     listener.set_nonblocking(true).expect("set");
     assert!(listener.accept().is_err(), "the connection has held");
@@ -225,4 +234,86 @@ fn images_of_an_unknown_series_end_the_one_before() {
     let ended = service.shared().run("series-9").and_then(|run| run.ended_as()).expect("ended");
     assert_eq!((ended.finished.received, ended.why.contains("was not seen")), (1, true), "{ended:?}");
     service.stop();
+}
+
+/// A message with an image of two channels, of which the second is changed, or left out.
+fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8> {
+    let blobs = [0, 1].map(|channel| blob(&pixels(number, channel)));
+    let channel = |name, bytes| {
+        let (element, compression) = (ElementType::U16, Compression::BitshuffleLz4);
+        Channel { name, height: 48, width: 64, element, compression, bytes }
+    };
+    let mut channels = vec![channel("threshold_1", &blobs[0][..]), channel("threshold_2", &blobs[1][..])];
+    if !change(&mut channels[1]) {
+        channels.pop();
+    }
+    Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }.encode()
+}
+
+/// Promise: a series is kept without a field that only its metadata need; of an image with a channel that cannot be read, or
+/// did not come, the others are kept, and the image is partial.
+#[test]
+fn what_can_be_kept_of_a_series_is_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut service = Service::start(config(directory.path())).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    service.take_stream2(&push.address().expect("bound").to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    let mut start = start(&["threshold_1", "threshold_2"]);
+    start.sensor_material = Some("Si".into());
+    let mut message = start.encode();
+    // A wavelength as a text, and an array in the place of the sensor's material.
+    let at = |message: &[u8], key: &[u8]| {
+        message.windows(key.len()).position(|window| window == key).expect("the field") + key.len()
+    };
+    let wavelength = at(&message, b"incident_wavelength");
+    message.splice(wavelength..wavelength + 9, *b"\x63one");
+    let material = at(&message, b"sensor_material");
+    message.splice(material..material + 3, *b"\x82\x01\x02");
+    push.send(&message).expect("sent");
+    // Nothing of the first can be read; the next tells what the start does not.
+    let mut nothing = image(0, Compression::BitshuffleLz4, |blob| blob);
+    for at in (0..nothing.len() - 5).filter(|at| nothing[*at..at + 5] == *b"bslz4").collect::<Vec<usize>>() {
+        nothing[at..at + 5].copy_from_slice(b"lzw-9");
+    }
+    push.send(&nothing).expect("sent");
+    send_image(&mut push, 1);
+    push.send(&lacking(2, |_| false)).expect("sent");
+    push.send(&lacking(3, |channel| {
+        channel.bytes = &channel.bytes[..channel.bytes.len() / 2];
+        true
+    }))
+    .expect("sent");
+    push.send(&lacking(4, |channel| {
+        channel.element = ElementType::U32;
+        true
+    }))
+    .expect("sent");
+    let mut unknown = lacking(5, |_| true);
+    let last = unknown
+        .windows(5)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rposition(|window| window == b"bslz4")
+        .expect("an algorithm");
+    unknown[last..last + 5].copy_from_slice(b"lzw-9");
+    push.send(&unknown).expect("sent");
+    let cut = lacking(6, |_| true);
+    push.send(&cut[..cut.len() - 100]).expect("sent");
+    send_image(&mut push, 7);
+    push.send(&start.encode_end()).expect("sent");
+    until(|| service.shared().run("series-9").is_some_and(|run| run.ended_as().is_some()));
+    let ended = service.shared().run("series-9").and_then(|run| run.ended_as()).expect("ended");
+    let finished = ended.finished;
+    assert_eq!((finished.frames, finished.received, finished.partial, finished.missing), (8, 2, 5, 1), "{ended:?}");
+    service.stop();
+    equal(directory.path(), &[1, 7]);
+    let replay = Replay::open(&directory.path().join("series_000009.h5"), None).expect("a file");
+    let mut bytes = Vec::new();
+    for number in 2..7 {
+        replay.frame_into(number * 2, &mut bytes).expect("read");
+        assert_eq!(bytes, pixels(number, 0), "frame {number}");
+        replay.frame_into(number * 2 + 1, &mut bytes).expect("read");
+        assert!(bytes.iter().all(|byte| *byte == 0), "frame {number} reads as the fill value");
+    }
 }

@@ -40,6 +40,7 @@ fn reads_message(bytes: &[u8]) -> bool {
                 let described = series.describe(Description::new(ElementType::U8, vec![1]));
                 assert!(described.check().is_ok(), "{described:?}");
                 let _ = series.payload(&image);
+                assert_eq!(series.channels(&image).len(), series.start.channels.len());
             }
             true
         }

@@ -59,10 +59,13 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
         let (address, waited) = (&shared.options.address, shared.options.retry);
         if since.elapsed() > waited {
             let address = address.clone();
-            return fail(shared, match full || crowded {
-                true => ClientError::Full { address, waited, why },
-                false => ClientError::Unreachable { address, why },
-            });
+            return fail(
+                shared,
+                match full || crowded {
+                    true => ClientError::Full { address, waited, why },
+                    false => ClientError::Unreachable { address, why },
+                },
+            );
         }
         if full && !crowded {
             tracing::warn!(address, "waiting up to {waited:?} for room for a connection: {why}");

@@ -101,8 +101,7 @@ fn linger(socket: &TcpStream) {
     {
         let until = Instant::now() + LINGER;
         let mut sink = vec![0; 64 << 10];
-        while Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {
-        }
+        while Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {}
     }
 }
 

@@ -5,7 +5,7 @@ use super::records::Taken;
 use super::{Asker, How, Run, Shared, StartRequest};
 use crate::description::{Description, Structure};
 use crate::filters::Filter;
-use crate::frame::{ElementType, Frame};
+use crate::frame::{ElementType, Frame, Payload};
 use crate::stream::NoticeCode;
 use crate::stream2::zmtp::{Received, Role, handshake, receive};
 use crate::stream2::{Image, Message, Series, Start};
@@ -150,12 +150,12 @@ impl Intake {
         }
     }
 
-    /// An image whose data nobody can read is damaged, if it still says which one it is.
+    /// An image whose message nobody can read to its end, if it still says which one it is: what came before is kept.
     fn unreadable(&self, message: &[u8]) {
-        if let (State::Running { series, run }, Some(image)) = (&self.series, Image::without_data(message))
+        if let (State::Running { series, run }, Some(image)) = (&self.series, Image::salvage(message))
             && series.has(&image)
         {
-            damaged(run, &image);
+            take(series, run, &image);
         }
     }
 
@@ -164,11 +164,22 @@ impl Intake {
             run.end(How::Finished, "the detector began another series");
         }
         tracing::info!(series = start.series, images = start.images, "the detector begins a series");
+        for what in &start.passed_over {
+            tracing::warn!(series = start.series, "the series is kept without {what}");
+        }
         self.series = State::Announced(Box::new(start));
     }
 
     fn image(&mut self, image: &Image<'_>) {
         if let State::Announced(start) = &self.series {
+            if image.channels.is_empty() {
+                tracing::error!(
+                    series = image.series,
+                    image = image.number,
+                    "nothing of an image can be read; the next is waited for"
+                );
+                return;
+            }
             self.series = match self.begin(Start::clone(start), image) {
                 Ok((series, run)) => State::Running { series: Box::new(series), run },
                 Err(why) => {
@@ -241,26 +252,43 @@ fn damaged(run: &Run, image: &Image<'_>) {
     }
 }
 
-/// A frame that cannot be kept is counted, and the series goes on.
+/// What cannot be kept of an image is counted, and the series goes on. Each channel is kept by itself, so that the image is
+/// partial where one cannot be, or did not come; it is damaged where none can.
 fn take(series: &Series, run: &Run, image: &Image<'_>) {
-    let taken = match series.payload(image) {
-        Ok(payload) => run.take(0, Frame { number: image.number, taken: image.taken(), payload }, false, ITS_OWN),
-        Err(error) => {
-            tracing::error!(series = image.series, image = image.number, "an image is refused: {error}");
-            run.tallies.refused.fetch_add(1, Relaxed);
-            return damaged(run, image);
-        }
-    };
-    match taken {
-        Ok(Ok(())) => {}
-        Ok(Err(notice)) => {
-            tracing::warn!(series = image.series, image = image.number, "{}", notice.text);
-            if notice.code == NoticeCode::Refused {
-                damaged(run, image);
+    // A series of one channel, or one that a service began which knew of whole images alone.
+    let parts = if run.request.has_regions() { series.channels(image) } else { vec![series.payload(image)] };
+    let (all, mut kept) = (parts.len(), 0);
+    for (source, part) in parts.into_iter().enumerate() {
+        let why = match part {
+            Ok(payload) => keep(run, source as u16, image, payload),
+            Err(error) => {
+                run.tallies.refused.fetch_add(1, Relaxed);
+                Some(error.to_string())
             }
+        };
+        match why {
+            None => kept += 1,
+            Some(why) => tracing::error!(series = image.series, image = image.number, "not kept of an image: {why}"),
         }
+    }
+    if kept == 0 {
+        damaged(run, image);
+    } else if kept < all {
+        // The file says which channels are lacking.
+        run.tallies.damaged.fetch_add(1, Relaxed);
+    }
+}
+
+/// Why the payload cannot be kept, if it does not fit; what else becomes of it is counted and said.
+fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Option<String> {
+    let frame = Frame { number: image.number, taken: image.taken(), payload };
+    match run.take(source, frame, false, ITS_OWN) {
+        Ok(Ok(())) => {}
+        Ok(Err(notice)) if notice.code == NoticeCode::Refused => return Some(notice.text),
+        Ok(Err(notice)) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
         Err(refusal) => tracing::error!(series = image.series, image = image.number, "{}", refusal.text),
     }
+    None
 }
 
 /// A stream whose reads wait as long as no message has begun and the service goes on.

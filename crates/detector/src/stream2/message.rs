@@ -60,6 +60,9 @@ pub struct Start {
     pub detector_description: Option<String>,
     pub detector_serial_number: Option<String>,
     pub saturation_value: Option<u64>,
+    /// Fields that could not be read and that the series can do without, and why.
+    #[serde(skip)]
+    pub passed_over: Vec<String>,
 }
 
 /// One exposure.
@@ -74,6 +77,8 @@ pub struct Image<'m> {
     /// Nanoseconds since then.
     pub start: Option<u64>,
     pub channels: Vec<Channel<'m>>,
+    /// Channels whose data cannot be understood, and why.
+    pub unreadable: Vec<(&'m str, BadMessage)>,
 }
 
 /// One threshold of an exposure.
@@ -126,38 +131,61 @@ fn shown(text: &str) -> Cow<'_, str> {
 
 fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
     let mut start = Start::default();
-    let mut images = None;
+    let (mut images, mut passed_over) = (None, Vec::new());
     reader.map(|key, value| {
         match key {
             "series_id" => start.series = value.unsigned()?,
-            "series_unique_id" => start.unique = value.text()?.to_owned(),
+            "series_unique_id" => {
+                start.unique = wanted(key, value, &mut passed_over, optional_text)?.unwrap_or_default();
+            }
             "number_of_images" => images = Some(value.unsigned()?),
             "image_size_x" => start.width = value.unsigned()?,
             "image_size_y" => start.height = value.unsigned()?,
             "channels" => start.channels = channel_names(value)?,
-            "count_time" => start.count_time = float(value)?,
-            "frame_time" => start.frame_time = float(value)?,
-            "incident_energy" => start.incident_energy = float(value)?,
-            "incident_wavelength" => start.incident_wavelength = float(value)?,
-            "beam_center_x" => start.beam_center_x = float(value)?,
-            "beam_center_y" => start.beam_center_y = float(value)?,
-            "pixel_size_x" => start.pixel_size_x = float(value)?,
-            "pixel_size_y" => start.pixel_size_y = float(value)?,
-            "sensor_thickness" => start.sensor_thickness = float(value)?,
-            "sensor_material" => start.sensor_material = optional_text(value)?,
-            "detector_description" => start.detector_description = optional_text(value)?,
-            "detector_serial_number" => start.detector_serial_number = optional_text(value)?,
-            "saturation_value" => start.saturation_value = optional_unsigned(value)?,
+            "count_time" => start.count_time = wanted(key, value, &mut passed_over, float)?,
+            "frame_time" => start.frame_time = wanted(key, value, &mut passed_over, float)?,
+            "incident_energy" => start.incident_energy = wanted(key, value, &mut passed_over, float)?,
+            "incident_wavelength" => start.incident_wavelength = wanted(key, value, &mut passed_over, float)?,
+            "beam_center_x" => start.beam_center_x = wanted(key, value, &mut passed_over, float)?,
+            "beam_center_y" => start.beam_center_y = wanted(key, value, &mut passed_over, float)?,
+            "pixel_size_x" => start.pixel_size_x = wanted(key, value, &mut passed_over, float)?,
+            "pixel_size_y" => start.pixel_size_y = wanted(key, value, &mut passed_over, float)?,
+            "sensor_thickness" => start.sensor_thickness = wanted(key, value, &mut passed_over, float)?,
+            "sensor_material" => start.sensor_material = wanted(key, value, &mut passed_over, optional_text)?,
+            "detector_description" => start.detector_description = wanted(key, value, &mut passed_over, optional_text)?,
+            "detector_serial_number" => {
+                start.detector_serial_number = wanted(key, value, &mut passed_over, optional_text)?
+            }
+            "saturation_value" => start.saturation_value = wanted(key, value, &mut passed_over, optional_unsigned)?,
             _ => value.skip()?,
         }
         Ok::<(), BadMessage>(())
     })?;
     let Some(images) = images else { return bad("the start of a series has no `number_of_images`") };
-    start.images = images;
+    (start.images, start.passed_over) = (images, passed_over);
     if start.width == 0 || start.height == 0 || start.channels.is_empty() {
         return bad("the start of a series has no `image_size_x`, `image_size_y` or `channels`");
     }
     Ok(start)
+}
+
+/// A field without which the series can be kept all the same: what cannot be read of it is passed over, and remembered.
+fn wanted<'m, T>(
+    key: &str,
+    reader: &mut Reader<'m>,
+    passed_over: &mut Vec<String>,
+    read: impl FnOnce(&mut Reader<'m>) -> Result<Option<T>, BadMessage>,
+) -> Result<Option<T>, BadMessage> {
+    let before = reader.clone();
+    match read(reader) {
+        Ok(value) => Ok(value),
+        Err(error) => {
+            *reader = before;
+            reader.skip()?;
+            passed_over.push(format!("`{key}`: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 fn channel_names(reader: &mut Reader<'_>) -> Result<Vec<String>, BadMessage> {
@@ -206,7 +234,7 @@ fn image(reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
     let (image, number, read) = read_image(reader);
     read?;
     let Some(number) = number else { return bad("an image has no `image_id`") };
-    if image.channels.is_empty() {
+    if image.channels.is_empty() && image.unreadable.is_empty() {
         return bad(format!("image {number} has no `data`"));
     }
     Ok(Image { number, ..image })
@@ -214,22 +242,34 @@ fn image(reader: Reader<'_>) -> Result<Image<'_>, BadMessage> {
 
 /// What can be read of an image, its number, and whether that was all.
 fn read_image(mut reader: Reader<'_>) -> (Image<'_>, Option<u64>, Result<(), BadMessage>) {
-    let mut image = Image { series: 0, unique: "", number: 0, began: None, start: None, channels: Vec::new() };
-    let mut number = None;
+    let (channels, unreadable) = (Vec::new(), Vec::new());
+    let mut image = Image { series: 0, unique: "", number: 0, began: None, start: None, channels, unreadable };
+    let (mut number, mut passed_over) = (None, Vec::new());
     let read = reader.map(|key, value| {
         match key {
             "series_id" => image.series = value.unsigned()?,
-            "series_unique_id" => image.unique = value.text()?,
+            "series_unique_id" => {
+                let unique = wanted(key, value, &mut passed_over, |value| Ok(Some(value.text()?)))?;
+                image.unique = unique.unwrap_or_default();
+            }
             "image_id" => number = Some(value.unsigned()?),
-            "series_date" => image.began = date(value)?,
-            "start_time" => image.start = rational(value)?,
+            "series_date" => image.began = wanted(key, value, &mut passed_over, date)?,
+            "start_time" => image.start = wanted(key, value, &mut passed_over, rational)?,
             "data" => {
-                image.channels.clear();
+                (image.channels, image.unreadable) = (Vec::new(), Vec::new());
                 value.map(|name, value| {
-                    if image.channels.len() == CHANNELS_MAX {
+                    if image.channels.len() + image.unreadable.len() == CHANNELS_MAX {
                         return bad(format!("an image of more than {CHANNELS_MAX} channels"));
                     }
-                    image.channels.push(channel(name, value)?);
+                    let before = value.clone();
+                    match channel(name, value) {
+                        Ok(channel) => image.channels.push(channel),
+                        Err(error) => {
+                            *value = before;
+                            value.skip()?;
+                            image.unreadable.push((name, error));
+                        }
+                    }
                     Ok(())
                 })?;
             }
@@ -392,8 +432,9 @@ impl Start {
 }
 
 impl<'m> Image<'m> {
-    /// Of a message that cannot be read as a whole: which image it is, if it says so before what cannot be read.
-    pub fn without_data(message: &'m [u8]) -> Option<Image<'m>> {
+    /// Of a message that cannot be read as a whole: which image it is, if it says so before what cannot be read, with the
+    /// channels before that.
+    pub fn salvage(message: &'m [u8]) -> Option<Image<'m>> {
         let mut is_image = false;
         // Ends with what cannot be read, which is known.
         let _ = Reader::new(message).map(|key, value| {
@@ -401,7 +442,7 @@ impl<'m> Image<'m> {
             if key == "type" { Ok(()) } else { value.skip() }
         });
         let (image, number, _) = read_image(Reader::new(message));
-        number.filter(|_| is_image).map(|number| Image { number, channels: Vec::new(), ..image })
+        number.filter(|_| is_image).map(|number| Image { number, ..image })
     }
 
     /// When the detector took it, in nanoseconds since 1970; 0 if it does not say.

@@ -3,9 +3,8 @@
 //! arrived.
 
 use super::message::{BadMessage, Channel, Compression, Image, Start};
-use crate::description::Description;
-use crate::description::Structure;
 use crate::description::nxmx::Nxmx;
+use crate::description::{Description, Region, Structure};
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
 use crate::hdf5::ElementType;
@@ -28,14 +27,21 @@ impl Series {
     /// # Errors
     /// If the image is not of the series that `start` describes.
     pub fn begin(start: Start, first: &Image<'_>, plain: Filter) -> Result<Series, BadMessage> {
-        let channel = &first.channels[0];
+        let one = |name: &String| first.channels.iter().find(|channel| channel.name == name);
+        let Some(channel) = start.channels.iter().find_map(one) else {
+            return bad(format!(
+                "image {} has none of the series' channels {}",
+                first.number,
+                start.channels.join(", ")
+            ));
+        };
         let filter = match channel.compression {
             Compression::None => plain,
             Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
             Compression::BitshuffleLz4 => Filter::BSLZ4,
         };
         let series = Series { start, element: channel.element, filter };
-        series.in_order(first)?;
+        series.channel(first, channel.name)?;
         Ok(series)
     }
 
@@ -52,11 +58,15 @@ impl Series {
             1 => (vec![*height, *width], None),
             count => (vec![count as u64, *height, *width], Some(vec![1, *height, *width])),
         };
+        // Each by itself, so that one that does not come takes no other with it.
+        let region = |channel: usize| Region { offset: vec![channel as u64, 0, 0], shape: vec![1, *height, *width] };
+        let sources = if channels.len() == 1 { Vec::new() } else { (0..channels.len()).map(region).collect() };
         // A detector that is triggered without an end announces no images, or more than anyone takes.
         let known = (1..1 << 31).contains(images).then_some(*images);
         // The other structures have no place for it.
         let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
-        Description { element: self.element, frame, chunk, scan: vec![known], filter: self.filter, nxmx, ..description }
+        let (element, filter) = (self.element, self.filter);
+        Description { element, frame, chunk, scan: vec![known], filter, nxmx, sources, ..description }
     }
 
     /// What the detector told of the measurement. A number that is none it does not know.
@@ -80,64 +90,74 @@ impl Series {
         }
     }
 
-    /// The channels as the start lists them.
-    fn in_order<'i, 'm>(&self, image: &'i Image<'m>) -> Result<Vec<&'i Channel<'m>>, BadMessage> {
-        let Start { height, width, channels, .. } = &self.start;
-        if image.channels.len() != channels.len() {
-            return bad(format!(
-                "image {} has {} channels, the series {}",
-                image.number,
-                image.channels.len(),
-                channels.len()
-            ));
+    /// A channel of the image, if it is as the series' are.
+    fn channel<'i, 'm>(&self, image: &'i Image<'m>, name: &str) -> Result<&'i Channel<'m>, BadMessage> {
+        let (Start { height, width, .. }, number) = (&self.start, image.number);
+        if let Some((_, why)) = image.unreadable.iter().find(|(unreadable, _)| *unreadable == name) {
+            return Err(why.clone());
         }
-        channels
-            .iter()
-            .map(|name| match image.channels.iter().find(|channel| channel.name == name) {
-                None => bad(format!("image {} has no channel `{name}`", image.number)),
-                Some(channel) if channel.height != *height || channel.width != *width => bad(format!(
-                    "channel `{name}` of image {} has {} rows of {}, the series {height} of {width}",
-                    image.number, channel.height, channel.width
-                )),
-                Some(channel) if channel.element != self.element => bad(format!(
-                    "channel `{name}` of image {} has elements of type {}, the series of {}",
-                    image.number, channel.element, self.element
-                )),
-                Some(channel) => Ok(channel),
-            })
-            .collect()
+        match image.channels.iter().find(|channel| channel.name == name) {
+            None => bad(format!("image {number} has no channel `{name}`")),
+            Some(channel) if channel.height != *height || channel.width != *width => bad(format!(
+                "channel `{name}` of image {number} has {} rows of {}, the series {height} of {width}",
+                channel.height, channel.width
+            )),
+            Some(channel) if channel.element != self.element => bad(format!(
+                "channel `{name}` of image {number} has elements of type {}, the series of {}",
+                channel.element, self.element
+            )),
+            Some(channel) => Ok(channel),
+        }
     }
 
-    /// The image's payload for the run: its blobs as they are, if all are compressed as the run is.
+    /// What comes of each channel for the run, in the order in which the start lists them: the blob as it is, if it is
+    /// compressed as the run is; or why there is nothing.
+    pub fn channels(&self, image: &Image<'_>) -> Vec<Result<Payload, BadMessage>> {
+        let payload = |name: &String| {
+            let channel = self.channel(image, name)?;
+            if self.fits(channel) {
+                return Ok(Payload::Filtered(vec![channel.bytes.to_vec().into()]));
+            }
+            self.plain(image, channel).map(Payload::Plain)
+        };
+        self.start.channels.iter().map(payload).collect()
+    }
+
+    /// The payload of all channels together: their blobs as they are, if all are compressed as the run is.
     ///
     /// # Errors
     /// If the image is not of this series, or cannot be decompressed where it must be.
     pub fn payload(&self, image: &Image<'_>) -> Result<Payload, BadMessage> {
-        let channels = self.in_order(image)?;
-        let fits = |channel: &&Channel<'_>| match channel.compression {
+        let (came, wanted) = (image.channels.len() + image.unreadable.len(), self.start.channels.len());
+        if came != wanted {
+            return bad(format!("image {} has {came} channels, the series {wanted}", image.number));
+        }
+        let channels: Result<Vec<_>, _> = self.start.channels.iter().map(|name| self.channel(image, name)).collect();
+        let channels = channels?;
+        if channels.iter().all(|channel| self.fits(channel)) {
+            return Ok(Payload::Filtered(channels.iter().map(|channel| channel.bytes.to_vec().into()).collect()));
+        }
+        let plain: Result<Vec<_>, _> = channels.iter().map(|channel| self.plain(image, channel)).collect();
+        Ok(Payload::Plain(plain?.concat()))
+    }
+
+    fn fits(&self, channel: &Channel<'_>) -> bool {
+        match channel.compression {
             Compression::None => false,
             Compression::Lz4 => self.filter.compression == Codec::Lz4 && !self.filter.shuffle,
             Compression::BitshuffleLz4 => self.filter == Filter::BSLZ4,
-        };
-        if channels.iter().all(fits) {
-            return Ok(Payload::Filtered(channels.iter().map(|channel| channel.bytes.to_vec().into()).collect()));
         }
+    }
+
+    fn plain(&self, image: &Image<'_>, channel: &Channel<'_>) -> Result<Vec<u8>, BadMessage> {
         let length = self.start.height as usize * self.start.width as usize * self.element.size();
-        let mut plain = Vec::with_capacity(length * channels.len());
-        for channel in channels {
-            let filter = match channel.compression {
-                Compression::None => Filter::RAW,
-                Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
-                Compression::BitshuffleLz4 => Filter::BSLZ4,
-            };
-            let decoder = Decoder { filter, element_bytes: self.element.size() };
-            match decoder.decode(channel.bytes, length) {
-                Ok(bytes) => plain.extend_from_slice(&bytes),
-                Err(error) => {
-                    return bad(format!("channel `{}` of image {}: {error}", channel.name, image.number));
-                }
-            }
-        }
-        Ok(Payload::Plain(plain))
+        let filter = match channel.compression {
+            Compression::None => Filter::RAW,
+            Compression::Lz4 => Filter { shuffle: false, compression: Codec::Lz4 },
+            Compression::BitshuffleLz4 => Filter::BSLZ4,
+        };
+        let decoder = Decoder { filter, element_bytes: self.element.size() };
+        let decoded = decoder.decode(channel.bytes, length);
+        decoded.or_else(|error| bad(format!("channel `{}` of image {}: {error}", channel.name, image.number)))
     }
 }

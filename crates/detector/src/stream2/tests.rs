@@ -53,6 +53,7 @@ fn messages_come_back() {
             began: Some(1_661_425_924_333_000_000),
             start: Some(80_000_000),
             channels,
+            unreadable: Vec::new(),
         };
         assert_eq!(Message::decode(&image.encode()), Ok(Message::Image(image)));
     }
@@ -78,7 +79,8 @@ fn several_thresholds_are_a_dimension_and_each_blob_stays_as_it_came() {
         channel("threshold_2", Compression::BitshuffleLz4, &second),
         channel("threshold_1", Compression::BitshuffleLz4, &first),
     ];
-    let image = Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels };
+    let image =
+        Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels, unreadable: Vec::new() };
     let series = Series::begin(start(&["threshold_1", "threshold_2"]), &image, Filter::RAW).unwrap();
     let description = series.describe(Description::new(ElementType::U8, vec![1]));
     assert_eq!((description.frame.as_slice(), description.chunk()), (&[2, 6, 8][..], vec![1, 6, 8]));
@@ -100,6 +102,7 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
         began: None,
         start: None,
         channels: vec![channel("threshold_1", compression, bytes)],
+        unreadable: Vec::new(),
     };
     let first = one(Compression::None, &plain);
     let series = Series::begin(start(&["threshold_1"]), &first, Filter::RAW).unwrap();
@@ -113,7 +116,15 @@ fn an_image_compressed_otherwise_than_the_run_is_decompressed() {
 fn images_that_do_not_fit_are_refused_with_the_reason() {
     let blob = shuffled(&pixels(3));
     let sound = channel("threshold_1", Compression::BitshuffleLz4, &blob);
-    let image = |channels| Image { series: 7, unique: "01H", number: 4, began: None, start: None, channels };
+    let image = |channels| Image {
+        series: 7,
+        unique: "01H",
+        number: 4,
+        began: None,
+        start: None,
+        channels,
+        unreadable: Vec::new(),
+    };
     let series = Series::begin(start(&["threshold_1"]), &image(vec![sound.clone()]), Filter::RAW).unwrap();
     for (changed, words) in [
         (Channel { name: "threshold_9", ..sound.clone() }, "no channel `threshold_1`"),
@@ -138,6 +149,7 @@ proptest! {
             began: Some(5),
             start: Some(1),
             channels: vec![channel("threshold_1", Compression::BitshuffleLz4, &plain)],
+            unreadable: Vec::new(),
         };
         for mut message in [image.encode(), start(&["a", "b"]).encode()] {
             let kept = cut.index(message.len());
@@ -147,7 +159,7 @@ proptest! {
             message[at] = byte;
             let _ = Message::decode(&message);
             let _ = Message::decode(&message[..kept]);
-            let _ = Image::without_data(&message[..kept]);
+            let _ = Image::salvage(&message[..kept]);
         }
     }
 }

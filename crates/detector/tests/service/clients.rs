@@ -135,7 +135,9 @@ fn a_client_waits_for_room_for_its_connections() {
             .map(|source| {
                 let request = StartRequest { sources: 3, ..start("second") };
                 let mine = Options { source, connections: 4, retry: WAIT, ..options(&service, &request) };
-                scope.spawn(move || Client::connect(mine).map(|client| client.send(plain(u64::from(source)), WAIT).map(|()| client)))
+                scope.spawn(move || {
+                    Client::connect(mine).map(|client| client.send(plain(u64::from(source)), WAIT).map(|()| client))
+                })
             })
             .collect();
         std::thread::sleep(Duration::from_millis(500));
@@ -168,7 +170,10 @@ fn a_hello_that_dribbles_is_given_up() {
     assert!(ended.is_some(), "it could go on for a minute");
     match heard.join().expect("no panic") {
         Ok(Some(FromService::Error(refusal))) => {
-            assert!(refusal.code == ErrorCode::Vanished && refusal.text.contains("HELLO did not come in time"), "{refusal}");
+            assert!(
+                refusal.code == ErrorCode::Vanished && refusal.text.contains("HELLO did not come in time"),
+                "{refusal}"
+            );
         }
         // Its own bytes may have cut the answer off.
         Err(_) | Ok(None) => {}

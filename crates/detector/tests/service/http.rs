@@ -143,9 +143,11 @@ fn bad_names_are_refused_with_what_is_allowed() {
     let allowed = "use 1 to 64 letters, digits, `.`, `_`, `-`, the first no `.`";
     let long = "x".repeat(65);
     for name in ["", ".", "..", ".hidden", "a/b", "a/b/c", "%0a", "a%20b", &long] {
-        for (verb, path) in
-            [("GET", format!("/runs/{name}/latest")), ("POST", format!("/runs/{name}/stop")), ("GET", format!("/runs/{name}"))]
-        {
+        for (verb, path) in [
+            ("GET", format!("/runs/{name}/latest")),
+            ("POST", format!("/runs/{name}/stop")),
+            ("GET", format!("/runs/{name}")),
+        ] {
             // Without a name all runs are meant.
             if name.is_empty() && path == "/runs/" {
                 continue;
@@ -185,7 +187,12 @@ fn bad_names_are_refused_with_what_is_allowed() {
 fn half_requests_keep_nobody_waiting() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let halves = ["", "GET /ru", "GET /runs HTTP/1.1\r\nHost: x\r\n", "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"];
+    let halves = [
+        "",
+        "GET /ru",
+        "GET /runs HTTP/1.1\r\nHost: x\r\n",
+        "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    ];
     let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
     for round in 0..2 {
         let mut strangers = Vec::new();

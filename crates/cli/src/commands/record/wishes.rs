@@ -90,7 +90,9 @@ mod tests {
         assert_eq!(http("http://[::1]:80").as_deref(), Ok("[::1]:80"));
         assert_eq!(stream2("tcp://dcu.example:31001").as_deref(), Ok("dcu.example:31001"));
         assert_eq!(stream2("10.0.0.5:31001").as_deref(), Ok("10.0.0.5:31001"));
-        for text in ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "https://x:1", "udp://x:1", "[::1:1", "::1:1"] {
+        for text in
+            ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "https://x:1", "udp://x:1", "[::1:1", "::1:1"]
+        {
             assert!(http(text).is_err() && stream2(text).is_err(), "{text}");
         }
     }

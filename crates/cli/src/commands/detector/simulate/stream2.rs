@@ -95,7 +95,8 @@ impl Sink for Stream2 {
         let start = Some(self.begun.elapsed().as_nanos() as u64);
         let began = Some(self.began);
         let Start { series, unique, .. } = &self.start;
-        let image = Image { series: *series, unique, number, began, start, channels: vec![channel] };
+        let image =
+            Image { series: *series, unique, number, began, start, channels: vec![channel], unreadable: Vec::new() };
         let message = image.encode();
         self.send(&message)?;
         Ok(true)

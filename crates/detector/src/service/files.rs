@@ -1,0 +1,141 @@
+//! The files of runs: made, or taken up again from what the service before left.
+
+use super::records::{Record, Taken};
+use super::run::Run;
+use super::sink::Sink;
+use super::{About, Shared, StartRequest, board, poster};
+use crate::journal;
+use crate::recover::RecoverError;
+use crate::service::board::Board;
+use crate::stream::{ErrorCode, Ranges, Refusal};
+use crate::writer::{Settings, WriteError, Writer};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+impl Shared {
+    pub(super) fn create(&self, (request, series): About, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+        // Looked at before the record is written, which would take up a file of somebody else's after a crash.
+        let taken =
+            [path.clone(), journal::path_beside(&path)].into_iter().find(|path| path.symlink_metadata().is_ok());
+        if let Some(taken) = taken {
+            let text = format!("{} exists; a run never writes over a file", taken.display());
+            return Err(Refusal::new(ErrorCode::Description, text));
+        }
+        let (frame, queue) = (request.description.frame_bytes(), self.config.settings.queue_bytes);
+        if frame > queue {
+            tracing::warn!(
+                run = request.name,
+                "a frame has {frame} bytes, the queue {queue} (--queue): one waits at a time"
+            );
+        }
+        let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
+        self.home.keep(&Record { request: request.clone(), series: series.clone(), ended: None }).map_err(keep)?;
+        match self.open((&request, series), &path) {
+            Ok(run) => Ok(run),
+            Err(error) => {
+                if let Err(error) = self.home.forget(&request.name) {
+                    tracing::warn!("cannot remove the record of a run that could not start: {error}");
+                }
+                let code = match error {
+                    WriteError::Io { .. } => ErrorCode::Failed,
+                    _ => ErrorCode::Description,
+                };
+                Err(Refusal::new(code, error.to_string()))
+            }
+        }
+    }
+
+    fn open(
+        &self,
+        (request, series): (&StartRequest, Option<Box<Taken>>),
+        path: &Path,
+    ) -> Result<Arc<Run>, WriteError> {
+        let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
+        let board = Arc::new(Board::with(sets));
+        let settings = self.settings(request);
+        let writer = Writer::create(path, request.description.clone(), settings, poster(&board))?;
+        if request.has_regions() {
+            board.tell_apart(writer.reached());
+        }
+        Ok(self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board)))
+    }
+
+    /// The service's, or what the run was advised.
+    fn settings(&self, request: &StartRequest) -> Settings {
+        let settings = self.config.settings.clone();
+        match &request.description.advice {
+            Some(advice) => advice.settings(settings),
+            None => settings,
+        }
+    }
+
+    fn made(&self, about: About, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+        Arc::new(Run::new(Arc::clone(&self.home), about, path, sink))
+    }
+
+    /// Goes on with a run that the service before did not end.
+    pub(super) fn take_up(&self, record: Record) {
+        let name = record.request.name.clone();
+        if let Some(ended) = record.ended.clone() {
+            let run = Run::ended(Arc::clone(&self.home), record, ended);
+            self.runs.lock().insert(name, Arc::new(run));
+            return;
+        }
+        let path = self.home.root.join(&record.request.file);
+        match self.resume((&record.request, record.series), &path) {
+            Ok(Some(run)) => {
+                tracing::info!(run = name, file = %path.display(), "a run is taken up again");
+                self.runs.lock().insert(name, run);
+            }
+            // It had ended in all but its record, or not begun.
+            Ok(None) => {
+                if let Err(error) = self.home.forget(&name) {
+                    tracing::warn!("cannot remove the record of a run that is over: {error}");
+                }
+            }
+            Err(error) => tracing::error!(
+                run = name,
+                "the run cannot be taken up again: {error}; `varve record recover {}` makes its file whole",
+                path.display()
+            ),
+        }
+    }
+
+    fn resume(
+        &self,
+        (request, series): (&StartRequest, Option<Box<Taken>>),
+        path: &Path,
+    ) -> Result<Option<Arc<Run>>, WriteError> {
+        let io = |source| WriteError::Io { path: path.to_owned(), source };
+        let beside = journal::path_beside(path);
+        if !path.try_exists().map_err(io)? {
+            // The journal comes first: killed before the file was made, nothing had been acknowledged.
+            if beside.try_exists().map_err(io)? {
+                std::fs::remove_file(&beside).map_err(io)?;
+            }
+            return self.open((request, series), path).map(Some);
+        }
+        let sets = request.set_of(request.source_count() - 1) + 1;
+        let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
+        match Writer::resume(path, self.settings(request), poster(&board)) {
+            Ok((writer, resumed)) => {
+                let reached = writer.reached();
+                for set in 0..sets {
+                    let frames = resumed.frames.iter().flatten();
+                    let frames = frames.filter(|number| sets == 1 || reached(*number, set as u32).is_some()).collect();
+                    board::LEVELS.into_iter().for_each(|level| board.post_ranges(set, level, &frames));
+                }
+                if request.has_regions() {
+                    board.tell_apart(reached);
+                }
+                let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
+                run.epoch.store(resumed.epoch, SeqCst);
+                Ok(Some(run))
+            }
+            Err(WriteError::Resume(RecoverError::NothingToDo { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -42,6 +42,13 @@ impl Shard {
     async fn find_name(self: &Rc<Self>, directory: InodeId, hash: NameHash) -> Result<(), Refusal> {
         if !self.is_loaded(directory) {
             self.load_partition(directory).await?;
+            // A change over several shards that is decided, and not carried out here yet, may be making it: who was
+            // answered that a directory is made anew (`namespace::ReviveDirectory`) asks at once for what is in it.
+            let key = Key::Partition(directory, self.index_here(directory));
+            let locked = |state: &State| state.locks.get(&key).copied();
+            if !self.is_loaded(directory) && self.wait_while_locked(locked).await? {
+                self.load_partition(directory).await?;
+            }
         }
         let newer_map = {
             let state = self.state.borrow();

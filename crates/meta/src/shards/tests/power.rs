@@ -343,6 +343,21 @@ fn every_two_operations() {
     });
 }
 
+/// Of a directory whose name is in one shard's log and whose rows are in another's, power may leave the name alone: then
+/// it is made anew, and what comes next finds it at once. Few fates of a point do that, so many are tried.
+#[test]
+fn a_directory_that_was_revived_is_there_at_once() {
+    let prepared = prepared();
+    let seconds = [Operation::Create, Operation::RmdirAcross];
+    let tally = Tally::begin("a directory that was revived");
+    in_parallel(&seconds, |_, second| {
+        let tried = Tried::default();
+        let run = run(&prepared, &[Operation::MkdirAcross, *second]).with_second_alone(&prepared);
+        run.lose_power(0, Every(1), 64, &tried);
+        tally.add(&tried);
+    });
+}
+
 /// Longer sequences, drawn by a seed, at points drawn by it too. Their names are all decided on in one shard, so that
 /// what is left is a prefix.
 #[test]

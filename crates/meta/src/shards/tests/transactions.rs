@@ -1,7 +1,7 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::{At, Link, RemoveDirectory, Rename, RenameFlags, Unlink};
+use crate::namespace::{At, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
-use crate::tables::Key;
+use crate::tables::{Change, Key};
 use varve_types::{Errno, InodeId, PartitionIndex, ShardId};
 
 async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
@@ -108,5 +108,25 @@ fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
         }
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.counted(InodeId::ROOT).await, 0);
+    });
+}
+
+#[test]
+fn a_directory_that_was_revived_is_there_at_once() {
+    Cluster::run(4, 1000, |cluster| async move {
+        for home in [ShardId(0), ShardId(1), ShardId(3)] {
+            let at = format!("d{home}");
+            let lost = cluster.mkdir(InodeId::ROOT, &at, home).await;
+            // As a loss of power leaves it: its rows are gone from its home's log, the name is in another one.
+            let rows = [Key::Directory(lost), Key::Partition(lost, PartitionIndex::FIRST)];
+            let gone = PeerCall::Apply(rows.into_iter().map(Change::Delete).collect());
+            assert!(matches!(cluster.peers.call(home, gone).await, PeerReply::Done));
+            assert_eq!(cluster.create(lost, "f").await.unwrap_err(), Errno::ENOENT.into());
+            let revive = ReviveDirectory { parent: InodeId::ROOT, name: name(&at) };
+            let revived = cluster.at_name(InodeId::ROOT, &name(&at), Makes::Nothing, &revive).await.unwrap();
+            assert_eq!(revived.inode, lost);
+            cluster.create(lost, "f").await.unwrap();
+            assert_eq!(cluster.list(lost).await, [name("f")]);
+        }
     });
 }

@@ -39,6 +39,8 @@ pub async fn take(cluster: &Cluster) -> Picture {
                     let revive = ReviveDirectory { parent: directory, name: name.clone() };
                     let revived = cluster.at_name(directory, &name, Makes::Nothing, &revive).await.unwrap();
                     assert_eq!(revived.inode, inode, "{path}");
+                    // It goes on at once.
+                    entries(cluster, inode).await;
                     directories.push((inode, path));
                     continue;
                 }

@@ -20,6 +20,7 @@ mod data;
 mod directories;
 mod files;
 mod fix;
+mod logs;
 mod repair;
 mod rows;
 
@@ -80,6 +81,12 @@ kinds! {
          --repair save what else is in the table";
     DamagedLog = Damage, "damaged-log",
         "acknowledged changes cannot be read: restore the file from a copy, or let --repair save what else is in the log";
+    MissingLog = Damage, "missing-log",
+        "files of the log are gone, and with them acknowledged changes that it alone held: restore them from a copy of the store, \
+         or let --repair go on with what there is";
+    TornLog = Leftover, "torn-log",
+        "the log ends with bytes that are not whole, and nothing says that they were fsynced: a loss of power leaves such, and the \
+         next server cuts them off; where none was, check the disks beneath, for what the bytes held is lost";
     UnreadableShard = Damage, "unreadable-shard",
         "the shard cannot be checked, nor what refers to it: see the reason";
     DamagedRow = Damage, "damaged-row",
@@ -289,6 +296,7 @@ fn check_locked(
         report.add(FindingKind::DamagedKey, "key", error);
         report.fix(Fix::MakeKey);
     }
+    logs::compare(volume, settings, &mut report);
     let unreadable = rows::read(volume, settings, &mut census, &mut report, progress)?;
     if !unreadable.is_empty() {
         report.incomplete = true;

@@ -156,6 +156,27 @@ fn a_damaged_log_is_refused_and_read_again_when_it_is_restored() {
     works_again(&volume, &kept);
 }
 
+/// Not one of its files is left: that is not taken for a log that held nothing.
+#[test]
+fn a_log_that_is_gone_is_refused_and_gone_on_without_by_a_repair() {
+    let (volume, kept) = worked_on(false);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    let sound: Vec<_> = logs.iter().map(|path| std::fs::read(path).expect("a log")).collect();
+    logs.iter().for_each(|path| std::fs::remove_file(path).expect("it can be removed"));
+    refuses_to_serve(&volume, &["is gone", ".begun", "copy of the store", "varve fsck --repair"]);
+    let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
+    assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
+    assert!(checked.stdout.contains("missing-log"), "{}", checked.stdout);
+    logs.iter().zip(&sound).for_each(|(path, bytes)| std::fs::write(path, bytes).expect("it can be restored"));
+    works_again(&volume, &kept);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    logs.iter().for_each(|path| std::fs::remove_file(path).expect("it can be removed"));
+    let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
+    assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
+    // The server before it had ended well: all was in tables.
+    works_again(&volume, &kept);
+}
+
 #[test]
 fn a_torn_end_of_a_log_is_no_damage() {
     let (volume, kept) = worked_on(false);

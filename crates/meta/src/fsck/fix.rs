@@ -38,6 +38,10 @@ pub enum Fix {
         key: Bytes,
         row: Bytes,
     },
+    /// Ends the log where its last owner's is torn, as the next server would.
+    EndLog {
+        shard: ShardId,
+    },
     MoveRow {
         from: ShardId,
         to: ShardId,
@@ -175,6 +179,7 @@ impl Fix {
             | Fix::MakeKey
             | Fix::Resolve
             | Fix::SetAside { .. }
+            | Fix::EndLog { .. }
             | Fix::MoveRow { .. }
             | Fix::DropRow { .. }
             | Fix::RaiseCounter { .. } => Stage::Rows,

@@ -145,6 +145,7 @@ impl Bench<'_> {
             Fix::MakeKey => self.make_key(),
             Fix::Resolve => self.resolve().await,
             Fix::SetAside { shard, key, row } => self.set_aside(shard, &key, &row),
+            Fix::EndLog { shard } => self.end_log(shard).await,
             Fix::MoveRow { from, to, key } => self.move_row(from, to, key).await,
             Fix::DropRow { shard, key } => self.drop_row(shard, key),
             Fix::RaiseCounter { shard, above } => self.raise_counter(shard, above).await,

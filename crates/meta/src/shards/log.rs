@@ -28,6 +28,7 @@ mod salvage;
 mod scan;
 mod state;
 mod sync;
+mod torn;
 mod writer;
 
 pub use at_rest::LogAtRest;
@@ -37,6 +38,7 @@ pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
 pub use replay::LogReader;
 pub use salvage::{DamagedPlace, read_intact};
+pub use torn::{TornEnd, torn_end};
 pub use writer::Log;
 
 use format::BODY_BYTES_MAX;

@@ -52,6 +52,13 @@ impl Bench<'_> {
         self.flush().await
     }
 
+    /// Whoever opens a table ends the log of its last owner.
+    pub async fn end_log(&mut self, shard: ShardId) -> Result<(), FsckError> {
+        self.table(shard).await?;
+        self.note(format!("shard {shard}: ended its log before the bytes that are not whole"));
+        Ok(())
+    }
+
     pub fn make_volume_file(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume file anew".into(), source };
         self.volume.make_volume_file(self.settings).map_err(failed)?;

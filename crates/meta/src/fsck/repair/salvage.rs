@@ -63,12 +63,17 @@ pub fn inspect_ends(
 }
 
 fn note(shard: ShardId, place: &DamagedPlace, report: &mut Report) {
-    let kind = match place.path.extension().is_some_and(|extension| extension == "log") {
-        true => FindingKind::DamagedLog,
-        false => FindingKind::DamagedTable,
+    let of_log = place.path.extension().is_some_and(|extension| extension == "log" || extension == "seal");
+    let kind = match (of_log, place.offset) {
+        (true, None) => FindingKind::MissingLog,
+        (true, Some(_)) => FindingKind::DamagedLog,
+        (false, _) => FindingKind::DamagedTable,
     };
     let at = format_args!("shard {shard} {}", place.path.display());
-    report.add(kind, at, format_args!("at byte {}: {}", place.offset, place.reason));
+    match place.offset {
+        Some(offset) => report.add(kind, at, format_args!("at byte {offset}: {}", place.reason)),
+        None => report.add(kind, at, &place.reason),
+    }
 }
 
 /// Replaces the tables of `shards`. A crash leaves the old one or the new one in its place.

@@ -87,6 +87,66 @@ fn what_is_intact_in_a_damaged_log_is_saved() {
     spoiled(false, FindingKind::DamagedLog);
 }
 
+/// Files of a log that are gone: they are missed, and a repair goes on with what there is.
+#[test]
+fn a_log_that_is_gone_is_missed_and_gone_on_without() {
+    for opened_since in [false, true] {
+        let site = Site::flushed();
+        let before = site.tree();
+        site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
+        if opened_since {
+            // The epoch with the row is sealed, and its file is needed all the same.
+            site.edit(SHARD_0, |batch| batch.delete(codec::encode_key(&entry_key(ROOT, "nothing"))));
+        }
+        let logs = files_that_end(&site.volume.shard_log(SHARD_0), ".log");
+        assert!(!logs.is_empty());
+        logs.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        let report = site.check();
+        assert!(!report.is_sound(), "{:#?}", report.findings);
+        let missing = report.findings.iter().find(|finding| finding.kind == FindingKind::MissingLog);
+        assert!(missing.is_some_and(|finding| finding.place.contains(".log")), "{:#?}", report.findings);
+        let unreadable = report.findings.iter().find(|finding| finding.kind == FindingKind::UnreadableShard);
+        assert!(unreadable.is_some_and(|finding| finding.what.contains("--repair")), "{:#?}", report.findings);
+        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+        assert_eq!(site.check().findings, []);
+        assert_eq!(site.tree(), before, "what the tables held is there");
+    }
+}
+
+/// A log that is torn where nothing says that it was fsynced: what can be read behind that is named, and nothing else is
+/// wrong.
+#[test]
+fn what_a_torn_log_has_lost_is_named() {
+    let site = Site::flushed();
+    let before = site.tree();
+    let runtime = at_rest::runtime().unwrap();
+    let store = PosixStore::open(site.volume.shards()).unwrap();
+    let config = at_rest::table_config(&site.volume, &site.settings, store, runtime.handle().clone());
+    runtime.block_on(async {
+        let table = Table::open(TableConfig { shard: SHARD_0, ..config }).await.unwrap();
+        for name in ["first", "second"] {
+            let mut batch = TableBatch::default();
+            let row = entry(InodeId(50), EntryBody::Node(inline(b"later")));
+            batch.put(codec::encode_key(&entry_key(ROOT, name)), codec::encode_row(&row));
+            table.write(batch).await.unwrap();
+        }
+    });
+    drop(runtime);
+    let log = files_that_end(&site.volume.shard_log(SHARD_0), ".log").into_iter().max().unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    // In the first batch: behind the file's header, a group's and the batch's own.
+    bytes[64 + 48 + 40] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let report = site.check();
+    let torn = report.findings.iter().find(|finding| finding.kind == FindingKind::TornLog).expect("it is named");
+    assert!(torn.place.contains(log.to_str().unwrap()) && torn.what.contains("at byte 112"), "{torn}");
+    assert!(torn.what.contains("second in directory") && !torn.what.contains("first"), "{torn}");
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+    assert_eq!(site.tree(), before);
+}
+
 impl Site {
     /// The file of the table of shard 0 that has most of its rows.
     fn table_file(&self) -> std::path::PathBuf {

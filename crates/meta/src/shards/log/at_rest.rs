@@ -3,7 +3,7 @@
 use super::LogConfig;
 use super::directory;
 use super::failure::LogError;
-use super::recovery::{Claim, last_group, measure, segments};
+use super::recovery::{Claim, last_group, measure, refuse_if_gone, segments};
 use super::replay::{Replay, Segment};
 use async_trait::async_trait;
 use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader};
@@ -21,12 +21,13 @@ impl LogAtRest {
     /// fsynced. Blocks.
     pub fn open(config: &LogConfig, replay_after: u64, flushed: u64) -> Result<LogAtRest, LogError> {
         let epochs = directory::list(&config.directory)?;
+        let claim = Claim { epoch: 0, replay_after, flushed };
+        refuse_if_gone(config, &epochs, claim)?;
         let shard = config.shard.0;
         let unpublished = match epochs.iter().next_back() {
             Some((epoch, files)) if !files.sealed => Some(measure(shard, *epoch, files)?),
             _ => None,
         };
-        let claim = Claim { epoch: 0, replay_after, flushed };
         let segments = segments(config, &epochs, claim, unpublished)?;
         let last_group = last_group(config, &segments, claim)?;
         Ok(LogAtRest { shard, segments, last_group })

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <epoch>.<number>.log   part of the epoch's stream: 16 and 8 hexadecimal digits
+//! <epoch>.begun          the epoch has a file, until it is sealed or a later one has begun
 //! <epoch>.fence          the epoch is being ended: its owner must report nothing as synced any more
 //! <epoch>.seal           the epoch has ended, at the length that is written in it
 //! ```
@@ -17,6 +18,10 @@ pub fn file_path(directory: &Path, epoch: u64, number: u32) -> PathBuf {
     directory.join(format!("{epoch:016x}.{number:08x}.log"))
 }
 
+pub fn begun_path(directory: &Path, epoch: u64) -> PathBuf {
+    directory.join(format!("{epoch:016x}.begun"))
+}
+
 pub fn seal_path(directory: &Path, epoch: u64) -> PathBuf {
     directory.join(format!("{epoch:016x}.seal"))
 }
@@ -30,6 +35,7 @@ pub fn fence_path(directory: &Path, epoch: u64) -> PathBuf {
 pub struct EpochFiles {
     /// By number.
     pub files: BTreeMap<u32, PathBuf>,
+    pub begun: bool,
     pub sealed: bool,
     pub fenced: bool,
 }
@@ -44,6 +50,7 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
         let mut parts = name.split('.');
         let Some(epoch) = parts.next().and_then(|digits| hexadecimal(digits, 16)) else { continue };
         match (parts.next(), parts.next(), parts.next()) {
+            (Some("begun"), None, None) => epochs.entry(epoch).or_default().begun = true,
             (Some("seal"), None, None) => epochs.entry(epoch).or_default().sealed = true,
             (Some("fence"), None, None) => epochs.entry(epoch).or_default().fenced = true,
             (Some(number), Some("log"), None) => {
@@ -55,6 +62,13 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
         }
     }
     Ok(epochs)
+}
+
+/// The epoch that nobody has ended and whose files are gone, though its mark says that there were some. Its first file was
+/// there durably before the mark was, and its last one stays until a later epoch has begun: so somebody has removed them.
+pub fn gone(epochs: &BTreeMap<u64, EpochFiles>) -> Option<u64> {
+    let (epoch, files) = epochs.iter().next_back()?;
+    (files.begun && !files.sealed && files.files.is_empty()).then_some(*epoch)
 }
 
 fn hexadecimal(digits: &str, length: usize) -> Option<u64> {

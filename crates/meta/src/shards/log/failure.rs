@@ -17,9 +17,16 @@ pub enum LogError {
     Damaged { path: PathBuf, offset: u64, reason: String },
     #[error(
         "the log of shard {shard} lacks its files in {}: they end with group {found}, and the tables need those after \
-         group {needed}. Restore them from a copy of the store", directory.display()
+         group {needed}. Restore them from a copy of the store, or save what is intact with `varve fsck --repair`",
+        directory.display()
     )]
     Missing { shard: ShardId, directory: PathBuf, found: u64, needed: u64 },
+    #[error(
+        "the log of shard {shard} is gone: {} says that it was begun, and none of its files is there; acknowledged changes \
+         that it alone held are lost. Restore the directory from a copy of the store, or go on with what the tables hold by \
+         `varve fsck --repair`", mark.display()
+    )]
+    Gone { shard: ShardId, mark: PathBuf },
     #[error("{} is of format version {found}, and this program reads version {known}: use a newer varve", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
     #[error("a batch of {bytes} bytes is above the limit of {max}")]
@@ -40,7 +47,7 @@ impl From<LogError> for WalError {
             LogError::Fenced => WalError::Fenced,
             LogError::Io { .. } => WalError::Unavailable(Arc::new(error)),
             LogError::TooLarge { .. } => WalError::InternalError(Arc::new(error)),
-            LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Newer { .. } => {
+            LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Gone { .. } | LogError::Newer { .. } => {
                 WalError::DataError(Arc::new(error))
             }
         }

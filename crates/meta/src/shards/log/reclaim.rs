@@ -11,6 +11,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use varve_world::disk;
 
 /// SlateDB's collector and administrator of one shard's log.
 pub struct LogReclaimer {
@@ -45,16 +46,33 @@ impl WalGc for LogReclaimer {
             Some(Bound::Excluded(id)) => id,
             _ => return Ok(()),
         };
-        self.blocking(move |config| {
-            for path in reclaimable(config, replay_after)? {
-                if !dry_run {
-                    remove(&path)?;
-                }
-            }
-            Ok(())
-        })
-        .await
+        if dry_run {
+            return Ok(());
+        }
+        self.blocking(move |config| reclaim(config, replay_after)).await
     }
+}
+
+/// Removes what no successor needs when all groups up to `replay_after` are in tables.
+pub(super) fn reclaim(config: &LogConfig, replay_after: u64) -> Result<(), LogError> {
+    let paths = reclaimable(config, replay_after)?;
+    if paths.is_empty() {
+        return Ok(());
+    }
+    keep_the_rest(config, &paths)?;
+    paths.iter().try_for_each(|path| remove(path))
+}
+
+/// Makes the file durable that the newest epoch begins with from now on: one that was begun when the one before it was left
+/// has neither name nor header on the disk until it is synced for the first time, and a loss of power that keeps the
+/// removals would leave the epoch without a file.
+fn keep_the_rest(config: &LogConfig, removed: &[PathBuf]) -> Result<(), LogError> {
+    let directory = &config.directory;
+    let newest = directory::list(directory)?.pop_last().map(|(_, epoch)| epoch).unwrap_or_default();
+    if let Some(first) = newest.files.values().find(|path| !removed.contains(path)) {
+        disk::File::open(first).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", first))?;
+    }
+    disk::sync_directory(directory).map_err(LogError::io("fsync", directory))
 }
 
 /// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. What is
@@ -74,6 +92,7 @@ pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<P
             };
             if ended {
                 paths.extend(files.files.values().cloned());
+                paths.push(directory::begun_path(directory, *epoch));
                 paths.push(directory::fence_path(directory, *epoch));
                 paths.push(directory::seal_path(directory, *epoch));
                 continue;
@@ -99,7 +118,7 @@ fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogErro
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), LogError> {
-    match varve_world::disk::remove_published(path) {
+    match disk::remove_published(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(LogError::io("remove", path)),
     }
@@ -120,6 +139,7 @@ impl WalAdmin for LogReclaimer {
             let mut deleted = Vec::new();
             for (epoch, files) in directory::list(&config.directory)? {
                 let marks = [
+                    (files.begun, directory::begun_path(&config.directory, epoch)),
                     (files.fenced, directory::fence_path(&config.directory, epoch)),
                     (files.sealed, directory::seal_path(&config.directory, epoch)),
                 ];

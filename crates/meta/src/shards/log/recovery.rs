@@ -65,14 +65,34 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
     if epochs.keys().next_back().is_some_and(|epoch| *epoch >= claim.epoch) {
         return Err(LogError::Fenced);
     }
+    refuse_if_gone(config, &epochs, claim)?;
     seal_highest(config, &mut epochs)?;
     let segments = segments(config, &epochs, claim, None)?;
     let last_group = last_group(config, &segments, claim)?;
     let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
     let path = directory::file_path(directory, claim.epoch, 0);
     disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
+    // After the file, which is durable, and before anything is acknowledged that it holds: see `directory::gone`.
+    publish(config, &directory::begun_path(directory, claim.epoch), &[])?;
     let log = Log::begin(config.clone(), header, path, !segments.is_empty())?;
     Ok((Replay::new(config.shard.0, segments, claim.replay_after), log))
+}
+
+/// A log whose files are all gone is not one that holds nothing. The first file of an epoch is not there yet while it is
+/// taken over for the first time; then nothing is in tables either.
+pub(super) fn refuse_if_gone(
+    config: &LogConfig,
+    epochs: &BTreeMap<u64, EpochFiles>,
+    claim: Claim,
+) -> Result<(), LogError> {
+    if let Some(epoch) = directory::gone(epochs) {
+        return Err(LogError::Gone { shard: config.shard, mark: directory::begun_path(&config.directory, epoch) });
+    }
+    if epochs.is_empty() && claim.replay_after > 0 {
+        let (shard, directory) = (config.shard, config.directory.clone());
+        return Err(LogError::Missing { shard, directory, found: 0, needed: claim.replay_after });
+    }
+    Ok(())
 }
 
 /// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
@@ -104,8 +124,22 @@ fn publish(config: &LogConfig, path: &std::path::Path, content: &[u8]) -> Result
     }
 }
 
-/// How far the stream of an unsealed epoch is intact, in whole batches.
+/// How far the stream of an unsealed epoch is intact, in whole batches; says what is cut off.
 pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
+    let (seal, broken) = intact(shard, epoch, files)?;
+    if let Some(broken) = broken {
+        tracing::warn!(
+            shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
+            "the log ends with bytes that are not whole; they are cut off. Nothing says that they were fsynced: after a loss \
+             of power they were not; else the disk has changed them"
+        );
+    }
+    Ok(seal)
+}
+
+/// How far the stream of an unsealed epoch is intact, in whole batches, and what comes then, if it does not just end. An
+/// error if that was fsynced.
+pub(super) fn intact(shard: u16, epoch: u64, files: &EpochFiles) -> Result<(Seal, Option<Break>), LogError> {
     let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
     let mut order = Order::new(stream.last_group);
     // After the last whole batch, so that a group's header whose first batch is torn goes with it.
@@ -125,18 +159,10 @@ pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal
             seal = Seal { length: stream.position(), last_group: order.last_group, ..seal };
         }
     };
-    if let Some(broken) = broken {
-        let mark = synced_mark(epoch, files)?;
-        if mark > broken.position {
-            return Err(broken.damage());
-        }
-        tracing::warn!(
-            shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
-            "the log ends with bytes that are not whole; they are cut off. Nothing says that they were fsynced: after a loss \
-             of power they were not; else the disk has changed them"
-        );
+    match broken {
+        Some(broken) if synced_mark(epoch, files)? > broken.position => Err(broken.damage()),
+        broken => Ok((seal, broken)),
     }
-    Ok(seal)
 }
 
 /// Checks that groups count up by one and begin with a header.

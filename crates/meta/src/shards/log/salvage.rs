@@ -1,48 +1,136 @@
 //! What is intact in a log, whatever is damaged in it.
 
-use super::directory;
+use super::directory::{self, EpochFiles};
 use super::failure::LogError;
-use super::format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, decode_batch};
+use super::format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Seal, decode_batch};
+use super::recovery::measure;
+use super::scan::StreamReader;
 use bytes::Bytes;
 use slatedb::RowEntry;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use varve_types::ShardId;
 
 /// A place that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedPlace {
     pub path: PathBuf,
-    pub offset: u64,
+    /// `None`: the file is gone.
+    pub offset: Option<u64>,
     pub reason: String,
 }
 
 /// Calls `note` with every row of every intact batch, in no order that counts: rows carry their sequence numbers. Returns
-/// where bytes were left out. Files of epochs that count for nothing are left alone.
-pub fn read_intact(directory: &Path, note: &mut dyn FnMut(RowEntry)) -> Result<Vec<DamagedPlace>, LogError> {
+/// where bytes were left out, and files that are gone. Files of epochs that count for nothing are left alone. All up to the
+/// group `replay_after`, if that is known, is in tables, so that nothing is lost with its files.
+pub fn read_intact(
+    shard: ShardId,
+    directory: &Path,
+    replay_after: Option<u64>,
+    note: &mut dyn FnMut(RowEntry),
+) -> Result<Vec<DamagedPlace>, LogError> {
     let mut damaged = Vec::new();
     let epochs = directory::list(directory)?;
+    if let Some(epoch) = directory::gone(&epochs) {
+        let reason =
+            format!("it is gone, and {} says that it was begun", name(&directory::begun_path(directory, epoch)));
+        damaged.push(DamagedPlace { path: directory::file_path(directory, epoch, 0), offset: None, reason });
+    }
+    if epochs.is_empty() && replay_after.is_some_and(|after| after > 0) {
+        let reason = "all files of the log are gone".to_owned();
+        damaged.push(DamagedPlace { path: directory::file_path(directory, 1, 0), offset: None, reason });
+    }
     let highest = epochs.keys().next_back().copied();
+    let mut reached = replay_after;
     for (epoch, files) in &epochs {
         // A damaged seal does not say where its epoch ends; then all of it counts.
-        let end = match directory::read_seal(directory, *epoch) {
-            Ok(Some(seal)) => seal.length,
+        let seal = match directory::read_seal(directory, *epoch) {
             Ok(None) if Some(*epoch) != highest => continue,
-            Ok(None) => u64::MAX,
+            Ok(seal) => seal,
             Err(LogError::Damaged { path, offset, reason }) => {
-                damaged.push(DamagedPlace { path, offset, reason });
-                u64::MAX
+                damaged.push(DamagedPlace { path, offset: Some(offset), reason });
+                None
             }
             Err(error) => return Err(error),
         };
+        let before = damaged.len();
         for path in files.files.values() {
             // At most a file's length is in memory: 16 MiB, and a batch.
             let bytes = Bytes::from(std::fs::read(path).map_err(LogError::io("read", path))?);
-            damaged.extend(scan(path, &bytes, *epoch, end, note));
+            let range = 0..seal.map_or(u64::MAX, |seal| seal.length);
+            let found = scan(path, &bytes, *epoch, range, &mut |_, rows| rows.into_iter().for_each(&mut *note));
+            damaged.extend(found);
         }
+        if damaged.len() == before {
+            damaged.extend(broken(shard, directory, *epoch, files, seal, reached)?);
+        }
+        reached = reached.map(|reached| seal.map_or(reached, |seal| seal.last_group.max(reached)));
     }
     Ok(damaged)
 }
 
-fn scan(path: &Path, bytes: &Bytes, epoch: u64, end: u64, note: &mut dyn FnMut(RowEntry)) -> Vec<DamagedPlace> {
+/// What is wrong with an epoch of which every record that is there is intact: a file's header, or a file that is gone.
+fn broken(
+    shard: ShardId,
+    directory: &Path,
+    epoch: u64,
+    files: &EpochFiles,
+    seal: Option<Seal>,
+    reached: Option<u64>,
+) -> Result<Option<DamagedPlace>, LogError> {
+    let Some(seal) = seal else {
+        return match measure(shard.0, epoch, files) {
+            Err(LogError::Damaged { path, offset, reason }) => {
+                Ok(Some(DamagedPlace { path, offset: Some(offset), reason }))
+            }
+            other => other.map(|_| None),
+        };
+    };
+    let needed = |reached| seal.last_group > reached;
+    if !reached.is_none_or(needed) {
+        return Ok(None);
+    }
+    let gone = |number| DamagedPlace {
+        path: directory::file_path(directory, epoch, number),
+        offset: None,
+        reason: format!("it is gone, and {} says that it counts", name(&directory::seal_path(directory, epoch))),
+    };
+    let Some((first, _)) = files.files.first_key_value() else { return Ok(reached.map(|_| gone(0))) };
+    if let Some(number) = (*first..).zip(files.files.keys()).find_map(|(due, found)| (due != *found).then_some(due)) {
+        return Ok(Some(gone(number)));
+    }
+    let mut stream = StreamReader::open(shard.0, epoch, files, seal.length)?;
+    if *first > 0 && reached.is_some_and(|reached| stream.last_group > reached) {
+        return Ok(Some(gone(first - 1)));
+    }
+    loop {
+        match stream.next()? {
+            Ok(Some(_)) => {}
+            Ok(None) if stream.position() < seal.length => {
+                let last = files.files.keys().next_back().map_or(0, |last| last + 1);
+                return Ok(Some(gone(last)));
+            }
+            Ok(None) => return Ok(None),
+            Err(broken) => {
+                let (path, offset) = (broken.path, Some(broken.offset));
+                return Ok(Some(DamagedPlace { path, offset, reason: broken.reason.to_string() }));
+            }
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Calls `note` with the rows of every intact batch of a file whose position is in `range`, and the position.
+pub(super) fn scan(
+    path: &Path,
+    bytes: &Bytes,
+    epoch: u64,
+    range: Range<u64>,
+    note: &mut dyn FnMut(u64, Vec<RowEntry>),
+) -> Vec<DamagedPlace> {
     let mut damaged = Vec::new();
     let mut whole = true;
     let mut at = FILE_HEADER_BYTES.min(bytes.len());
@@ -50,7 +138,7 @@ fn scan(path: &Path, bytes: &Bytes, epoch: u64, end: u64, note: &mut dyn FnMut(R
         let Some((header, body)) = record(bytes, at, epoch) else {
             if std::mem::take(&mut whole) {
                 let reason = "no intact record".to_owned();
-                damaged.push(DamagedPlace { path: path.to_owned(), offset: at as u64, reason });
+                damaged.push(DamagedPlace { path: path.to_owned(), offset: Some(at as u64), reason });
             }
             // Lengths cannot be trusted here: the next record may begin at any byte.
             at += 1;
@@ -59,10 +147,10 @@ fn scan(path: &Path, bytes: &Bytes, epoch: u64, end: u64, note: &mut dyn FnMut(R
         whole = true;
         at += RECORD_HEADER_BYTES + body.len();
         if header.kind == RecordKind::Batch
-            && header.position < end
+            && range.contains(&header.position)
             && let Ok(rows) = decode_batch(&body)
         {
-            rows.into_iter().for_each(&mut *note);
+            note(header.position, rows);
         }
     }
     damaged

@@ -1,4 +1,4 @@
-use super::directory::{fence_path, file_path, seal_path};
+use super::directory::{begun_path, fence_path, file_path, seal_path};
 use super::recovery::{Claim, take_over};
 use super::scan::Record;
 use super::writer::LogWriter;
@@ -13,7 +13,9 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 mod failures;
+mod gone;
 mod models;
+mod power;
 
 const NEVER: Duration = Duration::from_secs(300);
 
@@ -247,8 +249,8 @@ fn a_torn_tail_is_cut() {
         let third = world.open(3, 0).unwrap();
         assert_eq!(third.sequences(), range(1..5));
         drop(third);
-        for name in ["0000000000000002.seal", "0000000000000002.fence", "0000000000000003.00000000.log"] {
-            std::fs::remove_file(world.path().join(name)).unwrap();
+        for name in ["2.seal", "2.fence", "2.begun", "3.begun", "3.00000000.log"] {
+            std::fs::remove_file(world.path().join(format!("000000000000000{name}"))).unwrap();
         }
     }
 }

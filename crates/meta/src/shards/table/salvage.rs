@@ -52,8 +52,11 @@ impl Salvage {
             true => salvage.ends = super::damaged_ends(config).await?,
             false => salvage.damaged.extend(newest.damaged),
         }
+        // Of a damaged manifest it is not known what its tables have of the log.
+        let known = newest.manifest.as_ref().filter(|_| salvage.damaged.is_empty());
+        let replay_after = known.map(VersionedManifest::replay_after_wal_id);
         let directory = config.volume.shard_log(config.shard);
-        let damaged = read_intact(&directory, &mut |row| salvage.note(row));
+        let damaged = read_intact(config.shard, &directory, replay_after, &mut |row| salvage.note(row));
         let damaged = damaged.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
         salvage.damaged.extend(damaged);
         Ok(salvage)
@@ -113,7 +116,7 @@ impl Salvage {
 
 fn damaged_table(config: &TableConfig, name: &str, offset: u64, error: &slatedb::Error) -> DamagedPlace {
     let path = config.volume.shard(config.shard).join("compacted").join(format!("{name}.sst"));
-    DamagedPlace { path, offset, reason: error.to_string() }
+    DamagedPlace { path, offset: Some(offset), reason: error.to_string() }
 }
 
 /// The newest manifest of a shard that can be read.
@@ -142,7 +145,7 @@ impl Newest {
                         return Err(error);
                     }
                     let path = directory.join(format!("{number:020}.manifest"));
-                    damaged.push(DamagedPlace { path, offset: 0, reason: error.to_string() });
+                    damaged.push(DamagedPlace { path, offset: Some(0), reason: error.to_string() });
                 }
             }
         }

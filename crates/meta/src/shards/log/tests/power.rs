@@ -1,0 +1,70 @@
+//! The power fails at every point of a log's life: what was synced and is not in tables is there, and no log that lost
+//! nothing is taken for one whose files somebody has removed.
+
+use super::*;
+use varve_world::power_loss::{Fate, History, Order, Recording};
+
+// Marks: what is durable from then on, by itself or in the manifest, which is not recorded here.
+const CLAIMED: u64 = 10_000;
+const SYNCED: u64 = 20_000;
+const IN_TABLES: u64 = 30_000;
+const APPENDED: u64 = 40_000;
+
+/// Three epochs, with files left and reclaimed in each, that end as if the process had died.
+fn lived(world: &World) -> History {
+    let recording = Recording::begin(world.path()).unwrap();
+    let (mut sequence, mut group) = (0, 0);
+    for epoch in 1..4 {
+        recording.mark(CLAIMED + epoch);
+        let mut owner = world.open(epoch, group).unwrap();
+        for _ in 0..3 {
+            recording.mark(APPENDED + sequence + 2);
+            world.append(&mut owner, sequence + 1..sequence + 3);
+            sequence += 2;
+            world.sync(&owner);
+            recording.mark(SYNCED + sequence);
+            owner.log.leave_file(0);
+            group = owner.flushed_group();
+            recording.mark(IN_TABLES + 100 * group + sequence);
+            reclaim::reclaim(&world.config(), group).unwrap();
+        }
+        recording.mark(APPENDED + sequence + 1);
+        world.append(&mut owner, sequence + 1..sequence + 2);
+        sequence += 1;
+    }
+    assert!(recording.check().unwrap().is_empty());
+    recording.history()
+}
+
+#[test]
+fn every_point_of_a_log_keeps_what_was_synced_and_is_opened() {
+    let history = lived(&World::new());
+    for point in (0..=history.points()).filter(|point| history.is_change(*point)) {
+        let (mut claimed, mut synced, mut in_tables, mut appended) = (0, 0, (0, 0), 0);
+        for mark in history.marks(point) {
+            match (mark / 10_000, mark % 10_000) {
+                (1, epoch) => claimed = epoch,
+                (2, sequence) => synced = sequence,
+                (3, both) => in_tables = (both / 100, both % 100),
+                (_, sequence) => appended = sequence,
+            }
+        }
+        let chances = (0..16).map(|seed| {
+            let order = if seed % 2 == 0 { Order::Anyhow } else { Order::Journaled };
+            Fate::Chance { order, seed: seed + 1000 * point as u64 }
+        });
+        for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
+            let world = World::new();
+            history.lose_power(point, fate).write_to(world.path()).unwrap();
+            let (after, covered) = in_tables;
+            let told = || format!("point {point}, {fate:?}\n{}", history.describe(point, 20));
+            let found = match world.open(claimed + 1, after) {
+                Ok(owner) => owner.sequences(),
+                Err(error) => panic!("{error}: {}", told()),
+            };
+            let last = found.last().copied().unwrap_or(covered);
+            assert_eq!(found, range(covered + 1..last + 1), "{}", told());
+            assert!((synced..=appended).contains(&last), "{last} of {synced} synced: {}", told());
+        }
+    }
+}

@@ -185,7 +185,7 @@ fn status_finds_the_volume_of_a_mount() {
         let status = outcome(&["--json", "status", place]).succeeded("status").json();
         assert_eq!(status["store"], text(&volume.store()));
         assert_eq!(status["server"]["pid"], mount.pid());
-        assert_eq!(status["server"]["full"], false);
+        assert_eq!(status["full"], false);
     }
     mount.kill_process();
     let dead = outcome(&["--json", "status", text(&mount.directory)]);

@@ -287,19 +287,14 @@ pub fn replace_with_mode(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<
     publish_replacing(&temporary, path)
 }
 
-/// [`replace`] for a store that has no room left: the content goes into the blocks of the file that is there, which has
-/// another name meanwhile, so that a reader sees a whole file or none.
-pub fn replace_in_place(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = temporary(parent(path));
-    rename(path, &temporary)?;
-    let file = File::options().write(true).open(&temporary)?;
+/// [`replace`] for a store that has no room left: the content goes into the blocks of `room`, a file of no meaning in the
+/// same directory, which keeps them if they are too few.
+pub fn replace_into(room: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).open(room)?;
     let length = content.len() as u64;
-    let written = file.write_all_at(content, 0).and_then(|()| file.set_len(length)).and_then(|()| file.sync_all());
-    if let Err(error) = written {
-        let _ = remove_file(&temporary);
-        return Err(error);
-    }
-    publish_replacing(&temporary, path)
+    file.write_all_at(content, 0).and_then(|()| file.set_len(length)).and_then(|()| file.sync_all())?;
+    rename(room, path)?;
+    sync_directory(parent(path))
 }
 
 /// Gives the complete and fsynced file `temporary` the name `path`, durably, whatever had it.

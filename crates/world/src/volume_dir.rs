@@ -4,7 +4,7 @@
 //! STORE/varve.toml            the volume file; the volume exists once this does
 //! STORE/key                   32 random bytes, mode 0600
 //! STORE/lock                  held with flock by the server
-//! STORE/servers/current.toml  where the server listens
+//! STORE/servers/current.toml  where the server listens; stopped.toml when it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
@@ -74,6 +74,11 @@ impl VolumeDir {
 
     pub fn server_file(&self) -> PathBuf {
         self.servers().join("current.toml")
+    }
+
+    /// What a server that ended well leaves of its record: room for the next one's.
+    pub fn stopped_server_file(&self) -> PathBuf {
+        self.servers().join("stopped.toml")
     }
 
     /// The root of the object store that holds all tables.

@@ -16,6 +16,9 @@ use varve_world::volume_dir::{ServerRecord, VolumeDir};
 /// A server that does not answer within this is not well.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
+const FULL: &str = "the store is full: what would grow is refused (ENOSPC) until something is removed, here or beside the \
+                    volume, or the store is larger; the rest goes on";
+
 /// Show what a volume is, who serves it, and how its shards are
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -31,6 +34,8 @@ pub struct Arguments {
 struct Status {
     store: PathBuf,
     volume: Volume,
+    /// The store is full: what would grow is refused, or would be.
+    full: bool,
     /// Null where nobody serves the volume.
     server: Option<Server>,
 }
@@ -54,8 +59,6 @@ struct Server {
     workers: Vec<Worker>,
     /// Null where it answers.
     problem: Option<String>,
-    /// The store is full: what would grow is refused.
-    full: bool,
     shards: Vec<Shard>,
 }
 
@@ -86,7 +89,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     let server = record.map(|record| ask(&volume, &settings, record));
-    let degraded = server.as_ref().is_some_and(|server| !server.problems().is_empty());
+    // A store that does not tell is not known to be full.
+    let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
+    let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
     let status = Status {
         volume: Volume {
             id: settings.id.to_string(),
@@ -98,6 +103,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             owner_uid: settings.owner_uid,
         },
         store,
+        full,
         server,
     };
     output.result("status", &status, |status| text(status, arguments.shards))?;
@@ -123,13 +129,7 @@ impl Server {
             return vec![format!("it does not answer: {problem}")];
         }
         // Each says which shard it is of.
-        let mut problems: Vec<String> = self.shards.iter().filter_map(|shard| shard.problem.clone()).collect();
-        if self.full {
-            let full = "the store is full: what would grow is refused (ENOSPC) until something is removed, here or beside \
-                        the volume, or the store is larger; the rest goes on";
-            problems.insert(0, full.to_owned());
-        }
-        problems
+        self.shards.iter().filter_map(|shard| shard.problem.clone()).collect()
     }
 }
 
@@ -156,9 +156,7 @@ fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> S
         Ok(shards) => (shards, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
-    // A store that does not tell is not known to be full.
-    let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
-    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, full, shards }
+    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, shards }
 }
 
 fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<Vec<Shard>> {
@@ -208,8 +206,10 @@ fn text(status: &Status, each_shard: bool) -> String {
         ("inline limit", Bytes(volume.inline_limit_bytes.into()).to_string()),
         ("sync interval", Span(Duration::from_millis(volume.sync_interval_ms)).to_string()),
     ];
+    let full = status.full.then(|| ("problem", FULL.to_owned()));
     let Some(server) = &status.server else {
         rows.push(("server", "none".to_owned()));
+        rows.extend(full);
         return columns(&rows);
     };
     let kind = if server.embedded { "a mount" } else { "a server" };
@@ -218,6 +218,7 @@ fn text(status: &Status, each_shard: bool) -> String {
         let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
         rows.push(("worker", places.join(", ")));
     }
+    rows.extend(full);
     rows.extend(server.problems().into_iter().map(|problem| ("problem", problem)));
     if server.problem.is_some() {
         return columns(&rows);

@@ -226,10 +226,14 @@ fn a_full_store_takes_removals() {
     site.ends_well();
 }
 
-/// A server that was killed, and whose store was filled by others meanwhile, starts on what it had kept back, so that
-/// something can be removed.
+/// A server that was stopped or killed, and whose store was filled by others meanwhile, starts on what it had kept back, so
+/// that something can be removed.
 #[test]
 fn a_server_starts_on_a_full_store() {
+    [Server::kill, Server::stop].into_iter().for_each(starts_on_a_full_store);
+}
+
+fn starts_on_a_full_store(ended: fn(Server)) {
     let Some(disk) = Disk::make("64M") else { return };
     let Site { volume, server, mount, mut kept } = Site::on(&disk.path());
     let reserve = volume.store().join("reserve");
@@ -238,7 +242,7 @@ fn a_server_starts_on_a_full_store() {
         _ => Ok(()),
     });
     mount.unmount();
-    server.kill();
+    ended(server);
     disk.fill();
     let server = volume.serve(&[]);
     let mount = volume.mount(&["-o", DEADLINE_OPTION]);
@@ -254,14 +258,21 @@ fn a_server_starts_on_a_full_store() {
 /// Not even what is kept back is there any more.
 #[test]
 fn a_server_starts_on_a_store_without_any_room_and_reads() {
+    [Server::kill, Server::stop].into_iter().for_each(starts_on_a_store_without_any_room_and_reads);
+}
+
+fn starts_on_a_store_without_any_room_and_reads(ended: fn(Server)) {
     let Some(disk) = Disk::make("64M") else { return };
     let Site { volume, server, mount, kept } = Site::on(&disk.path());
     mount.unmount();
-    server.kill();
+    ended(server);
     File::create(volume.store().join("reserve")).expect("nothing is kept back");
     disk.fill();
     // Others, too, wait for what anyone gives up.
     let (server, mount) = disk.keep_full_during(|| {
+        let status = run(varve().arg("status").arg(volume.store()), SHORT);
+        assert_eq!(status.code(), Some(3), "{}{}", status.stdout, status.stderr);
+        assert!(status.stdout.contains("the store is full"), "{}", status.stdout);
         let (server, mount) = (volume.serve(&[]), volume.mount(&["-o", "deadline=60s"]));
         kept.expect(&mount.directory);
         let errno = fails("creating on a full store", || File::create(mount.directory.join("more")));

@@ -74,17 +74,20 @@ fn contents_of_symlinks_go_with_their_names() {
 
 /// Whole after it, shorter or longer than what was there; and the file is the one that was there, for its blocks' sake.
 #[test]
-fn a_file_is_replaced_in_place() {
+fn a_file_is_replaced_in_the_room_of_another() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("record");
-    replace(&path, &[1; 5000]).unwrap();
-    let inode = path.metadata().unwrap().ino();
+    let (room, path) = (directory.path().join("room"), directory.path().join("record"));
+    replace(&path, b"old").unwrap();
     for content in [vec![2; 100], vec![3; 9000]] {
-        replace_in_place(&path, &content).unwrap();
+        replace(&room, &[1; 5000]).unwrap();
+        let inode = room.metadata().unwrap().ino();
+        replace_into(&room, &path, &content).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), content);
         assert_eq!(path.metadata().unwrap().ino(), inode);
+        assert_eq!(names(directory.path()), ["record"]);
     }
-    assert_eq!(names(directory.path()), ["record"]);
+    assert!(replace_into(&room, &path, b"none").is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    assert_eq!(std::fs::read(&path).unwrap(), [3; 9000]);
 }
 
 /// What a crash left goes at the next start; what is published stays.

@@ -1,8 +1,10 @@
-//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder, removed at its
-//! stop; after a crash it is stale until the next server replaces it, so a client that reaches nobody there reads again.
+//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder, `servers/stopped.toml`
+//! from its stop on; after a crash it is stale until the next server replaces it, so a client that reaches nobody there
+//! reads again.
 
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
+use crate::reserve::is_for_want_of_room;
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -70,22 +72,27 @@ impl VolumeDir {
     }
 
     /// Announces the server, replacing the record of one that died.
-    pub fn write_server_record(&self, _lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
+    pub fn write_server_record(&self, lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
         let text = toml::to_string(record).map_err(io::Error::other)?;
         disk::create_directories(&self.servers())?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
-            // The record of a server that was killed is of no use any more, and has the room that this one needs. It is
-            // not given up for that: others, who wait for room, would take it.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull && self.server_file().exists() => {
-                disk::replace_in_place(&self.server_file(), text.as_bytes())
+            // The record of a server that was stopped or killed is of no use any more, and has the room that this one needs.
+            // It is not given up for that: others, who wait for room, would take it.
+            Err(error) if is_for_want_of_room(&error) => {
+                self.remove_server_record(lock)?;
+                match disk::replace_into(&self.stopped_server_file(), &self.server_file(), text.as_bytes()) {
+                    Err(absent) if absent.kind() == io::ErrorKind::NotFound => Err(error),
+                    written => written,
+                }
             }
             written => written,
         }
     }
 
-    /// Withdraws the announcement; none is no error.
+    /// Withdraws the announcement; none is no error. The file stays under another name, for the next announcement needs
+    /// room, which a store that is full then has not.
     pub fn remove_server_record(&self, _lock: &VolumeLock) -> io::Result<()> {
-        match disk::remove_published(&self.server_file()) {
+        match disk::rename(&self.server_file(), &self.stopped_server_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }

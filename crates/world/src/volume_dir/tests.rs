@@ -72,6 +72,7 @@ fn the_lock_names_its_holder() {
     volume.remove_server_record(&lock).unwrap();
     volume.remove_server_record(&lock).unwrap();
     assert_eq!(volume.read_server_record().unwrap(), None);
+    assert!(volume.stopped_server_file().exists(), "its room is kept for the next one");
     drop(lock);
     volume.lock().unwrap();
 }

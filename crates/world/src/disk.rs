@@ -8,9 +8,11 @@
 //! Every change of the store, here and through [`File`], can be recorded, to try what a loss of power would leave
 //! ([`crate::power_loss`]). So nothing that is to survive is changed past this module.
 
+mod copy;
 mod file;
 pub(crate) mod journal;
 
+pub use copy::copy_whole;
 pub use file::{File, Options};
 
 use crate::random;

@@ -6,7 +6,6 @@ use crate::fsck::{self, FsckError, Missing, Repaired};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
 use crate::snapshot::at_rest;
 use crate::tables::{Content, EntryBody, Kind, NodeRow, Row, codec};
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use varve_types::{InodeId, ShardId, VolumeSettings};
@@ -150,15 +149,15 @@ fn bring_data(
         let path = path.to_owned();
         move |source| LoadError::Copy { path, source }
     };
-    match std::fs::copy(&from, &to) {
-        Ok(_) => {}
+    // With its time, which is that of a file that is not settled.
+    match disk::copy_whole(&from, &to) {
+        Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => {
             loaded.files_left_out += 1;
             return Ok(false);
         }
         Err(error) => return Err(failed(&from)(error)),
     }
-    File::open(&to).and_then(|file| file.sync_all()).map_err(failed(&to))?;
     disk::sync_directory(disk::parent(&to)).map_err(failed(&to))?;
     loaded.files_copied += 1;
     Ok(true)

@@ -1,8 +1,8 @@
 use super::*;
 use crate::fsck;
-use crate::shards::{Table, TableBatch, TableConfig};
+use crate::shards::{Table, TableBatch, TableConfig, TableReader};
 use crate::tables::samples::regular;
-use crate::tables::{Content, EntryBody, EntryRow, OrphanRow};
+use crate::tables::{BackingSize, Content, EntryBody, EntryRow, OrphanRow};
 use bytes::Bytes;
 use std::time::Duration;
 use varve_types::{Name, ShardCount, Timestamp, VolumeId};
@@ -29,7 +29,7 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
         let key = Key::Entry(InodeId::ROOT, Name::new(name.as_bytes()).unwrap());
         (key, Row::Entry(EntryRow { inode: InodeId(inode), body: EntryBody::Node(node) }))
     };
-    let large = Content::Backing(crate::tables::BackingSize::Settled);
+    let large = Content::Backing(BackingSize::Settled);
     let rows = [
         (Key::Counter, Row::Counter(crate::tables::CounterRow { inodes_end: 100 })),
         entry("small", 2, regular(5, Content::Inline(Bytes::from_static(b"bytes")))),
@@ -95,6 +95,45 @@ fn content_can_come_before_or_later() {
     let loaded = load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, data, &mut |_| {}).unwrap();
     assert_eq!(loaded.files_left_out, 1);
     assert_eq!(fsck::check(&gone, &mut |_| {}).unwrap().findings, []);
+}
+
+/// The content of a large file comes with its holes. Of one that nobody had settled when it was dumped the backing file has
+/// the time and size: the load has those, as a stat would tell them.
+#[test]
+fn holes_and_times_of_large_files_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let from = volume(&directory.path().join("from"));
+    let key = Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap());
+    let unsettled = regular(3, Content::Backing(BackingSize::Unsettled));
+    let row = Row::Entry(EntryRow { inode: InodeId(3), body: EntryBody::Node(unsettled) });
+    let runtime = at_rest::runtime().unwrap();
+    let store = PosixStore::open(from.shards()).unwrap();
+    let config = at_rest::table_config(&from, &settings(), store, runtime.handle().clone());
+    runtime.block_on(async {
+        let table = Table::open(config).await.unwrap();
+        let mut batch = TableBatch::default();
+        batch.put(codec::encode_key(&key), codec::encode_row(&row));
+        table.write(batch).await.unwrap();
+    });
+    let file = std::fs::File::options().write(true).open(from.backing_file(InodeId(3))).unwrap();
+    file.set_len(64 << 20).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 500)).unwrap();
+    let (bytes, data) = (dumped(&from), from.data());
+    let to = VolumeDir::new(directory.path().join("to"));
+    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, Data::CopiedFrom(&data), &mut |_| {}).unwrap();
+    let copied = to.backing_file(InodeId(3)).metadata().unwrap();
+    assert_eq!(copied.len(), 64 << 20);
+    assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 1000, "its hole is filled");
+    let config = at_rest::table_config(&to, &settings(), at_rest::store_for_reading(&to), runtime.handle().clone());
+    let loaded = runtime.block_on(async {
+        let table = TableReader::open(&config).await.unwrap();
+        let row = table.get(&codec::encode_key(&key)).await.unwrap().unwrap();
+        table.close().await.unwrap();
+        codec::decode_row(key.kind(), &row).unwrap()
+    });
+    let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = loaded else { panic!("{loaded:?}") };
+    assert_eq!(node.attributes.mtime, Timestamp { seconds: 1_000_000_000, nanoseconds: 500 });
+    assert_eq!((node.attributes.size, node.content), (64 << 20, Content::Backing(BackingSize::Settled)));
 }
 
 /// Cut anywhere, or one byte changed: said, and no volume is left.

@@ -90,6 +90,31 @@ fn a_file_is_replaced_in_the_room_of_another() {
     assert_eq!(std::fs::read(&path).unwrap(), [3; 9000]);
 }
 
+/// A copy has the holes, the bits and the time of what it was made of, and replaces what was there.
+#[test]
+fn a_copy_is_as_the_file() {
+    const MIB: u64 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 500);
+    std::fs::write(&to, vec![9; 3 << 20]).unwrap();
+    // Data, and a length.
+    let files = [((0, 0), 0), ((0, 0), 5 * MIB), ((0, 100), 100), ((7 * MIB, 1_500_000), 64 * MIB)];
+    for ((offset, count), length) in files {
+        let file = std::fs::File::create(&from).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![7; count], offset).unwrap();
+        file.set_len(length).unwrap();
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        file.set_modified(long_ago).unwrap();
+        copy_whole(&from, &to).unwrap();
+        let (source, copy) = (from.metadata().unwrap(), to.metadata().unwrap());
+        assert_eq!((copy.len(), copy.mode(), copy.modified().unwrap()), (length, source.mode(), long_ago));
+        assert!(copy.blocks() <= source.blocks() + 64, "{} blocks of {}", copy.blocks(), source.blocks());
+        assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap());
+    }
+    assert!(copy_whole(&directory.path().join("none"), &to).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
+}
+
 /// What a crash left goes at the next start; what is published stays.
 #[test]
 fn leftovers_go_and_published_files_stay() {

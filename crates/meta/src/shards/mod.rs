@@ -35,7 +35,7 @@ mod transaction;
 pub use at_once::Ran;
 pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
-pub use log::{DamagedPlace, LogError, TornEnd, torn_end};
+pub use log::{DamagedPlace, TornEnd, torn_end};
 pub use open::{ShardError, ShardFigures};
 pub use open_files::{OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use varve_world::disk;
 
@@ -72,8 +73,7 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
     let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
     let path = directory::file_path(directory, claim.epoch, 0);
     disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
-    // After the file, which is durable, and before anything is acknowledged that it holds: see `directory::gone`.
-    publish(config, &directory::begun_path(directory, claim.epoch), &[])?;
+    mark_begun(&directory::begun_path(directory, claim.epoch), directory)?;
     let log = Log::begin(config.clone(), header, path, !segments.is_empty())?;
     Ok((Replay::new(config.shard.0, segments, claim.replay_after), log))
 }
@@ -93,6 +93,13 @@ pub(super) fn refuse_if_gone(
         return Err(LogError::Missing { shard, directory, found: 0, needed: claim.replay_after });
     }
     Ok(())
+}
+
+/// After the first file, which is durable, and before anything is appended to it: see [`directory::gone`]. Nobody else makes
+/// the mark of this epoch, and a file that holds nothing is whole as soon as it has its name.
+fn mark_begun(path: &Path, directory: &Path) -> Result<(), LogError> {
+    disk::File::options().write(true).create().open(path).map_err(LogError::io("create", path))?;
+    disk::sync_directory(directory).map_err(LogError::io("fsync", directory))
 }
 
 /// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
@@ -117,7 +124,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> R
 }
 
 /// Creates a file that others may have created already with the same meaning.
-fn publish(config: &LogConfig, path: &std::path::Path, content: &[u8]) -> Result<(), LogError> {
+fn publish(config: &LogConfig, path: &Path, content: &[u8]) -> Result<(), LogError> {
     match disk::create_if_absent(config.exclusive, path, content) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other.map_err(LogError::io("create", path)),

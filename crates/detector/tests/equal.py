@@ -27,6 +27,8 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.h5")):
             assert file["again"] == data and file["group/soft"] == data
             assert file["group"].attrs["text"].decode() == "größer" and file["group"].attrs["number"] == -7
             assert list(file["group"].attrs["texts"]) == [b"", b"ab", b"c"]
+            more = [name for name in file["group"].attrs if name.startswith("more-")]
+            assert all(file["group"].attrs[name] == int(name[5:]) for name in more), more
             if mode == "a":
                 # What the library writes must go well with what is there.
                 file["group"].attrs["appended"] = 1.5

@@ -5,6 +5,7 @@ mod common;
 use common::frames;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_detector::description::{Description, RunValue, Structure};
@@ -56,6 +57,17 @@ fn layouts_are_followed() {
         write(&path, description(&format!("{layout}.xml"))).finish().expect("a run finished");
     }
     assert_eq!(common::python("layout.py", &[directory.path()]).trim(), "2");
+    copies_have_all_attributes(directory.path(), &["tomography", "plain"]);
+}
+
+/// `h5repack` asks the library how many attributes an object has, and copies so many.
+fn copies_have_all_attributes(directory: &Path, names: &[&str]) {
+    for name in names {
+        let (path, copy) = (directory.join(format!("{name}.h5")), directory.join(format!("{name}.copy")));
+        common::said(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
+        let counted = common::python("attributes.py", &[&path, &copy]);
+        assert!(counted.trim().parse::<u32>().expect("a count") > 2, "{name}: {counted}");
+    }
 }
 
 /// The journal holds the layout: a file that is recovered has the same structure.
@@ -95,4 +107,5 @@ fn nxmx_is_written_where_its_fields_are_given() {
     description.nxmx = None;
     write(&directory.path().join("without.h5"), description).finish().expect("a run finished");
     assert_eq!(common::python("nxmx.py", &[directory.path()]).trim(), "3");
+    copies_have_all_attributes(directory.path(), &["nxmx", "part", "without"]);
 }

@@ -131,6 +131,8 @@ fn encode(chunks: &ChunkMap, case: &Case, fill: Option<Vec<u8>>, mut file: Vec<u
     group.attributes.push(attribute("text", Value::text("größer")));
     group.attributes.push(attribute("number", Value::integer(-7)));
     group.attributes.push(attribute("texts", Value::texts(&["", "ab", "c"])));
+    // More than the library itself keeps in an object header, unless it finds them there.
+    group.attributes.extend((0..9).map(|number| attribute(&format!("more-{number}"), Value::integer(number))));
     group.members.push(("soft".into(), Node::SoftLink("/data".into())));
     let mut root = Group::default();
     root.members.push(("data".into(), Node::Dataset(Dataset { attributes: Vec::new(), storage })));

@@ -13,6 +13,7 @@ pub const LAYOUT: u8 = 0x08;
 pub const GROUP_INFO: u8 = 0x0a;
 pub const FILTERS: u8 = 0x0b;
 pub const ATTRIBUTE: u8 = 0x0c;
+pub const ATTRIBUTE_INFO: u8 = 0x15;
 pub const REFERENCE_COUNT: u8 = 0x16;
 
 /// Version 2. `dims` empty: a scalar. `max` holds `None` where a dimension is unlimited.
@@ -62,6 +63,14 @@ pub fn attribute(name: &str, datatype: &Datatype, dims: &[u64], data: &[u8]) -> 
     let mut block = Block::new();
     block.byte(3).byte(0).short(name.len() as u16 + 1).short(datatype.len() as u16).short(dataspace.len() as u16);
     block.byte(UTF8).bytes(name.as_bytes()).byte(0).bytes(&datatype).bytes(&dataspace).bytes(data);
+    block.into_bytes()
+}
+
+/// Attributes are held in the object header itself: no fractal heap, no name index, no creation order. Readers take an
+/// object whose header lacks it for one without attributes when they count them.
+pub fn attribute_info() -> Vec<u8> {
+    let mut block = Block::new();
+    block.byte(0).byte(0).long(UNDEFINED).long(UNDEFINED);
     block.into_bytes()
 }
 

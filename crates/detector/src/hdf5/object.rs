@@ -7,6 +7,8 @@ use super::message;
 const FLAGS: u8 = 0x02;
 /// Messages that never change (a datatype) say so.
 const CONSTANT: u8 = 0x01;
+/// The HDF5 library says so of each list of attributes: it belongs to this object alone.
+const NOT_SHARED: u8 = 0x04;
 /// Bytes of a message's own header.
 const MESSAGE_HEADER: usize = 4;
 
@@ -20,7 +22,11 @@ impl ObjectHeader {
     /// If `data` has 64 KiB or more, which a message's length cannot say; descriptions are checked against it.
     pub fn message(&mut self, kind: u8, data: &[u8]) -> &mut ObjectHeader {
         let length = u16::try_from(data.len()).expect("a message is shorter than 64 KiB");
-        let flags = if kind == message::DATATYPE { CONSTANT } else { 0 };
+        let flags = match kind {
+            message::DATATYPE => CONSTANT,
+            message::ATTRIBUTE_INFO => NOT_SHARED,
+            _ => 0,
+        };
         self.messages.byte(kind).short(length).byte(flags).bytes(data);
         self
     }

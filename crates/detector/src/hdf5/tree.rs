@@ -177,8 +177,8 @@ impl Writer<'_> {
                 self.chunked(&mut header, datatype, &chunks, grid.index_kind(), filters, None);
             }
         }
-        for attribute in &dataset.attributes {
-            header.message(message::ATTRIBUTE, &encode_attribute(attribute));
+        for (kind, data) in attributes(&dataset.attributes) {
+            header.message(kind, &data);
         }
         if let Some(links) = self.counts.get(path) {
             header.message(message::REFERENCE_COUNT, &message::reference_count(links + 1));
@@ -271,7 +271,7 @@ impl Writer<'_> {
             let address = address(target).ok_or_else(|| NoTarget { link: below.clone(), target: target.to_owned() })?;
             messages.push((message::LINK, message::hard_link(name, address)));
         }
-        messages.extend(group.attributes.iter().map(|attribute| (message::ATTRIBUTE, encode_attribute(attribute))));
+        messages.extend(attributes(&group.attributes));
         if let Some(links) = self.counts.get(path) {
             messages.push((message::REFERENCE_COUNT, message::reference_count(links + 1)));
         }
@@ -279,7 +279,11 @@ impl Writer<'_> {
     }
 }
 
-fn encode_attribute(attribute: &Attribute) -> Vec<u8> {
-    let Value { datatype, dims, data } = &attribute.value;
-    message::attribute(&attribute.name, datatype, dims, data)
+/// Messages of an object's attributes, after the one that says where they are.
+fn attributes(attributes: &[Attribute]) -> impl Iterator<Item = (u8, Vec<u8>)> {
+    let encode = |Attribute { name, value: Value { datatype, dims, data } }: &Attribute| {
+        (message::ATTRIBUTE, message::attribute(name, datatype, dims, data))
+    };
+    let info = (!attributes.is_empty()).then(|| (message::ATTRIBUTE_INFO, message::attribute_info()));
+    info.into_iter().chain(attributes.iter().map(encode))
 }

@@ -12,6 +12,8 @@ pub enum Exit {
     Usage,
     /// It was done, but something that should stand behind it is missing: a result with a warning.
     Degraded,
+    /// A signal broke it off, and it left in order what there was: as a shell says of a program that SIGINT has ended.
+    BrokenOff,
     Fsck(u8),
 }
 
@@ -22,6 +24,7 @@ impl Exit {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Degraded => 3,
+            Exit::BrokenOff => 130,
             Exit::Fsck(code) => code,
         }
     }

@@ -145,6 +145,52 @@ fn a_killed_run_is_recovered() {
     h5ls(&file, "entry/instrument/detector/data");
 }
 
+/// SIGINT and SIGTERM end a simulated run's file as an abort does: whole, with all frames so far, and no journal.
+#[test]
+fn a_simulator_that_is_broken_off_leaves_a_whole_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for signal in ["INT", "TERM"] {
+        let file = directory.path().join(format!("{signal}.h5"));
+        let journal = file.with_extension("h5.journal");
+        let child = Command::new(env!("CARGO_BIN_EXE_varve"))
+            .args([
+                "--json",
+                "detector",
+                "simulate",
+                "--model",
+                "100x100xu16",
+                "--rate",
+                "200",
+                "--frames",
+                "100000",
+                "--out",
+            ])
+            .arg(&file)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("varve runs");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::fs::metadata(&journal).map_or(0, |journal| journal.len()) < 2000 {
+            assert!(Instant::now() < deadline, "the run writes nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+        let output = child.wait_with_output().expect("varve ends");
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        let told = told(&output);
+        assert_eq!((&told["broken_off"], &told["missing"]), (&true.into(), &0.into()), "{told}");
+        let frames = told["frames"].as_u64().expect("a count");
+        let shape = format!("{{{frames}/");
+        assert!(
+            frames > 0
+                && told["received"].as_u64().zip(told["late"].as_u64()).map(|(on, late)| on + late) == Some(frames)
+        );
+        assert!(h5ls(&file, "entry/data/data").contains(&shape), "{shape} {}", h5ls(&file, "entry/data/data"));
+        assert!(!journal.exists());
+    }
+}
+
 #[test]
 fn bad_wishes_are_refused_with_what_would_be_right() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -155,9 +201,14 @@ fn bad_wishes_are_refused_with_what_would_be_right() {
         ("--drop", "2", "not from 0 to 1"),
         ("--rate", "0", "must be above 0"),
         ("--compress-ratio", "1000000", "ask for a ratio from"),
+        ("--frames", "0", "at least one frame"),
+        ("--model", "4x4xu8", "too small to compress 6:1"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_varve"));
-        command.args(["detector", "simulate", "--frames", "1", "--out"]).arg(&file);
+        command.args(["detector", "simulate", "--out"]).arg(&file);
+        if flag != "--frames" {
+            command.args(["--frames", "1"]);
+        }
         if flag != "--model" {
             command.args(["--model", "64x64xu16"]);
         }

@@ -25,11 +25,14 @@ const STRIP: u64 = 16;
 
 /// No background gives frames of that ratio.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("no frames of this model compress {asked}:1; ask for a ratio from {least:.1} to {most:.1}")]
-pub struct OutOfReach {
-    pub asked: f64,
-    pub least: f64,
-    pub most: f64,
+pub enum OutOfReach {
+    #[error("no frames of this model compress {asked}:1; ask for a ratio from {least:.2} to {most:.2}")]
+    Ratio { asked: f64, least: f64, most: f64 },
+    #[error(
+        "frames of {frame_bytes} bytes are too small to compress {asked}:1 or at all, for the filter's own headers are as large; \
+         simulate a larger model, or ask for a ratio of 1"
+    )]
+    Small { asked: f64, frame_bytes: u64 },
 }
 
 fn chance(seed: u64, what: u64) -> Chance {
@@ -95,8 +98,15 @@ impl Simulator {
         let brightest = 2_f64.powi(8 * self.model.element.size().min(3) as i32 - 2);
         let (mut dark, mut bright) = (1e-4_f64.ln(), brightest.ln());
         let (most, least) = (ratio(dark), ratio(bright));
-        if !(least..=most).contains(&asked) {
-            return Err(OutOfReach { asked, least, most });
+        if most <= 1.0 {
+            let frame_bytes = self.model.width * self.model.height * self.model.element.size() as u64;
+            let as_they_are = asked > 0.0 && asked <= 1.0;
+            return if as_they_are { Ok(1.0) } else { Err(OutOfReach::Small { asked, frame_bytes }) };
+        }
+        // What the refusal says can be asked for.
+        const ROUNDED: f64 = 0.005;
+        if !(least - ROUNDED..=most + ROUNDED).contains(&asked) {
+            return Err(OutOfReach::Ratio { asked, least, most });
         }
         for _ in 0..14 {
             let middle = (dark + bright) / 2.0;

@@ -35,3 +35,22 @@ fn gaps_hold_no_counts_and_impossible_ratios_are_refused() {
         assert!(name.parse::<Model>().is_err(), "{name}");
     }
 }
+
+/// Where the filter's headers outweigh the pixels, no ratio above 1 can be asked for, and 1 can.
+#[test]
+fn tiny_frames_are_said_to_be_too_small() {
+    for model in ["4x4xu8", "1x1xu16"] {
+        let simulator = |ratio| Simulator::new(model.parse().unwrap(), ratio, 1);
+        let error = simulator(6.0).err().expect("refused").to_string();
+        assert!(error.contains("too small to compress 6:1") && error.contains("a ratio of 1"), "{error}");
+        assert_eq!(simulator(1.0).expect("as they are").frame(0).len(), if model == "4x4xu8" { 16 } else { 2 });
+    }
+    let OutOfReach::Ratio { least, most, .. } = Simulator::new("64x48xu16".parse().unwrap(), 1e9, 1).err().unwrap()
+    else {
+        panic!("they compress")
+    };
+    for ratio in [least, most] {
+        let said = format!("{ratio:.2}").parse().unwrap();
+        assert!(Simulator::new("64x48xu16".parse().unwrap(), said, 1).is_ok(), "{said}");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod cbf;
 mod file;
+mod stop;
 mod stream;
 mod stream2;
 
@@ -11,7 +12,9 @@ use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stop::Stop;
 use varve_detector::catalog::Counts;
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
@@ -110,8 +113,8 @@ trait Sink {
     /// Takes a frame out of `frame`, or drops it: `false`.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool>;
 
-    /// All frames have been taken; what is known of them then.
-    fn finish(self: Box<Self>) -> Result<Option<Finished>>;
+    /// All frames have been taken, or, if not `complete`, no more will come; what is known of them then.
+    fn finish(self: Box<Self>, complete: bool) -> Result<Option<Finished>>;
 }
 
 #[derive(Serialize)]
@@ -124,6 +127,8 @@ struct Simulated {
     already: u64,
     /// Frames that were not taken in time.
     dropped: u64,
+    /// A signal ended it before its last frame.
+    broken_off: bool,
     /// Of the run, from its first frame until everything was durable or sent.
     seconds: f64,
     frames_per_s: f64,
@@ -161,6 +166,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if !(0.0..=1.0).contains(&arguments.drop) {
         return Err(Problem::usage(format!("--drop {} is not from 0 to 1", arguments.drop)));
     }
+    if arguments.frames == Some(0) {
+        return Err(Problem::usage("--frames 0: a run has at least one frame")
+            .next("Leave it out for 250 frames, or all that are replayed."));
+    }
+    // Others than the file know what to make of a simulator that is gone.
+    let stop = if arguments.to.out.is_some() { Stop::on_signals()? } else { Arc::default() };
     let (source, series) = open(arguments)?;
     let (mut sink, out): (Box<dyn Sink>, String) = match &arguments.to {
         To { cbf: Some(directory), .. } => {
@@ -176,8 +187,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         To { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
     };
     let start = Instant::now();
-    let Played { frames, already, mut dropped } = play(arguments, &source, &series, &mut *sink, start)?;
-    let finished = sink.finish()?;
+    let Played { frames, already, mut dropped, broken_off } =
+        play(arguments, (&source, &series), &mut *sink, (start, &stop))?;
+    let finished = sink.finish(!broken_off)?;
     let seconds = start.elapsed().as_secs_f64();
     dropped = dropped.max(finished.map_or(0, |finished| finished.dropped));
     let frame_bytes = series.frame.iter().product::<u64>() as f64 * series.element.size() as f64;
@@ -186,13 +198,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         frames,
         already,
         dropped,
+        broken_off,
         seconds,
         frames_per_s: frames as f64 / seconds,
         bytes_per_s: frames as f64 * frame_bytes / seconds,
         file: finished.map(InFile::of),
     };
     output.result("detector simulate", &simulated, lines)?;
-    Ok(if dropped > 0 { Exit::Degraded } else { Exit::Done })
+    Ok(match (broken_off, dropped) {
+        (true, _) => Exit::BrokenOff,
+        (false, 0) => Exit::Done,
+        (false, _) => Exit::Degraded,
+    })
 }
 
 fn open(arguments: &Arguments) -> Result<(Source, Series)> {
@@ -218,6 +235,7 @@ struct Played {
     frames: u64,
     already: u64,
     dropped: u64,
+    broken_off: bool,
 }
 
 /// What is said of the run before its first frame.
@@ -238,10 +256,9 @@ fn description(arguments: &Arguments, series: &Series) -> Result<Description> {
 /// Frames taken and dropped. A detector with a rate does not wait: it keeps what it took for a second, and no longer.
 fn play(
     arguments: &Arguments,
-    source: &Source,
-    series: &Series,
+    (source, series): (&Source, &Series),
     sink: &mut dyn Sink,
-    start: Instant,
+    (start, stop): (Instant, &Stop),
 ) -> Result<Played> {
     const MEMORY: Duration = Duration::from_secs(1);
     let mut played = Played::default();
@@ -255,14 +272,18 @@ fn play(
             played.already += 1;
             continue;
         }
+        let mut due = Duration::ZERO;
         if let Some(rate) = series.rate {
             // Those that are there already took no time.
-            let due = Duration::from_secs_f64((number - played.already) as f64 / rate);
-            std::thread::sleep(due.saturating_sub(start.elapsed()));
-            if start.elapsed() > due + MEMORY {
-                played.dropped += 1;
-                continue;
-            }
+            due = Duration::from_secs_f64((number - played.already) as f64 / rate);
+        }
+        if stop.wait(due.saturating_sub(start.elapsed())) {
+            played.broken_off = true;
+            break;
+        }
+        if series.rate.is_some() && start.elapsed() > due + MEMORY {
+            played.dropped += 1;
+            continue;
         }
         match source {
             Source::Simulated(simulator) => simulator.frame_into(number, &mut frame),
@@ -277,6 +298,9 @@ fn play(
 
 fn lines(simulated: &Simulated) -> String {
     let mut rows = vec![("to", simulated.out.clone()), ("frames", simulated.frames.to_string())];
+    if simulated.broken_off {
+        rows.push(("broken off", "the file ends with the last of them".to_owned()));
+    }
     if simulated.already > 0 {
         rows.push(("there already", simulated.already.to_string()));
     }

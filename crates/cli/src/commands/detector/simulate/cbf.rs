@@ -46,7 +46,7 @@ impl Sink for Cbf {
         Ok(true)
     }
 
-    fn finish(self: Box<Self>) -> Result<Option<Finished>> {
+    fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         Ok(None)
     }
 }

@@ -54,8 +54,8 @@ impl Sink for File {
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<Option<Finished>> {
+    fn finish(self: Box<Self>, complete: bool) -> Result<Option<Finished>> {
         let File { path, writer, .. } = *self;
-        writer.finish().map(Some).map_err(|error| broken_off(&path, &error))
+        writer.end(complete).map(Some).map_err(|error| broken_off(&path, &error))
     }
 }

@@ -239,7 +239,7 @@ impl Sink for Stream {
         Ok(whole)
     }
 
-    fn finish(self: Box<Self>) -> Result<Option<Finished>> {
+    fn finish(self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         self.settle()?;
         let Stream { sources, url, patience, leave, .. } = *self;
         // A run has ended when all its sources have: each waits for the others.

@@ -102,7 +102,7 @@ impl Sink for Stream2 {
         Ok(true)
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Option<Finished>> {
+    fn finish(mut self: Box<Self>, _complete: bool) -> Result<Option<Finished>> {
         let message = self.start.encode_end();
         self.send(&message)?;
         Ok(None)

@@ -41,7 +41,7 @@ fn frame(number: u64) -> Outgoing {
 fn start(name: &str) -> StartRequest {
     let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
-    description.fill = Some(4321.0);
+    description.fill = Some(4321.0.into());
     StartRequest { absence_s: 30.0, ..StartRequest::new(name, format!("{name}.h5").into(), description) }
 }
 

@@ -2,9 +2,11 @@
 //! that starts can be written to its end.
 
 mod check;
+mod fill;
 pub mod nxmx;
 mod scalar;
 
+pub use fill::Fill;
 pub use scalar::{Scalar, ScalarColumn, ScalarKind};
 
 use crate::advise::Advice;
@@ -50,9 +52,9 @@ pub struct Description {
     /// A user's own filter, which runs after `filter`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginChoice>,
-    /// What missing elements read as, converted to `element`; absent: zero.
+    /// What missing elements read as, which an element must be able to be; absent: zero.
     #[serde(default)]
-    pub fill: Option<f64>,
+    pub fill: Option<Fill>,
     #[serde(default)]
     pub structure: Structure,
     /// The scalars of each frame, in the order in which their numbers count.
@@ -324,20 +326,7 @@ impl Description {
 
     /// The fill value as one element.
     pub fn fill_element(&self) -> Vec<u8> {
-        let value = self.fill.unwrap_or(0.0);
-        match self.element {
-            ElementType::U8 => (value as u8).to_le_bytes().to_vec(),
-            ElementType::U16 => (value as u16).to_le_bytes().to_vec(),
-            ElementType::U32 => (value as u32).to_le_bytes().to_vec(),
-            ElementType::U64 => (value as u64).to_le_bytes().to_vec(),
-            ElementType::I8 => (value as i8).to_le_bytes().to_vec(),
-            ElementType::I16 => (value as i16).to_le_bytes().to_vec(),
-            ElementType::I32 => (value as i32).to_le_bytes().to_vec(),
-            ElementType::I64 => (value as i64).to_le_bytes().to_vec(),
-            ElementType::F16 => half(value).to_le_bytes().to_vec(),
-            ElementType::F32 => (value as f32).to_le_bytes().to_vec(),
-            ElementType::F64 => value.to_le_bytes().to_vec(),
-        }
+        self.fill.unwrap_or(Fill::Whole(0)).element(self.element)
     }
 }
 

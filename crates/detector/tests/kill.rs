@@ -28,7 +28,7 @@ fn description(path: &Path) -> Description {
         let half = |first| Region { offset: vec![first, 0], shape: vec![SIDE / 2, SIDE] };
         description.sources = vec![half(0), half(SIDE / 2)];
     }
-    description.fill = Some(4321.0);
+    description.fill = Some(4321.0.into());
     description
 }
 

@@ -22,7 +22,7 @@ fn four_ranks_read_disjoint_slices() {
         description.filter = filter.parse().expect("a filter's name");
         description.scan = vec![scan];
         description.structure = Structure::Nexus;
-        description.fill = Some(777.0);
+        description.fill = Some(777.0.into());
         let writer =
             Writer::create(&path, description, Settings::default(), Arc::new(|_, _| {})).expect("a run started");
         // Above 1,024 chunks, and every seventh frame lost.

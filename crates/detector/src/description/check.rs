@@ -1,7 +1,9 @@
 //! Whether a run can be written as described. What is refused here would fail later, with frames in hand.
 
 use super::scalar::TEXT_BYTES_MAX;
-use super::{Allocate, BadDescription, Description, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX, is_name};
+use super::{
+    Allocate, BadDescription, Description, Fill, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX, is_name,
+};
 use crate::structure;
 
 /// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
@@ -27,6 +29,7 @@ impl Description {
         self.check_scan()?;
         self.check_chunk()?;
         self.check_advice()?;
+        self.fill.map_or(Ok(()), |fill| fill.check(self.element)).map_err(BadDescription)?;
         let size = self.element.size() as u64;
         let bytes = |sides: &[u64]| sides.iter().try_fold(size, |bytes, side| bytes.checked_mul(*side));
         let chunk: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
@@ -170,7 +173,7 @@ impl Description {
             return Ok(());
         }
         let ends = !self.scan.contains(&None) && self.scan_max.as_ref().is_none_or(|max| *max == self.scan);
-        let zero = self.fill.is_none_or(|fill| fill == 0.0);
+        let zero = self.fill.is_none_or(Fill::is_zero);
         let whole = self.slab_frames() == 1 && self.sources.is_empty();
         if !ends || !zero || !whole || !self.is_unfiltered() {
             return bad("`allocate` implicit is for raw frames of a scan that ends, from one source, in chunks of a \

@@ -73,15 +73,40 @@ fn frames_lie_row_major_in_a_scan() {
 }
 
 #[test]
-fn fill_values_are_elements() {
-    let fill = |element, value| {
+fn fill_values_are_elements_or_refused() {
+    let fill = |element, value: &str| {
         let mut description = Description::new(element, vec![1]);
-        description.fill = Some(value);
-        description.fill_element()
+        description.fill = Some(serde_json::from_str(value).expect("a number"));
+        let again: Description =
+            serde_json::from_value(serde_json::to_value(&description).expect("JSON")).expect("a description");
+        assert_eq!(again.fill_element(), description.fill_element());
+        description.check().map(|()| description.fill_element()).map_err(|bad| bad.0)
     };
-    assert_eq!(fill(ElementType::I16, -1.0), [0xff, 0xff]);
-    assert_eq!(fill(ElementType::F16, 1.5), 0x3e00_u16.to_le_bytes());
-    assert_eq!(fill(ElementType::F16, -2.0), 0xc000_u16.to_le_bytes());
-    assert_eq!(fill(ElementType::F16, 1e9), 0x7c00_u16.to_le_bytes());
-    assert_eq!(fill(ElementType::F32, 0.5), 0.5_f32.to_le_bytes());
+    for (element, value, bytes) in [
+        (ElementType::I16, "-1", vec![0xff, 0xff]),
+        (ElementType::U8, "255.0", vec![0xff]),
+        (ElementType::U64, "18446744073709551615", vec![0xff; 8]),
+        (ElementType::I64, "-9223372036854775808", i64::MIN.to_le_bytes().to_vec()),
+        (ElementType::F16, "1.5", 0x3e00_u16.to_le_bytes().to_vec()),
+        (ElementType::F16, "-2.0", 0xc000_u16.to_le_bytes().to_vec()),
+        (ElementType::F16, "\"inf\"", 0x7c00_u16.to_le_bytes().to_vec()),
+        (ElementType::F32, "0.5", 0.5_f32.to_le_bytes().to_vec()),
+        (ElementType::F64, "\"nan\"", f64::NAN.to_le_bytes().to_vec()),
+    ] {
+        assert_eq!(fill(element, value), Ok(bytes), "{value}");
+    }
+    for (element, value, why) in [
+        (ElementType::U8, "300", "`fill` is 300, which no element of type u8 is; give a whole number from 0 to 255"),
+        (ElementType::U16, "-1", "from 0 to 65535"),
+        (ElementType::I32, "1.5", "give a whole number from -2147483648 to 2147483647"),
+        (ElementType::I64, "9223372036854775808", "to 9223372036854775807"),
+        (ElementType::U64, "1e30", "to 18446744073709551615"),
+        (ElementType::U8, "\"nan\"", "`fill` is NaN"),
+        (ElementType::F16, "1e9", "give a number from -6.5504e4 to 6.5504e4"),
+        (ElementType::F32, "-1e39", "which no element of type f32 is"),
+    ] {
+        let refused = fill(element, value).expect_err("refused");
+        assert!(refused.contains(why), "{value}: {refused}");
+    }
+    assert!(serde_json::from_str::<Fill>("\"none\"").is_err());
 }

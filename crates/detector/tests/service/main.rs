@@ -45,7 +45,7 @@ fn config(root: &Path) -> Config {
 fn description() -> Description {
     let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
     description.chunk = Some(vec![SIDE / 2, SIDE]);
-    description.fill = Some(4321.0);
+    description.fill = Some(4321.0.into());
     description.scalars = vec!["energy".into(), "shutter".into()];
     description
 }

@@ -21,7 +21,7 @@ fn a_run_goes_on_with_its_parts_and_columns() {
         let path = directory.path().join(format!("{name}.h5"));
         let mut description = Description::new(ElementType::U16, vec![9, 8]);
         description.chunk = Some(vec![4, 5, 8]);
-        description.fill = Some(7.0);
+        description.fill = Some(7.0.into());
         description.scalars = vec!["declared".into()];
         description.sources = strips(&description.frame, 2);
         let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
@@ -74,7 +74,7 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     let mut slow = settings();
     slow.commit_interval = Duration::from_secs(3600);
     let mut description = Description::new(ElementType::U16, vec![8, 8]);
-    description.fill = Some(9.0);
+    description.fill = Some(9.0.into());
     let (sender, written) = std::sync::mpsc::channel();
     let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
         if level == Level::Written {

@@ -19,7 +19,7 @@ fn a_scan_that_ends_has_all_its_frames() {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, finished, rows) in [("finished", true, 12), ("given-up", false, 6), ("nothing", true, 12)] {
         let mut description = Description::new(ElementType::U16, vec![4, 5]);
-        (description.scan, description.fill) = (vec![Some(3), Some(4)], Some(7.0));
+        (description.scan, description.fill) = (vec![Some(3), Some(4)], Some(7.0.into()));
         let path = directory.path().join(format!("{name}.h5"));
         let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
         let numbers: Vec<u64> = if name == "nothing" { vec![] } else { vec![0, 1, 2, 3, 5] };
@@ -45,7 +45,7 @@ fn regions_that_come_compressed_are_written_as_they_are() {
     let path = directory.path().join("run.h5");
     let mut description = Description::new(ElementType::U16, vec![2, 6, 5]);
     description.chunk = Some(vec![1, 6, 5]);
-    description.fill = Some(3.0);
+    description.fill = Some(3.0.into());
     let channel = |number| Region { offset: vec![number, 0, 0], shape: vec![1, 6, 5] };
     description.sources = vec![channel(0), channel(1)];
     let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
@@ -77,7 +77,7 @@ fn a_users_filter_is_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
     let mut description = Description::new(ElementType::U16, vec![40, 50]);
-    description.fill = Some(1.0);
+    description.fill = Some(1.0.into());
     description.chunk = Some(vec![3, 20, 50]);
     description.filter = "raw".parse().expect("a filter's name");
     let bzip2 = Path::new(common::plugins()).join("libh5bzip2.so");

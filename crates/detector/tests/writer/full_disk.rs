@@ -63,7 +63,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let path = small.join("full.h5");
     let mut description = Description::new(ElementType::U16, vec![128, 128]);
     description.filter = "raw".parse().expect("a filter's name");
-    description.fill = Some(2.0);
+    description.fill = Some(2.0.into());
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = Arc::clone(&written);
     let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {

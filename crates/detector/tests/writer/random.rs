@@ -55,7 +55,7 @@ fn run() -> impl Strategy<Value = Run> {
         let open = |(at, side): (usize, &Option<u64>)| if at == 0 && limited { *side } else { None };
         description.scan_max = extended.then(|| description.scan.iter().enumerate().map(open).collect());
         description.filter = filter.parse().expect("a filter's name");
-        description.fill = Some(65535.0);
+        description.fill = Some(65535.0.into());
         description.structure = if nexus { Structure::Nexus } else { Structure::Raw };
         description.scalars = (0..scalars).map(|column| format!("column {column}").into()).collect();
         if let Some(column) = description.scalars.get_mut(1) {
@@ -145,7 +145,7 @@ fn write(directory: &Path, name: &str, run: &Run) {
     let mut names = names(&run.description);
     names.push("extra".into());
     let told = json!({
-        "frame": frame, "fill": run.description.fill.unwrap_or(0.0), "acknowledged": numbers, "exact": true,
+        "frame": frame, "fill": run.description.fill.unwrap_or(0.0.into()), "acknowledged": numbers, "exact": true,
         "scalars": names, "sources": sources, "lost": lost, "dump": true, "rows": run.description.frames_max(),
     });
     std::fs::write(directory.join(format!("{name}.json")), told.to_string()).expect("the description written");

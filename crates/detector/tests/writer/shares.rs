@@ -32,7 +32,7 @@ fn frames_of_a_share_are_counted_once() {
     let path = directory.path().join("run.h5");
     let mut description = Description::new(ElementType::U16, vec![6, 5]);
     description.chunk = Some(vec![4, 6, 5]);
-    description.fill = Some(9.0);
+    description.fill = Some(9.0.into());
     description.scalars = vec!["energy".into()];
     let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
     // Without room for a second frame a slab is given out as it is.

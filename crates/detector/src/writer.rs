@@ -94,6 +94,20 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// Files of a run that may not come to be: nothing has been acknowledged, so nothing of it is to be left.
+struct New<'p>(Vec<&'p Path>);
+
+impl Drop for New<'_> {
+    fn drop(&mut self) {
+        // The journal goes last: a file without one would be taken for finished.
+        for path in self.0.iter().rev() {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!("{} is left of a run that did not start: {error}", path.display());
+            }
+        }
+    }
+}
+
 /// A run being written, by the process that began it.
 pub struct Writer {
     pipeline: Pipeline,
@@ -134,18 +148,20 @@ impl Writer {
         }
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
-        let mut new = OpenOptions::new();
-        new.append(true).create_new(true);
+        let mut appended = OpenOptions::new();
+        appended.append(true).create_new(true);
         if path.try_exists().map_err(io)? {
             return Err(WriteError::Exists { path: path.to_owned() });
         }
-        let journal = new.open(&beside).map_err(|source| match source.kind() {
+        let journal = appended.open(&beside).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => WriteError::Unfinished { path: beside.clone() },
             _ => WriteError::Io { path: beside.clone(), source },
         })?;
+        let mut new = New(vec![&beside]);
         let mut journal = Journal::lock(journal).map_err(io)?;
         journal.write_head(&description).and_then(|()| journal.handle()?.sync_all()).map_err(io)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
+        new.0.push(path);
         let allocator = Allocator::new(description.first_address());
         // No reader has opened it before: its first length needs no time to settle.
         let bytes = description.first_address() + length::STEP_BYTES;
@@ -157,6 +173,7 @@ impl Writer {
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
         sync_directory(path).map_err(io)?;
         let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), acknowledge)?;
+        new.0.clear();
         Writer::start(Arc::new(shared), committed).map_err(io)
     }
 

@@ -56,7 +56,7 @@ pub(super) fn run(shared: &Shared, own: &Own, mut committed: Committed) -> io::R
 /// One commit. The last one is published by who finishes the run, unless it has failed.
 fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> io::Result<()> {
     if let Err(error) = shared.enter_rows(own) {
-        shared.fail(format!("the journal of {}: {error}", shared.path.display()));
+        shared.fail_at("the journal of", &error);
     }
     let (entries, covered, journal) = own.take()?;
     let (came, mut bytes) = (!entries.is_empty(), 0);
@@ -66,7 +66,7 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
         let marked = own.ledger.lock().journal.append(&[Entry::Durable { entries: covered, time: durable }]);
         // Where the journal has no room any more, publishing makes durable, and the run ends.
         if let Err(error) = marked.and_then(|()| journal.sync_data()) {
-            shared.fail(format!("the journal of {}: {error}", shared.path.display()));
+            shared.fail_at("the journal of", &error);
         }
         for entry in &entries {
             committed.catalog.apply(entry, durable);
@@ -96,7 +96,7 @@ fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<()>
         // There is room for what has been entered, only not in two commits: the next round publishes all, for nothing
         // more comes.
         Err(PublishError::NoRoom(error)) => {
-            shared.fail(format!("committing {}: {error}", shared.path.display()));
+            shared.fail_at("committing", &error);
             return Ok(());
         }
         Err(PublishError::Io(error)) => return Err(error),

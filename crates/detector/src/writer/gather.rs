@@ -20,7 +20,7 @@ const ABSENT: ChunkEntry = ChunkEntry { address: UNDEFINED, size: 0, mask: 0, ch
 pub(super) fn run(shared: &Shared) {
     match Gather::new(shared).and_then(|mut gather| gather.run()) {
         Ok(()) => {}
-        Err(error) => shared.fail(format!("writing {}: {error}", shared.path.display())),
+        Err(error) => shared.fail_at("writing", &error),
     }
 }
 

@@ -96,7 +96,7 @@ impl Writer {
         }
         drop(owners);
         let failed = |error: io::Error| {
-            shared.fail(format!("writing the journal of {}: {error}", shared.path.display()));
+            shared.fail_at("writing the journal of", &error);
             WriteError::Failed(error.to_string())
         };
         // A slab to which more came is reported again, with all its frames.

@@ -41,6 +41,33 @@ pub enum WriteError {
     Column { name: String, why: String },
 }
 
+/// What there is to do about this error of a store, besides what is done with the run; nothing, where its own text says enough.
+pub(crate) fn advice(error: &io::Error) -> &'static str {
+    if is_full(error) { "; the store is full: make room there before the next run" } else { "" }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl WriteError {
+    /// Whether there was no room for it in the store.
+    pub fn is_full_store(&self) -> bool {
+        match self {
+            WriteError::Io { source, .. } => is_full(source),
+            WriteError::Resume(error) => error.is_full_store(),
+            _ => false,
+        }
+    }
+}
+
+impl RecoverError {
+    /// Whether there was no room for it in the store.
+    pub fn is_full_store(&self) -> bool {
+        matches!(self, RecoverError::Io { source, .. } if is_full(source))
+    }
+}
+
 /// A run's progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Progress {

@@ -5,7 +5,7 @@ use super::ground::{Ground, Own};
 use super::levels::Levels;
 use super::queue::{Part, Patience, Queue, Refused};
 use super::stripes::Stripes;
-use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now};
+use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now, outcome};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
 use crate::filters::Plugin;
 use crate::frame::{Frame, Level};
@@ -174,6 +174,11 @@ impl Shared {
         self.queue.abandon();
     }
 
+    /// [`Shared::fail`], because the store did not do `what`.
+    pub(super) fn fail_at(&self, what: &str, error: &io::Error) {
+        self.fail(format!("{what} {}: {error}{}", self.path.display(), outcome::advice(error)));
+    }
+
     pub(super) fn failure(&self) -> Option<String> {
         self.progress.lock().failure.clone()
     }
@@ -219,7 +224,7 @@ impl Shared {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {}
                 Err(error) => {
-                    self.fail(format!("{what} {}: {error}", self.path.display()));
+                    self.fail_at(what, &error);
                     return Err(error);
                 }
             }

@@ -55,6 +55,25 @@ fn a_full_disk_keeps_every_frame_so_far() {
     }
 }
 
+/// A run that finds no room at its very start leaves nothing, and starts when there is room.
+#[test]
+fn a_run_that_cannot_start_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small, 64) else { return };
+    let stuffing = small.join("stuffing");
+    let _full = std::fs::write(&stuffing, vec![1; 1 << 20]).expect_err("it is full");
+    let path = small.join("run.h5");
+    let description = Description::new(ElementType::U16, vec![4, 4]);
+    let refused = Writer::create(&path, description.clone(), settings(), super::quiet()).err().expect("no room");
+    assert!(refused.is_full_store() && refused.to_string().contains("No space left"), "{refused}");
+    let left: Vec<_> =
+        std::fs::read_dir(&small).expect("the store").map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(left, [stuffing.clone()]);
+    std::fs::remove_file(&stuffing).expect("room");
+    Writer::create(&path, description, settings(), super::quiet()).expect("started").finish().expect("finished");
+}
+
 /// Writes frames until a disk of so many KiB is full, and reads them; `false` where this user may not mount.
 fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     let directory = tempfile::tempdir().expect("a directory");
@@ -78,7 +97,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     });
     assert!(matches!(failure, Some(WriteError::Failed(_))), "{failure:?}");
     let error = writer.finish().expect_err("the run has failed").to_string();
-    assert!(error.contains("No space left"), "{error}");
+    assert!(error.contains("No space left") && error.contains("make room there"), "{error}");
     // The file opens as it is, the disk still full, with all that was written before the disk was.
     let mut acknowledged = written.lock().expect("not poisoned").clone();
     assert!(acknowledged.len() as u64 > kib / 64, "{} frames were written on {kib} KiB", acknowledged.len());

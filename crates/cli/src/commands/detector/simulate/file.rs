@@ -33,13 +33,17 @@ impl File {
 }
 
 fn failed(path: &Path, error: &WriteError) -> Problem {
-    Problem::new(format!("cannot write the run to {}", path.display())).caused_by(error)
+    let problem = Problem::new(format!("cannot write the run to {}", path.display())).caused_by(error);
+    match error.is_full_store() {
+        true => problem.next("Make room in the store, then start it again: nothing of it was left behind."),
+        false => problem,
+    }
 }
 
 /// Of a run that had begun: its file and its journal stay.
 fn broken_off(path: &Path, error: &WriteError) -> Problem {
     failed(path, error).next(format!(
-        "Make room if the disk is full; `varve record recover {}` then makes a whole file of the frames so far.",
+        "Make room if the store is full; `varve record recover {}` then makes a whole file of the frames so far.",
         path.display()
     ))
 }

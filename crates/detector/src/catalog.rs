@@ -93,7 +93,7 @@ impl Catalog {
     pub fn apply(&mut self, entry: &Entry, durable: Nanoseconds) {
         match entry {
             Entry::Slab(slab) => self.slab(slab, durable),
-            Entry::Durable { .. } => {}
+            Entry::Durable { .. } | Entry::Granted { .. } => {}
             Entry::Damaged { frame } => self.damage(*frame),
             Entry::Column { name, kind } => self.column(ScalarColumn { name: name.clone(), kind: *kind }),
             Entry::Scalars { frame, values } => self.row(*frame, values),

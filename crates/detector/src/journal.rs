@@ -1,11 +1,15 @@
 //! The journal beside the file (`FILE.journal`): what was written where, appended as it happens. From it alone
 //! [`crate::recover`] makes a valid file. Byte by byte in `formats/detector-journal.md`.
 
+mod read;
+
+pub use read::{Contents, Damage, JournalError, decode, read, read_head};
+
 use crate::description::{Description, Scalar, ScalarKind};
 use crate::hdf5::UNDEFINED;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use varve_world::flock::Locked;
@@ -32,6 +36,9 @@ pub enum Entry {
     Damaged { frame: u64 },
     /// One more column of scalars.
     Column { name: String, kind: ScalarKind },
+    /// Others may write below `end`, wherever nothing lies, also after the death of who entered this. Each journal begins
+    /// with one, by which it is known to note them.
+    Granted { end: u64 },
 }
 
 /// Frames that share chunks; mostly one.
@@ -82,6 +89,44 @@ pub fn path_beside(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Keeps the damaged journal of the file at `file`, of which there is to be a whole one or none: gives it the first free of
+/// the names `FILE.journal.bad`, `FILE.journal.bad-2` and so on, which is answered, beside its own.
+///
+/// # Errors
+/// If it cannot be given another name, or has too many already.
+pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
+    /// A file whose journal was damaged so often is not for a program to look after.
+    const KEPT_MAX: u32 = 100;
+    let journal = path_beside(file);
+    for number in 1..=KEPT_MAX {
+        let mut name = journal.clone().into_os_string();
+        name.push(if number == 1 { ".bad".to_owned() } else { format!(".bad-{number}") });
+        let kept = PathBuf::from(name);
+        match std::fs::hard_link(&journal, &kept) {
+            Ok(()) => return Ok(kept),
+            // By somebody who was interrupted in what comes after.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&journal, &kept)? => return Ok(kept),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // A store without hard links.
+            Err(_) => match OpenOptions::new().write(true).create_new(true).open(&kept) {
+                Ok(mut copy) => {
+                    io::copy(&mut File::open(&journal)?, &mut copy)?;
+                    copy.sync_all()?;
+                    return Ok(kept);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Err(io::Error::other(format!("{} has {KEPT_MAX} damaged copies already; move them away", journal.display())))
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (one, other) = (std::fs::metadata(one)?, std::fs::metadata(other)?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+}
+
 /// Bytes of one record with payload `payload`.
 fn record(payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -112,77 +157,20 @@ pub fn encode_head(description: &Description) -> Vec<u8> {
     bytes
 }
 
-/// What a journal says, up to its first damage.
-#[derive(Debug)]
-pub struct Contents {
-    pub description: Description,
-    pub entries: Vec<Entry>,
-    /// Bytes after the last whole record: what a crash cut short.
-    pub torn_bytes: u64,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{path} is no journal of a run: {why}; the file beside it opens with the frames of its last commit")]
-    NotOne { path: PathBuf, why: String },
-}
-
-/// Reads a journal.
-///
-/// # Errors
-/// If it cannot be read, or its head is not a journal's.
-pub fn read(path: &Path) -> Result<Contents, JournalError> {
-    let io = |source| JournalError::Io { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(io)?;
-    decode(&bytes).map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
-}
-
-/// Reads the description in a journal's head.
-///
-/// # Errors
-/// As of [`read`].
-pub fn read_head(path: &Path) -> Result<Description, JournalError> {
-    let io = |source| JournalError::Io { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(io)?;
-    file.take((MAGIC.len() + AROUND + RECORD_BYTES_MAX) as u64).read_to_end(&mut bytes).map_err(io)?;
-    decode(&bytes)
-        .map(|contents| contents.description)
-        .map_err(|why| JournalError::NotOne { path: path.to_owned(), why })
-}
-
-/// Decodes a journal's bytes; `Err` says what its head lacks.
-pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with VARVEDJ1")?;
-    let (head, mut rest) = split(rest).ok_or("its head is cut short or damaged")?;
-    let description: Description =
-        serde_json::from_slice(head).map_err(|error| format!("its description cannot be read: {error}"))?;
-    description.check().map_err(|error| error.to_string())?;
-    let mut entries = Vec::new();
-    while let Some((payload, after)) = split(rest) {
-        let Some(entry) = decode_entry(payload) else { break };
-        entries.push(entry);
-        rest = after;
-    }
-    Ok(Contents { description, entries, torn_bytes: rest.len() as u64 })
-}
-
 /// The entry of one record.
 pub fn decode_entry(payload: &[u8]) -> Option<Entry> {
     postcard::from_bytes(payload).ok()
 }
 
+/// The bytes of the payload of the first record, if there are as many.
+fn record_bytes(bytes: &[u8]) -> Option<usize> {
+    let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    (length <= RECORD_BYTES_MAX && length + AROUND <= bytes.len()).then_some(length)
+}
+
 /// The payload of the first record, and what follows it.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_at_checked(4)?;
-    let length = u32::from_le_bytes(length.try_into().expect("4 bytes")) as usize;
-    if length > RECORD_BYTES_MAX || rest.len() < length + AROUND - 4 {
-        return None;
-    }
-    let (payload, rest) = rest.split_at(length);
+    let (payload, rest) = bytes[4.min(bytes.len())..].split_at(record_bytes(bytes)?);
     let (checksum, rest) = rest.split_at(8);
     (xxh3_64(payload).to_le_bytes() == checksum).then_some((payload, rest))
 }

@@ -1,5 +1,9 @@
 //! After a crash: the journal and what lies in the file make a valid file with every frame that was acknowledged.
 
+mod alone;
+
+pub use alone::{Left, NoJournal};
+
 use crate::allocate::Allocator;
 use crate::catalog::{Catalog, Counts};
 use crate::commit::publish;
@@ -7,10 +11,11 @@ use crate::description::Allocate;
 use crate::frame::FrameStatus;
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::superblock::{self, Superblock};
-use crate::journal::{self, Contents, Entry, Journal, JournalError, SlabEntry};
+use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError, SlabEntry};
 use crate::length::Length;
 use crate::room::{Room, Space};
 use crate::writer::{now, remove_journal};
+use alone::Alone;
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -32,19 +37,27 @@ pub enum RecoverError {
     Running { path: PathBuf },
     #[error("{path} needs no recovery: there is no journal beside it, so its run ended in order")]
     NothingToDo { path: PathBuf },
+    #[error(transparent)]
+    NoJournal(#[from] NoJournal),
+    #[error("{path} is no file of a run that can be recovered: {why}")]
+    Foreign { path: PathBuf, why: String },
 }
 
 /// What recovery found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Recovered {
     #[serde(flatten)]
     pub counts: Counts,
     /// Journal bytes that a crash had cut short.
     pub torn_bytes: u64,
+    /// What of the journal before them could not be read.
+    pub journal_damage: Damage,
+    /// Where the journal was put for that.
+    pub damaged_journal: Option<PathBuf>,
 }
 
-/// Makes the file at `path` whole from its journal, which is removed at the end. May itself be interrupted anywhere and
-/// run again.
+/// Makes the file at `path` whole from its journal, which is removed at the end, or kept by another name if it is damaged.
+/// May itself be interrupted anywhere and run again.
 ///
 /// # Errors
 /// If there is no journal, its writer still runs, or the files cannot be read or written.
@@ -68,8 +81,10 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let room = Mutex::new(Room::of_last(&mut catalog));
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
+    let Contents { torn_bytes, damage: journal_damage, .. } = found.contents;
+    let damaged_journal = found.keep_damaged(path).map_err(io)?;
     remove_journal(path).map_err(io)?;
-    Ok(Recovered { counts: catalog.counts(), torn_bytes: found.contents.torn_bytes })
+    Ok(Recovered { counts: catalog.counts(), torn_bytes, journal_damage, damaged_journal })
 }
 
 /// What a crash left: the file, and its journal, which is held for as long as this is.
@@ -85,8 +100,12 @@ impl Found {
         let beside = journal::path_beside(path);
         if !beside.try_exists().map_err(io)? {
             // A missing file is said to be missing, not to be in order.
-            File::open(path).map_err(io)?;
-            return Err(RecoverError::NothingToDo { path: path.to_owned() });
+            let path = path.to_owned();
+            return Err(match alone::look(&path).map_err(io)? {
+                Alone::Finished => RecoverError::NothingToDo { path },
+                Alone::Unfinished(left) => NoJournal { path, journal: beside, left }.into(),
+                Alone::Foreign(why) => RecoverError::Foreign { path, why },
+            });
         }
         let held = OpenOptions::new().append(true).open(&beside).map_err(io)?;
         let held = Journal::lock(held).map_err(|error| match error.kind() {
@@ -111,7 +130,9 @@ impl Found {
         let mut entries = Vec::new();
         for (number, entry) in self.contents.entries.iter().enumerate() {
             let first = entries.len();
-            match (entry, times.get(number)) {
+            // Nobody knows how many records are lost, and so where those stand that a mark behind damage has counted.
+            let synced = times.get(number).filter(|_| number < self.contents.intact);
+            match (entry, synced) {
                 // A loss of power may have taken any of what no mark covers.
                 (Entry::Slab(slab), None) if !whole(&self.file, slab)? => {
                     entries.extend(slab.frames.iter().map(|frame| Entry::Damaged { frame: frame.number }));
@@ -124,6 +145,33 @@ impl Found {
         }
         blank_missing(&self.file, &catalog)?;
         Ok((entries, catalog))
+    }
+
+    /// Others may write below this; `None` if the journal does not say.
+    pub fn granted(&self) -> Option<u64> {
+        let ends = self.contents.entries.iter().filter_map(|entry| match entry {
+            Entry::Granted { end } => Some(*end),
+            _ => None,
+        });
+        ends.max().filter(|_| self.contents.damage.is_none())
+    }
+
+    /// A damaged journal is kept, for whoever wants to look what it was; where it is then.
+    pub fn keep_damaged(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        let damage = self.contents.damage;
+        if damage.is_none() {
+            return Ok(None);
+        }
+        let kept = journal::keep_damaged(path)?;
+        tracing::warn!(
+            path = %path.display(),
+            "its journal is damaged: {} bytes at {} places are no records, and frames are missing of which only they told; \
+             it is kept as {}",
+            damage.bytes,
+            damage.places,
+            kept.display()
+        );
+        Ok(Some(kept))
     }
 
     /// The end of all that the journal or a reader knows of; what lies above was never named.

@@ -76,7 +76,7 @@ impl Room {
                     self.shape.row_bytes += kind.fill().len() as u64;
                     self.pending.columns += COLUMN_BYTES + name.len() as u64;
                 }
-                Entry::Durable { .. } => {}
+                Entry::Durable { .. } | Entry::Granted { .. } => {}
             }
         }
         let mut both = Brought::default();

@@ -29,7 +29,7 @@ use crate::catalog::Catalog;
 use crate::description::Description;
 use crate::filters::Plugin;
 use crate::frame::{Level, Nanoseconds};
-use crate::journal::{self, Journal};
+use crate::journal::{self, Entry, Journal};
 use crate::length::{self, Length};
 use crate::room::Room;
 use committer::Committed;
@@ -159,7 +159,11 @@ impl Writer {
         })?;
         let mut new = New(vec![&beside]);
         let mut journal = Journal::lock(journal).map_err(io)?;
-        journal.write_head(&description).and_then(|()| journal.handle()?.sync_all()).map_err(io)?;
+        journal
+            .write_head(&description)
+            .and_then(|()| journal.append(&[Entry::Granted { end: 0 }]))
+            .and_then(|()| journal.handle()?.sync_all())
+            .map_err(io)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
         new.0.push(path);
         let allocator = Allocator::new(description.first_address());

@@ -37,6 +37,6 @@ fn is_near(entry: &Entry) -> bool {
         Entry::Slab(slab) => slab.slab < NEAR && slab.frames.iter().all(|frame| frame.number < NEAR),
         Entry::Scalars { frame, .. } | Entry::Duplicate { frame } | Entry::Damaged { frame } => *frame < NEAR,
         Entry::Column { kind, .. } => kind.datatype().size() < 4096,
-        Entry::Durable { .. } => true,
+        Entry::Durable { .. } | Entry::Granted { .. } => true,
     }
 }

@@ -27,29 +27,49 @@ fn records_have_their_golden_bytes() {
     encode(&column(), &mut added);
     assert_eq!(&added[4..9], b"\x05\x01a\x02\x04");
     assert_eq!(decode_entry(&added[4..9]), Some(column()));
+    let mut granted = Vec::new();
+    encode(&Entry::Granted { end: 300 }, &mut granted);
+    assert_eq!(&granted[..7], b"\x03\0\0\0\x06\xac\x02");
     let head = encode_head(&Description::new(ElementType::U16, vec![2, 3]));
     assert_eq!(&head[..8], b"VARVEDJ1");
 }
 
 proptest! {
-    /// Wherever a crash cuts the journal, or a bit turns, what is read is a beginning of what was written.
+    /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come later are
+    /// known to count others.
     #[test]
-    fn a_damaged_journal_gives_a_beginning(cut in 0_usize..2000, turned in 0_usize..2000) {
+    fn all_that_is_whole_of_a_damaged_journal_is_read(cut in 0_usize..2000, turned in prop::collection::vec(0_usize..2000, 0..3)) {
         let description = Description::new(ElementType::U16, vec![2, 3]);
         let mut bytes = encode_head(&description);
         let head = bytes.len();
-        let entries: Vec<Entry> = (0..20).map(|number| Entry::Duplicate { frame: number }).chain([frame()]).collect();
-        let entries = [entries, vec![column()]].concat();
-        for entry in &entries {
+        let entries: Vec<Entry> = (0..20).map(|number| Entry::Duplicate { frame: number }).chain([column(), frame()]).collect();
+        let ends: Vec<usize> = entries.iter().map(|entry| {
             encode(entry, &mut bytes);
+            bytes.len()
+        }).collect();
+        let all = bytes.len() - head;
+        let turned: Vec<usize> = turned.into_iter().map(|turned| head + turned % all).collect();
+        bytes.truncate(head + cut % (all + 1));
+        for turned in &turned {
+            if let Some(byte) = bytes.get_mut(*turned) {
+                *byte ^= 1 << (turned % 8);
+            }
         }
-        let at = head + turned % (bytes.len() - head);
-        bytes.truncate(head + cut % (bytes.len() - head + 1));
-        if let Some(byte) = bytes.get_mut(at) {
-            *byte ^= 4;
-        }
+        let mut intact = encode_head(&description);
+        let whole: Vec<bool> = entries.iter().zip(&ends).map(|(entry, end)| {
+            let begin = intact.len();
+            encode(entry, &mut intact);
+            *end <= bytes.len() && bytes[begin..*end] == intact[begin..*end]
+        }).collect();
         let contents = decode(&bytes).expect("the head is whole");
-        prop_assert_eq!(&contents.entries[..], &entries[..contents.entries.len()]);
+        let damaged = whole.iter().position(|whole| !whole).unwrap_or(whole.len());
+        let later = whole[damaged..].iter().any(|whole| *whole);
+        let counted = |number: usize| number < damaged || entries[number] != column();
+        let read: Vec<Entry> = (0..entries.len()).filter(|at| whole[*at] && counted(*at)).map(|at| entries[at].clone()).collect();
+        prop_assert_eq!(contents.entries, read);
+        prop_assert_eq!(contents.damage.is_none(), !later);
+        prop_assert_eq!(contents.intact, damaged);
+        prop_assert_eq!(contents.damage.columns, u64::from(whole[20] && damaged < 20));
         prop_assert_eq!(contents.description, description);
     }
 

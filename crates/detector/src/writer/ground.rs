@@ -69,6 +69,17 @@ impl Own {
         Ok(())
     }
 
+    /// Notes for who takes the run up that others may write below `end`.
+    pub(super) fn note_grant(&self, end: u64) -> io::Result<()> {
+        let journal = {
+            let mut ledger = self.ledger.lock();
+            ledger.journal.append(&[Entry::Granted { end }])?;
+            ledger.journal.handle()?
+        };
+        // Another host's process outlives a loss of power here.
+        journal.sync_data()
+    }
+
     /// What has been entered and not synced yet: the entries, how many the journal has with them, and the journal to sync.
     pub(super) fn take(&self) -> io::Result<(Vec<Entry>, u64, File)> {
         let mut ledger = self.ledger.lock();

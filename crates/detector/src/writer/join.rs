@@ -46,6 +46,7 @@ impl Writer {
         let (own, stripe) = (super::own(&self.shared), self.shared.settings.stripe_bytes);
         let extent = own.allocator.extent(bytes.max(1).next_multiple_of(stripe.max(1)), stripe);
         own.length.ensure(&self.shared.file, extent.end)?;
+        own.note_grant(extent.end).inspect_err(|error| self.shared.fail_at("the journal of", error))?;
         Ok(extent)
     }
 
@@ -82,8 +83,11 @@ impl Writer {
                 Entry::Duplicate { frame } | Entry::Damaged { frame } => {
                     check::number(&shared.description, *frame, highest).or_else(|why| refused(*frame, why))?;
                 }
-                Entry::Durable { .. } | Entry::Column { .. } => {
-                    return refused(0, "only who commits marks what is durable, and adds columns".to_owned());
+                Entry::Durable { .. } | Entry::Column { .. } | Entry::Granted { .. } => {
+                    return refused(
+                        0,
+                        "only who commits marks what is durable, adds columns and grants extents".to_owned(),
+                    );
                 }
             }
             match entry {

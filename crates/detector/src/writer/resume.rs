@@ -38,10 +38,11 @@ impl Writer {
         let found = recover::Found::read(path)?;
         let (entries, mut catalog) = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
-        let journal = rewrite(path, &found, &entries).map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
-        // What its writers were granted lies below the file's length: they may be late, and still write there.
-        let allocator = Allocator::new(found.used().map_err(io)?.max(bytes));
+        // Its writers may be late, and still write where they were granted extents: below the file's length, wherever that is.
+        let free = found.used().map_err(io)?.max(found.granted().unwrap_or(bytes));
+        let journal = rewrite(path, &found, (&entries, free)).map_err(io)?;
+        let allocator = Allocator::new(free);
         let own = Own::new(allocator, Length::new(bytes), journal, Room::new(&mut catalog));
         let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
         let frames: Ranges = (0..catalog.frames()).filter(in_file).collect();
@@ -83,16 +84,17 @@ impl Writer {
     }
 }
 
-/// Replaces the journal by one without what the crash left of its end, all of whose entries are marked durable.
-fn rewrite(path: &Path, found: &recover::Found, entries: &[Entry]) -> io::Result<Journal> {
+/// Replaces the journal by one without what the crash left of its end, or damage took, all of whose entries are marked durable.
+fn rewrite(path: &Path, found: &recover::Found, (entries, free): (&[Entry], u64)) -> io::Result<Journal> {
     let beside = journal::path_beside(path);
     let mut name = beside.clone().into_os_string();
     name.push(".new");
     let mut bytes = journal::encode_head(&found.contents.description);
+    journal::encode(&Entry::Granted { end: free }, &mut bytes);
     for entry in entries {
         journal::encode(entry, &mut bytes);
     }
-    let covered = entries.len() as u64;
+    let covered = entries.len() as u64 + 1;
     journal::encode(&Entry::Durable { entries: covered, time: now() }, &mut bytes);
     match std::fs::remove_file(&name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -102,6 +104,7 @@ fn rewrite(path: &Path, found: &recover::Found, entries: &[Entry]) -> io::Result
     file.write_all(&bytes)?;
     file.sync_all()?;
     let journal = Journal::resume(file, covered + 1)?;
+    found.keep_damaged(path)?;
     std::fs::rename(&name, &beside)?;
     sync_directory(path)?;
     Ok(journal)

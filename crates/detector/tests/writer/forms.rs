@@ -10,6 +10,7 @@ use varve_detector::description::{Description, Region, Structure};
 use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
+use varve_detector::journal;
 use varve_detector::recover::{RecoverError, recover};
 use varve_detector::writer::{Settings, WriteError, Writer};
 
@@ -159,6 +160,43 @@ fn what_cannot_be_written_is_refused_and_the_run_goes_on() {
     let recovered = recover(&path).expect("recovered");
     assert_eq!((recovered.counts.received, recovered.counts.missing), (1, 3));
     assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })));
+}
+
+/// Without its journal an unfinished file is told from a finished one, and from what is no file of a run.
+#[test]
+fn a_file_without_its_journal_is_known_for_what_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![2, 2]), settings(), quiet());
+    let writer = writer.expect("a run started");
+    for number in [0, 1, 3] {
+        writer.submit(Frame { number, taken: 0, payload: Payload::Plain(vec![0; 8]) }, WAIT).expect("a frame taken");
+    }
+    let deadline = std::time::Instant::now() + WAIT;
+    while writer.progress().published < 4 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(writer);
+    let journal = journal::path_beside(&path);
+    std::fs::rename(&journal, directory.path().join("away")).expect("renamed");
+    let Err(RecoverError::NoJournal(alone)) = recover(&path) else { panic!("it is not finished") };
+    assert_eq!((alone.left.frames, alone.left.missing), (3, 1));
+    let resumed = Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string();
+    assert!(resumed.contains("run.h5.journal is missing"), "{resumed}");
+    std::fs::rename(directory.path().join("away"), &journal).expect("renamed");
+    recover(&path).expect("recovered");
+    assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })));
+    let whole = std::fs::read(&path).expect("read");
+    for (bytes, why) in [
+        (&whole[..whole.len() - 1], "cut short"),
+        (b"no HDF5 file, but a text that is longer than the head of one is", "does not begin as"),
+        (b"", "has 0 bytes"),
+    ] {
+        std::fs::write(&path, bytes).expect("written");
+        let foreign = recover(&path).expect_err("no file of a run").to_string();
+        assert!(foreign.contains(why), "{foreign}");
+    }
 }
 
 /// Unmodified readers open the file at any moment of the run and see a whole one, which grows.

@@ -69,7 +69,7 @@ fn a_run_that_cannot_start_leaves_nothing() {
     assert!(refused.is_full_store() && refused.to_string().contains("No space left"), "{refused}");
     let left: Vec<_> =
         std::fs::read_dir(&small).expect("the store").map(|entry| entry.expect("an entry").path()).collect();
-    assert_eq!(left, [stuffing.clone()]);
+    assert_eq!(left, std::slice::from_ref(&stuffing));
     std::fs::remove_file(&stuffing).expect("room");
     Writer::create(&path, description, settings(), super::quiet()).expect("started").finish().expect("finished");
 }

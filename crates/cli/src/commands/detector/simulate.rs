@@ -76,7 +76,7 @@ pub struct Arguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct To {
-    /// HDF5 file to make; it must not exist
+    /// HDF5 file to make; it must not exist. SIGINT and SIGTERM end it with the frames so far, and the exit code is 130
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// tcp://HOST:PORT: to the service that listens there (`varve record serve`); zmq+tcp://HOST:PORT: as a DECTRIS

@@ -1,13 +1,14 @@
 //! `varve record recover FILE`: a valid file with every acknowledged frame, after a crash of its writer.
 
-use crate::output::{Output, columns};
+use crate::output::{Output, columns as columns_of};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
+use varve_detector::journal::Damage;
 use varve_detector::recover::{RecoverError, Recovered, recover};
 
-/// Make a run's file whole after its writer died; the journal beside it is used up
+/// Make a run's file whole after its writer died; the journal beside it is used up, or kept if it is damaged
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The run's HDF5 file
@@ -18,28 +19,52 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Told {
     file: PathBuf,
+    /// Its run had not ended in order.
+    recovered: bool,
     #[serde(flatten)]
-    recovered: Recovered,
+    found: Option<Recovered>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let recovered = recover(&arguments.file).map_err(|error| {
-        let problem = Problem::new(format!("cannot recover {}", arguments.file.display())).caused_by(&error);
-        match error {
-            RecoverError::NothingToDo { .. } => problem.next("Open the file: it is whole."),
-            _ => problem,
+    let file = arguments.file.clone();
+    let found = match recover(&file) {
+        Ok(found) => Some(found),
+        Err(RecoverError::NothingToDo { .. }) => None,
+        Err(error) => {
+            let problem = Problem::new(format!("cannot recover {}", file.display())).caused_by(&error);
+            return Err(match error.is_full_store() {
+                true => problem.next("Make room in the store, then run it again: nothing is lost meanwhile."),
+                false => problem,
+            });
         }
-    })?;
-    let told = Told { file: arguments.file.clone(), recovered };
-    output.result("record recover", &told, |told| {
-        let counts = &told.recovered.counts;
-        columns(&[
-            ("file", told.file.display().to_string()),
-            ("frames", (counts.received + counts.late + counts.duplicate).to_string()),
-            ("missing", counts.missing.to_string()),
-            ("damaged", counts.damaged.to_string()),
-        ])
-    })?;
+    };
     // A damaged frame was never acknowledged as durable; whoever waits for it must know all the same.
-    Ok(if told.recovered.counts.damaged > 0 { Exit::Degraded } else { Exit::Done })
+    let lost = found.as_ref().is_some_and(|found| found.counts.damaged > 0 || !found.journal_damage.is_none());
+    let told = Told { file, recovered: found.is_some(), found };
+    output.result("record recover", &told, lines)?;
+    Ok(if lost { Exit::Degraded } else { Exit::Done })
+}
+
+fn lines(told: &Told) -> String {
+    let Some(Recovered { counts, journal_damage, damaged_journal, .. }) = &told.found else {
+        return format!("{} needs no recovery: its run ended in order\n", told.file.display());
+    };
+    let mut rows = vec![
+        ("file", told.file.display().to_string()),
+        ("frames", (counts.received + counts.late + counts.duplicate).to_string()),
+        ("missing", counts.missing.to_string()),
+        ("damaged", counts.damaged.to_string()),
+    ];
+    if let Some(kept) = damaged_journal {
+        let Damage { places, bytes, columns } = journal_damage;
+        rows.push((
+            "journal",
+            format!("{bytes} bytes at {places} places could not be read; it is kept as {}", kept.display()),
+        ));
+        rows.push(("lost", "frames and scalars of which only they told: these frames are missing".to_owned()));
+        if *columns > 0 {
+            rows.push(("", format!("{columns} columns of scalars that were added after the damage")));
+        }
+    }
+    columns_of(&rows)
 }

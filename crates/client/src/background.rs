@@ -1,4 +1,4 @@
-//! What is done without being asked: releases are told within a second, small files written back within the volume's
+//! What is done without being asked: releases are told within a second, holds let go, small files written back within the volume's
 //! sync interval, and large ones synced, by a thread of its own because a store takes its time for that.
 
 use crate::{Failure, FileSystem, Result, now};
@@ -61,6 +61,7 @@ fn work(stop: &Stop, file_system: &Weak<FileSystem>, tick: fn(&FileSystem)) {
 impl FileSystem {
     async fn tick(&self) {
         self.write_back_old().await;
+        self.let_go_old();
         self.tell_releases().await;
     }
 

@@ -4,6 +4,7 @@ use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
 use crate::files::{Files, backing_blocks};
+use crate::holds::Holds;
 use crate::known::{Change, Known};
 use crate::now;
 use crate::seen::Seen;
@@ -60,6 +61,7 @@ pub struct FileSystem {
     pub(crate) background: Background,
     pub(crate) known: Known,
     pub(crate) seen: Seen,
+    pub(crate) holds: Holds,
     /// Counts what might change names or attributes of files, makings and writes aside: of those, the openings for writing.
     pub(crate) changes: AtomicU64,
     /// Milliseconds of the last lease on a directory.
@@ -109,6 +111,7 @@ impl FileSystem {
             background: Background::default(),
             known: Known::default(),
             seen: Seen::default(),
+            holds: Holds::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,

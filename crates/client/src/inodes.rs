@@ -161,10 +161,13 @@ impl Inodes {
         self.saw(Sighting { inode, parent, name, kind: seen.0, by_inode: seen.1 }, 0);
     }
 
-    /// The name is gone (or means another file): what was known under it has only its inode row, if any.
-    pub fn unlinked(&self, parent: InodeId, name: &Name) {
-        let Some(inode) = self.at(parent, name) else { return };
-        if let Some(known) = self.stripe(inode).lock().get_mut(&inode) {
+    /// The name does not mean `inode` any more: what was known under it has only its inode row, if any. What the name means
+    /// by now may have been seen already, and stays.
+    pub fn unlinked(&self, parent: InodeId, name: &Name, inode: InodeId) {
+        if let Some(known) = self.stripe(inode).lock().get_mut(&inode)
+            && known.parent == parent
+            && known.name.as_ref() == Some(name)
+        {
             known.name = None;
             known.by_inode = true;
         }

@@ -20,6 +20,7 @@ mod directories;
 mod failure;
 mod file_system;
 mod files;
+mod holds;
 mod inodes;
 mod known;
 mod library;

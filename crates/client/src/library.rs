@@ -27,6 +27,9 @@ const PATH_BYTES_MAX: usize = 256;
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
 
+/// Lookups of a name that others replace all the time, before a call gives up: each of them loses one race.
+const REPLACED_MAX: usize = 64;
+
 /// What directories' names mean, and until when that may be believed.
 type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
 
@@ -137,10 +140,12 @@ impl Library {
         let fs = &self.file_system;
         let (parent, name) = self.parent_of(from).await?;
         let (new_parent, new_name) = self.parent_of(to).await?;
-        let node = fs.lookup(&self.caller, parent, &name).await?;
-        let linked = fs.link(&self.caller, node.inode, new_parent, &new_name).await;
-        fs.forget(node.inode, 1 + u64::from(linked.is_ok()));
-        linked.map(drop)
+        self.with_file((parent, &name), async |inode| {
+            fs.link(&self.caller, inode, new_parent, &new_name).await?;
+            fs.forget(inode, 1);
+            Ok(())
+        })
+        .await
     }
 
     pub async fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
@@ -155,10 +160,8 @@ impl Library {
     }
 
     pub async fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let node = self.lookup(path).await?;
-        let target = self.file_system.read_link(&self.caller, node.inode).await;
-        self.file_system.forget(node.inode, 1);
-        target
+        let (parent, name) = self.parent_of(path).await?;
+        self.with_file((parent, &name), async |inode| self.file_system.read_link(&self.caller, inode).await).await
     }
 
     /// Makes or replaces the file with `content`.
@@ -186,16 +189,14 @@ impl Library {
 
     pub async fn read_file(&self, path: &[u8]) -> Result<Vec<u8>> {
         let fs = &self.file_system;
-        let node = self.lookup(path).await?;
-        let read = async {
-            let handle = fs.open_cached(&self.caller, node.inode, OpenFlags::READ).await?;
+        let (parent, name) = self.parent_of(path).await?;
+        self.with_file((parent, &name), async |inode| {
+            let handle = fs.open_cached(&self.caller, inode, OpenFlags::READ).await?;
             let content = self.read_all(handle).await;
             fs.release(handle).await;
             content
-        };
-        let content = read.await;
-        fs.forget(node.inode, 1);
-        content
+        })
+        .await
     }
 
     async fn read_all(&self, handle: crate::Handle) -> Result<Vec<u8>> {
@@ -222,10 +223,20 @@ impl Library {
         listed
     }
 
-    /// As `stat`, counting one lookup.
-    async fn lookup(&self, path: &[u8]) -> Result<Node> {
-        let (parent, name) = self.parent_of(path).await?;
-        self.file_system.lookup(&self.caller, parent, &name).await
+    /// Does `work` with what a name means; anew with what it means by then where that was replaced in between.
+    async fn with_file<T>(&self, at: (InodeId, &Name), work: impl AsyncFn(InodeId) -> Result<T>) -> Result<T> {
+        let fs = &self.file_system;
+        for _ in 0..REPLACED_MAX {
+            let inode = fs.lookup(&self.caller, at.0, at.1).await?.inode;
+            let worked = work(inode).await;
+            fs.forget(inode, 1);
+            match worked {
+                Err(failure) if failure.errno == Errno::ESTALE => {}
+                worked => return worked,
+            }
+        }
+        let why = format!("{:?} was replaced {REPLACED_MAX} times while it was used; try again", at.1);
+        Err(Failure::new(Errno::EBUSY, why))
     }
 
     /// The directory that `path` is in, and its last name.

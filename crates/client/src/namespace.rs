@@ -9,11 +9,12 @@ use std::time::Duration;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name};
 use varve_wire::{Call, EntryReply, NodeReply, Reply, WireTime};
 
-/// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent.
-const VANISHED_MAX: usize = 8;
+/// Lookups of one name whose meaning is removed between the two requests that it takes, before it is taken for absent: more
+/// than others who replace it all the time win in a row.
+const VANISHED_MAX: usize = 64;
 
-/// Opens of one name that is made and removed by others in turn.
-const RACES_MAX: usize = 16;
+/// Opens of one name that is made and removed by others in turn: as many.
+const RACES_MAX: usize = 64;
 
 impl FileSystem {
     pub async fn lookup(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
@@ -256,14 +257,22 @@ impl FileSystem {
             self.changes_something();
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
             let change = self.known.change(parent, None);
+            let meant = self.core.inodes.at(parent, name);
             let reply = self.core.ask_name(caller, parent, name, call).await?;
             let Reply::Removed { last_name_of, at } = reply else { return Err(unexpected("Unlink", &reply)) };
             removed_from(change, 0, at);
-            self.core.inodes.unlinked(parent, name);
+            self.unlinked(parent, name, last_name_of.map(InodeId).or(meant));
             self.removed(last_name_of);
             Ok(())
         })
         .await
+    }
+
+    /// `meant`: what the name meant, as far as is known.
+    fn unlinked(&self, parent: InodeId, name: &Name, meant: Option<InodeId>) {
+        if let Some(inode) = meant {
+            self.core.inodes.unlinked(parent, name, inode);
+        }
     }
 
     /// The last name of an inode is gone: whoever has it open finds it by its row.
@@ -278,15 +287,16 @@ impl FileSystem {
             self.check_writable()?;
             let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
             let change = self.known.change(parent, None);
+            let meant = self.core.inodes.at(parent, name);
             match self.core.ask_name(caller, parent, name, call).await? {
                 Reply::Removed { at, .. } => removed_from(change, 1, at),
                 other => return Err(unexpected("RemoveDirectory", &other)),
             }
-            if let Some(inode) = self.core.inodes.at(parent, name) {
+            if let Some(inode) = meant {
                 self.core.routing.forget(inode);
                 self.known.removed(inode);
             }
-            self.core.inodes.unlinked(parent, name);
+            self.unlinked(parent, name, meant);
             Ok(())
         })
         .await
@@ -313,33 +323,42 @@ impl FileSystem {
             };
             // A name that is exchanged was there before, so only the new parent can get one that it never had.
             let _in_both = (self.known.change(parent, None), self.known.change(new_parent, Some(new_name.hash())));
-            let at = |parent, name| self.core.inodes.at(parent, name).and_then(|inode| self.changing(inode));
-            let _of_both = (at(parent, name), at(new_parent, new_name));
+            let at = |parent, name| self.core.inodes.at(parent, name);
+            let (moved, meant) = (at(parent, name), at(new_parent, new_name));
+            let changing = |inode: Option<InodeId>| inode.and_then(|inode| self.changing(inode));
+            let _of_both = (changing(moved), changing(meant));
             let reply = self.core.ask_name(caller, parent, name, call).await?;
             let Reply::Removed { last_name_of, .. } = reply else { return Err(unexpected("Rename", &reply)) };
-            self.renamed((parent, name), (new_parent, new_name), flags);
+            let replaced = last_name_of.map(InodeId).or(meant);
+            self.renamed((parent, name, moved), (new_parent, new_name, replaced), flags);
             self.removed(last_name_of);
             Ok(())
         })
         .await
     }
 
-    /// What is known of the inodes under two names follows a rename between them.
-    fn renamed(&self, old: (InodeId, &Name), new: (InodeId, &Name), flags: RenameFlags) {
-        let inodes = &self.core.inodes;
-        let (moved, replaced) = (inodes.at(old.0, old.1), inodes.at(new.0, new.1));
+    /// What is known of the inodes under two names follows a rename between them. What else was seen under them since it was
+    /// asked for is newer.
+    fn renamed(
+        &self,
+        (old_parent, old_name, moved): (InodeId, &Name, Option<InodeId>),
+        (new_parent, new_name, replaced): (InodeId, &Name, Option<InodeId>),
+        flags: RenameFlags,
+    ) {
         // Two names of one file: nothing happened (rename(2)).
         if moved.is_some() && moved == replaced {
             return;
         }
+        let inodes = &self.core.inodes;
+        let moved = moved.filter(|moved| inodes.at(old_parent, old_name) == Some(*moved));
         if flags != RenameFlags::Exchange {
-            inodes.unlinked(new.0, new.1);
+            self.unlinked(new_parent, new_name, replaced);
         }
         if let Some(moved) = moved {
-            inodes.renamed(moved, new.0, new.1);
+            inodes.renamed(moved, new_parent, new_name);
         }
         if let (RenameFlags::Exchange, Some(replaced)) = (flags, replaced) {
-            inodes.renamed(replaced, old.0, old.1);
+            inodes.renamed(replaced, old_parent, old_name);
         }
     }
 

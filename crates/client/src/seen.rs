@@ -56,6 +56,9 @@ impl Seen {
 impl FileSystem {
     /// [`FileSystem::lookup`] for a thread of the kernel's that may ask for the attributes next.
     pub async fn lookup_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
+        if self.has_missed(thread) {
+            return Box::pin(self.lookup_held(caller, parent, name)).await;
+        }
         let (asked, changes) = (self.core.clock.monotonic(), self.changes.load(Relaxed));
         let node = self.lookup(caller, parent, name).await?;
         if node.attributes_ttl.is_zero() && self.files.find(node.inode).is_none() {

@@ -128,6 +128,7 @@ impl FileSystem {
             self.core.close();
             return written;
         }
+        self.let_go_all();
         for handle in self.files.handles() {
             self.release(handle).await;
         }

@@ -60,6 +60,17 @@ impl Door {
         Door { fs, passthrough: Default::default(), passthrough_wanted: options.passthrough, closed }
     }
 
+    /// [`answer`] to a request about an inode, which may be gone.
+    fn answer_of<T>(
+        &self,
+        request: &Request,
+        what: &'static str,
+        ino: INodeNo,
+        call: impl FnOnce() -> varve_client::Result<T>,
+    ) -> Result<T, Errno> {
+        answer(what, || self.fs.noticed(request.pid(), inode(ino), call()))
+    }
+
     fn entry(&self, result: Result<Node, Errno>, reply: ReplyEntry) {
         match result {
             Ok(node) => {
@@ -135,7 +146,7 @@ impl Filesystem for Door {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let asked = || now(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
-        attributes(answer("getattr", asked), reply);
+        attributes(self.answer_of(request, "getattr", ino, asked), reply);
     }
 
     fn setattr(
@@ -165,7 +176,7 @@ impl Filesystem for Door {
             mtime: mtime.map(convert::set_time),
             ctime: ctime.map(convert::requested_time),
         };
-        let result = answer("setattr", || {
+        let result = self.answer_of(request, "setattr", ino, || {
             // A request that names nothing is how the kernel says, before a write, that set-id bits have to go.
             if set == varve_types::SetAttributes::default() {
                 return now(self.fs.drop_set_id(&caller(request), inode(ino)));
@@ -176,7 +187,7 @@ impl Filesystem for Door {
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        match answer("readlink", || now(self.fs.read_link(&identity(request), inode(ino)))) {
+        match self.answer_of(request, "readlink", ino, || now(self.fs.read_link(&identity(request), inode(ino)))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
         }
@@ -225,14 +236,14 @@ impl Filesystem for Door {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let result = answer("link", || self.link(&caller(request), inode(ino), inode(newparent), newname));
+        let linked = || self.link(&caller(request), inode(ino), inode(newparent), newname);
+        let result = self.answer_of(request, "link", ino, linked);
         self.entry(result, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened =
-            answer("open", || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file)));
-        match opened {
+        let opened = || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file));
+        match self.answer_of(request, "open", ino, opened) {
             Ok(files::Reply { handle, flags, backing: Some(backing) }) => {
                 reply.opened_passthrough(handle, flags, &backing);
             }
@@ -381,19 +392,23 @@ impl Filesystem for Door {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        done(answer("setxattr", || self.set_xattr(&caller(request), inode(ino), name, value, flags)), reply);
+        let set = || self.set_xattr(&caller(request), inode(ino), name, value, flags);
+        done(self.answer_of(request, "setxattr", ino, set), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        value(answer("getxattr", || self.get_xattr(&caller(request), inode(ino), name)), size, reply);
+        let got = || self.get_xattr(&caller(request), inode(ino), name);
+        value(self.answer_of(request, "getxattr", ino, got), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        value(answer("listxattr", || self.list_xattrs(&caller(request), inode(ino))), size, reply);
+        let listed = || self.list_xattrs(&caller(request), inode(ino));
+        value(self.answer_of(request, "listxattr", ino, listed), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(answer("removexattr", || self.remove_xattr(&caller(request), inode(ino), name)), reply);
+        let removed = || self.remove_xattr(&caller(request), inode(ino), name);
+        done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 
     /// Never asked: the kernel checks by itself (`default_permissions`).

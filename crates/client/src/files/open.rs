@@ -1,5 +1,6 @@
 //! Opening and closing.
 
+use super::content::Content;
 use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened};
 use crate::locate::unexpected;
 use crate::{FileSystem, OpenMode, Operation, Result};
@@ -60,23 +61,8 @@ impl FileSystem {
         flags: OpenFlags,
         offer: bool,
     ) -> Result<Io> {
-        let inode = open.inode;
         let mut content = open.content.lock().await;
-        self.core.settle_releases(inode).await?;
-        if !flags.truncate {
-            // The answer shall have what other handles wrote.
-            self.write_back(open, &mut content).await?;
-        }
-        let server = self.core.server().found;
-        let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
-        let reply = match self.core.ask_inode(caller, inode, call).await? {
-            Reply::Node(node) => node,
-            other => return Err(unexpected("Open", &other)),
-        };
-        self.core.inodes.set_by_inode(inode, reply.by_inode);
-        self.core.register(inode, flags.mode);
-        self.register_if_lost(inode, flags.mode, server).await?;
-        self.take_in(open, &mut content, reply, flags.truncate)?;
+        self.open_at_server(caller, open, &mut content, flags).await?;
         self.check_whole(open, &mut content).await?;
         let io = self.choose_io(open, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
@@ -88,6 +74,49 @@ impl FileSystem {
             }
         }
         Ok(io)
+    }
+
+    /// Opens and registers the file at the server, and takes in what it answers.
+    async fn open_at_server(
+        &self,
+        caller: &Credentials,
+        open: &OpenInode,
+        content: &mut Content,
+        flags: OpenFlags,
+    ) -> Result<()> {
+        let inode = open.inode;
+        self.core.settle_releases(inode).await?;
+        if !flags.truncate {
+            // The answer shall have what other handles wrote.
+            self.write_back(open, content).await?;
+        }
+        let server = self.core.server().found;
+        let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
+        let reply = match self.core.ask_inode(caller, inode, call).await? {
+            Reply::Node(node) => node,
+            other => return Err(unexpected("Open", &other)),
+        };
+        self.core.inodes.set_by_inode(inode, reply.by_inode);
+        self.core.register(inode, flags.mode);
+        self.register_if_lost(inode, flags.mode, server).await?;
+        self.take_in(open, content, reply, flags.truncate)
+    }
+
+    /// Opens the file without a handle, whoever may read it: undone by [`FileSystem::leave`].
+    pub(crate) async fn take_part(&self, inode: InodeId) -> Result<Arc<OpenInode>> {
+        let open = self.files.enter(inode, false);
+        self.core.inodes.opened(inode);
+        let opened = async {
+            let mut content = open.content.lock().await;
+            self.open_at_server(&Credentials::root(), &open, &mut content, OpenFlags::READ).await
+        };
+        match opened.await {
+            Ok(()) => Ok(open),
+            Err(failure) => {
+                self.leave(&open);
+                Err(failure)
+            }
+        }
     }
 
     /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
@@ -217,7 +246,7 @@ impl FileSystem {
     }
 
     /// One handle less; with the last one the server is told.
-    pub(super) fn leave(&self, open: &OpenInode) {
+    pub(crate) fn leave(&self, open: &OpenInode) {
         self.files.leave(open, || self.core.unregister(open.inode));
         self.core.inodes.closed(open.inode);
     }

@@ -29,8 +29,20 @@ fn the_locator_follows_the_name() {
     assert_eq!(inodes.locator(FILE), entry("b"));
     assert_eq!(inodes.at(DIRECTORY, &name("b")), Some(FILE));
     assert_eq!(inodes.at(DIRECTORY, &name("a")), None);
-    inodes.unlinked(DIRECTORY, &name("b"));
+    inodes.unlinked(DIRECTORY, &name("b"), FILE);
     assert_eq!(inodes.locator(FILE), ROW);
+}
+
+/// Promise: what a name means by now, seen before the answer to the call that took it from another file, is still found by it.
+#[test]
+fn what_was_seen_since_stays() {
+    let inodes = Inodes::default();
+    let newer = InodeId(FILE.0 + 1);
+    saw(&inodes, FILE, "a", false);
+    saw(&inodes, newer, "a", false);
+    inodes.unlinked(DIRECTORY, &name("a"), FILE);
+    assert_eq!((inodes.locator(FILE), inodes.at(DIRECTORY, &name("a"))), (ROW, Some(newer)));
+    assert!(matches!(inodes.locator(newer), Locator::Entry { .. }));
 }
 
 /// Promise: renaming an open file moves its attributes to an inode row, so it is asked for there.

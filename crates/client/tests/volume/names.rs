@@ -1,8 +1,9 @@
 //! Operations on names, by one client and by two.
 
 use crate::site::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, NewNode, Purpose, RenameFlags, now};
+use varve_client::{ClientConfig, FileSystem, Library, NewNode, Purpose, RenameFlags, now};
 use varve_types::{Errno, FileKind, Mode, Timestamp};
 
 /// Promise: every operation on names does what POSIX says, through the client and back.
@@ -222,4 +223,40 @@ fn directories_that_others_change_are_seen_within_their_lease() {
     // The change of the mode has waited for the lease, so nothing is believed any more that was told before it.
     let after = shown().attributes;
     assert_eq!((after.mode, after.size), (Mode::new(0o700), 3));
+}
+
+/// Promise: who uses a name through the library while others replace it gets one of its files.
+#[test]
+fn a_name_that_is_replaced_is_never_stale() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (writer, user) = (Library::new(site.connect(), root()), Library::new(site.connect(), root()));
+    let replace = |round: usize| -> varve_client::Result<()> {
+        now(writer.write_file(b"/next", Mode::new(0o644), format!("round {round}").as_bytes()))?;
+        now(writer.rename(b"/next", b"/name", RenameFlags::Replace))
+    };
+    replace(0).unwrap();
+    let using = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1.. {
+                replace(round).unwrap();
+                if !using.load(Relaxed) {
+                    return;
+                }
+            }
+        });
+        let mut failures = Vec::new();
+        for call in 0..300 {
+            let linked = format!("/link-{call}");
+            let done = match call % 3 {
+                0 => now(user.read_file(b"/name")).map(|content| assert!(content.starts_with(b"round "))),
+                1 => now(user.stat(b"/name")).map(drop),
+                _ => now(user.link(b"/name", linked.as_bytes())),
+            };
+            failures.extend(done.err().map(|failure| (call, failure)));
+        }
+        using.store(false, Relaxed);
+        assert_eq!(failures, []);
+    });
 }

@@ -7,4 +7,5 @@ mod fixture;
 mod names;
 mod null;
 mod process;
+mod races;
 mod space;

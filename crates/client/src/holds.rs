@@ -1,0 +1,194 @@
+//! Files that are held open for the call that follows their lookup.
+//!
+//! A call by path is two requests of the kernel: it looks the name up, and asks for what it was told. Where the name is
+//! replaced in between, the second finds nothing (ESTALE), and the kernel does both once more, but not a third time; and
+//! callers know nothing of ESTALE. So what a thread looks up after it has missed a file is opened at the server before
+//! the lookup is answered: replaced then, it is an orphan and not gone, and the call finds the file that had the name
+//! when it was looked up.
+//!
+//! A hold is no handle: it is one more who takes part in the open inode, and is let go in the background.
+
+use crate::files::OpenInode;
+use crate::{FileSystem, Node, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use varve_types::{Credentials, Errno, FileKind, InodeId, Name};
+use varve_world::clock::Moment;
+
+/// How long after a miss a thread's lookups hold, and a hold stays: far longer than a call waits between its requests, also
+/// on a machine with much to do.
+const HELD: Duration = Duration::from_secs(5);
+
+/// Files held at once: when there are more, the oldest goes, whose call has long had its turn.
+const HOLDS_MAX: usize = 1024;
+
+/// Threads that missed one; when there are more, all are forgotten.
+const THREADS_MAX: usize = 1024;
+
+/// Lookups of a name that others replace all the time until what it means is held: each of them loses one race.
+const TRIES_MAX: usize = 64;
+
+#[derive(Default)]
+pub(crate) struct Holds {
+    /// Threads that missed a file, and when.
+    missed: Mutex<HashMap<u32, Moment>>,
+    /// Whether there are any: who missed nothing pays for no lock.
+    any_missed: AtomicBool,
+    held: Mutex<HashMap<InodeId, Held>>,
+}
+
+struct Held {
+    open: Arc<OpenInode>,
+    since: Moment,
+}
+
+impl Holds {
+    fn miss(&self, thread: u32, now: Moment) {
+        let mut missed = self.missed.lock();
+        if missed.len() >= THREADS_MAX {
+            missed.clear();
+        }
+        missed.insert(thread, now);
+        self.any_missed.store(true, Relaxed);
+    }
+
+    fn hit(&self, thread: u32) {
+        if self.any_missed.load(Relaxed) {
+            let mut missed = self.missed.lock();
+            missed.remove(&thread);
+            self.any_missed.store(!missed.is_empty(), Relaxed);
+        }
+    }
+
+    fn has_missed(&self, thread: u32, now: Moment) -> bool {
+        self.any_missed.load(Relaxed) && self.missed.lock().get(&thread).is_some_and(|at| now.since(*at) <= HELD)
+    }
+
+    /// Whether the file is held, which it is for as long again then.
+    fn renew(&self, inode: InodeId, now: Moment) -> bool {
+        self.held.lock().get_mut(&inode).map(|held| held.since = now).is_some()
+    }
+
+    /// Keeps a hold; what is to be let go for it.
+    fn keep(&self, open: Arc<OpenInode>, now: Moment) -> Option<Arc<OpenInode>> {
+        let mut held = self.held.lock();
+        let twice = held.insert(open.inode, Held { open, since: now });
+        let oldest = || {
+            let oldest = held.iter().min_by_key(|(_, held)| held.since).map(|(inode, _)| *inode);
+            (held.len() > HOLDS_MAX).then(|| held.remove(&oldest?)).flatten()
+        };
+        twice.or_else(oldest).map(|held| held.open)
+    }
+
+    /// Takes the holds of before `then`.
+    fn take(&self, then: Moment) -> Vec<Arc<OpenInode>> {
+        self.held.lock().extract_if(|_, held| held.since <= then).map(|(_, held)| held.open).collect()
+    }
+}
+
+impl FileSystem {
+    /// The `result` of what `thread` asked of `inode`: if it was gone, the thread looks its name up again, and what it finds
+    /// is held.
+    pub fn noticed<T>(&self, thread: u32, inode: InodeId, result: Result<T>) -> Result<T> {
+        match &result {
+            Err(failure) if failure.errno == Errno::ESTALE => self.holds.miss(thread, self.core.clock.monotonic()),
+            // Directories are looked at on the way to every file.
+            _ if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) => {}
+            _ => self.holds.hit(thread),
+        }
+        result
+    }
+
+    pub(crate) fn has_missed(&self, thread: u32) -> bool {
+        self.holds.has_missed(thread, self.core.clock.monotonic())
+    }
+
+    /// [`FileSystem::lookup`], and the file is there when the caller asks for it next.
+    pub(crate) async fn lookup_held(&self, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
+        for _ in 0..TRIES_MAX {
+            let node = self.lookup(caller, parent, name).await?;
+            if node.attributes.kind != FileKind::Regular {
+                return Ok(node);
+            }
+            match self.hold(node.inode).await {
+                Err(failure) if failure.errno == Errno::ESTALE => self.forget(node.inode, 1),
+                Ok(()) => return Ok(node),
+                Err(failure) => {
+                    // What follows is told the same, if it needs what could not be done.
+                    tracing::debug!(inode = %node.inode, "a file is not held for the call that follows: {failure}");
+                    return Ok(node);
+                }
+            }
+        }
+        self.lookup(caller, parent, name).await
+    }
+
+    async fn hold(&self, inode: InodeId) -> Result<()> {
+        if self.holds.renew(inode, self.core.clock.monotonic()) {
+            return Ok(());
+        }
+        let open = self.take_part(inode).await?;
+        if let Some(other) = self.holds.keep(open, self.core.clock.monotonic()) {
+            self.leave(&other);
+        }
+        Ok(())
+    }
+
+    /// Lets go of what was held long enough.
+    pub(crate) fn let_go_old(&self) {
+        if let Some(then) = self.core.clock.monotonic().0.checked_sub(HELD) {
+            self.let_go(Moment(then));
+        }
+    }
+
+    /// Lets go of everything, for a shutdown.
+    pub(crate) fn let_go_all(&self) {
+        self.let_go(Moment(Duration::MAX));
+    }
+
+    fn let_go(&self, then: Moment) {
+        for open in self.holds.take(then) {
+            self.leave(&open);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    /// Promise: only threads that missed a file lately hold what they look up, and until they have found one.
+    #[test]
+    fn threads_hold_after_a_miss() {
+        let holds = Holds::default();
+        assert!(!holds.has_missed(7, at(1)));
+        holds.miss(7, at(1));
+        assert!(holds.has_missed(7, at(2)) && !holds.has_missed(8, at(2)));
+        assert!(!holds.has_missed(7, at(60)), "a miss of long ago is another call's");
+        holds.hit(7);
+        assert!(!holds.has_missed(7, at(2)) && !holds.any_missed.load(Relaxed));
+    }
+
+    /// Promise: the number of holds is bounded, the oldest goes first, and none is lost.
+    #[test]
+    fn holds_are_bounded() {
+        let holds = Holds::default();
+        let held = |inode| Arc::new(OpenInode::new(InodeId(inode)));
+        for inode in 0..HOLDS_MAX as u64 {
+            assert!(holds.keep(held(inode), at(inode)).is_none());
+        }
+        assert!(holds.renew(InodeId(0), at(5000)));
+        let gone = holds.keep(held(9999), at(5001)).expect("one goes");
+        assert_eq!(gone.inode, InodeId(1));
+        assert_eq!(holds.keep(held(9999), at(5002)).expect("two of one file are one").inode, InodeId(9999));
+        assert_eq!(holds.take(at(4999)).len(), HOLDS_MAX - 2);
+        assert_eq!(holds.take(at(9999)).len(), 2);
+    }
+}

@@ -1,0 +1,104 @@
+//! Names that are replaced while others use them by path.
+
+use crate::fixture::{Volume, can_mount};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Calls of each thread that uses the name: without what keeps them from it, dozens fail.
+const CALLS: usize = 2_000;
+
+fn make(path: &Path) -> rustix::io::Result<()> {
+    rustix::fs::open(path, OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).map(drop)
+}
+
+/// A new file under another name, renamed over `name`.
+fn rename_over(name: &Path, own: &Path) -> rustix::io::Result<()> {
+    make(own)?;
+    rustix::fs::rename(own, name)
+}
+
+fn unlink_and_make(name: &Path, _own: &Path) -> rustix::io::Result<()> {
+    match rustix::fs::unlink(name) {
+        // The other one was first.
+        Ok(()) | Err(Errno::NOENT) => make(name),
+        failed => failed,
+    }
+}
+
+fn truncate(path: &Path) -> rustix::io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a string that ends with NUL.
+    match unsafe { libc::truncate(path.as_ptr(), 7) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
+    }
+}
+
+/// The `call`th use of `name` by its path.
+fn use_by_path(name: &Path, call: usize) -> rustix::io::Result<()> {
+    match call % 4 {
+        0 => rustix::fs::open(name, OFlags::RDWR, Mode::empty()).map(drop),
+        1 => truncate(name),
+        2 => rustix::fs::chmodat(CWD, name, Mode::from_raw_mode(0o600), AtFlags::empty()),
+        _ => rustix::fs::stat(name).map(drop),
+    }
+}
+
+/// Two threads replace `name` by `replace` while others use it; the errors that these got, but for `tolerated`.
+fn race(
+    name: &Path,
+    replace: fn(&Path, &Path) -> rustix::io::Result<()>,
+    tolerated: Option<Errno>,
+) -> Vec<(usize, Errno)> {
+    make(name).unwrap();
+    let using = AtomicUsize::new(3);
+    std::thread::scope(|scope| {
+        for own in ["first", "second"] {
+            let own: PathBuf = name.with_file_name(own);
+            let using = &using;
+            scope.spawn(move || {
+                while using.load(Relaxed) > 0 {
+                    replace(name, &own).unwrap();
+                }
+            });
+        }
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let failed = |call| use_by_path(name, call).err().map(|errno| (call, errno));
+                    let failures: Vec<_> =
+                        (0..CALLS).filter_map(failed).filter(|(_, errno)| Some(*errno) != tolerated).collect();
+                    using.fetch_sub(1, Relaxed);
+                    failures
+                })
+            })
+            .collect();
+        users.into_iter().flat_map(|user| user.join().unwrap()).collect()
+    })
+}
+
+/// A name over which others are renamed is always there, and whoever uses it by path gets one of its files.
+#[test]
+fn a_name_that_is_renamed_over_is_always_there() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::new();
+    assert_eq!(race(&volume.join("name"), rename_over, None), []);
+    volume.close();
+}
+
+/// A name that is removed and made anew is there or not, and never stale.
+#[test]
+fn a_name_that_is_made_anew_is_never_stale() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::new();
+    assert_eq!(race(&volume.join("name"), unlink_and_make, Some(Errno::NOENT)), []);
+    volume.close();
+}

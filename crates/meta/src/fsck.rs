@@ -153,9 +153,10 @@ kinds! {
     MissingBackingFile = Damage, "missing-backing-file",
         "the file's content is gone from the store: restore it from a copy";
     WrongSize = Damage, "wrong-size",
-        "the backing file was changed beside Varve, or the store lost writes: compare it with a copy";
+        "the backing file was changed beside Varve, or the store lost writes: compare it with a copy; --repair takes what is left \
+         for the file, and notes those that were cut in damaged/cut.txt";
     UnsettledSize = Leftover, "unsettled-size",
-        "a writer was cut short, and the backing file says how large the file is; it is settled when next written";
+        "a writer was cut short, and the backing file says how large the file is; it is settled when next opened";
     PendingTruncate = Leftover, "pending-truncate",
         "a truncate was cut short; a server finishes it when the file is next opened";
     StrayBackingFile = Leftover, "stray-backing-file",

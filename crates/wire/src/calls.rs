@@ -194,10 +194,12 @@ pub enum Call {
         generation: u32,
         size: u64,
     },
-    /// A writer begins to change a backing file: its size and mtime are the backing file's until `SettleSize`.
+    /// A writer begins to change a backing file: its size and mtime are the backing file's until `SettleSize`. It may cut
+    /// the file to `at_least` bytes, and not further before it asks again.
     UnsettleSize {
         at: Locator,
         generation: u32,
+        at_least: u64,
     },
     /// The writer has stopped: the size and mtime of the backing file, which has been fsynced since. Answered as unsettled
     /// where another session may have changed it: that one will settle it, or this one if it measures again.
@@ -260,6 +262,15 @@ pub enum Call {
     ForgetMoment {
         number: u64,
     },
+
+    // What came later, so that the numbers of the others stay.
+    /// So many bytes of a backing file that the session writes are fsynced. Answered without having been noted where another
+    /// session may change the file too.
+    RaiseSize {
+        at: Locator,
+        generation: u32,
+        at_least: u64,
+    },
 }
 
 /// Where a file's bytes are.
@@ -270,11 +281,22 @@ pub enum FileContent {
         #[serde(with = "crate::octets::option")]
         data: Option<Vec<u8>>,
     },
-    /// In the store's file `data/<xx>/<inode>`. `settled`: the row's size and mtime are right; else the backing
-    /// file's are (the answer already carries them).
-    Backing { settled: bool },
+    /// In the store's file `data/<xx>/<inode>`.
+    Backing(SizeState),
     /// No bytes: a directory, symlink or special file.
     None,
+}
+
+/// What is known of a backing file's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SizeState {
+    /// The row's size and mtime are right.
+    Settled,
+    /// Somebody writes the file, or has still to settle it: the backing file's are (the answer already carries them), and
+    /// it has at least so many bytes.
+    Unsettled { at_least: u64 },
+    /// Likewise, and nobody is left who would settle it: who opens it does. Only in answers to `Open`.
+    Left { at_least: u64 },
 }
 
 /// A file or directory and its attributes.
@@ -337,7 +359,7 @@ pub enum Reply {
         lease_ms: u32,
     },
     /// To `Create`, `MakeDirectory`, `ReviveDirectory`, `GetAttributes`, `SetAttributes`, `Open`, `WriteInline`,
-    /// `Promote`, `UnsettleSize`, `SettleSize`.
+    /// `Promote`, `UnsettleSize`, `SettleSize`, `RaiseSize`.
     Node(NodeReply),
     /// To `Unlink`, `RemoveDirectory` and `Rename`: the inode whose last name went, if one did, so that the client can drop
     /// what it keeps of it, and the new mtime and ctime of the directories that the change was in, unless those are

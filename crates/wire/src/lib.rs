@@ -12,9 +12,9 @@ mod octets;
 
 pub use calls::{
     Call, CallId, Child, EntryReply, Failure, FileContent, Listing, Locator, NewNode, NodeReply, OpenMode, RenameFlags,
-    Reply, Request, Response, ShardStatus, XattrMode,
+    Reply, Request, Response, ShardStatus, SizeState, XattrMode,
 };
 pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
 
 /// Raised whenever bytes on the wire change their meaning; a server refuses other versions in the handshake.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;

@@ -11,7 +11,7 @@
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/data/<xx>/<inode>     backing files
 //! STORE/reserve              room kept back for removals from a full store
-//! STORE/damaged/              what a repair took out of tables
+//! STORE/damaged/              what a repair took out of tables; cut.txt: files of which less was there than rows knew
 //! ```
 
 mod format;

@@ -122,10 +122,10 @@ fn a_volume_of_a_newer_format_is_refused_with_advice() {
     let (volume, kept) = worked_on(true);
     {
         let _newer = Damaged::by(&volume.store().join("varve.toml"), |bytes| {
-            let text = String::from_utf8_lossy(bytes).replace("format_version = 2", "format_version = 3");
+            let text = String::from_utf8_lossy(bytes).replace("format_version = 3", "format_version = 4");
             *bytes = format!("{text}something_new = true\n").into_bytes();
         });
-        let advice = ["format version 3", "use a newer varve"];
+        let advice = ["format version 4", "use a newer varve"];
         refuses_to_serve(&volume, &advice);
         let store = volume.store();
         for command in ["status", "fsck"] {
@@ -264,6 +264,52 @@ fn content_that_was_cut_is_an_error_of_its_file() {
     let cut = mount.directory.join("cut");
     assert_eq!(std::fs::read(&cut).expect("it was repaired"), [7; 30_000]);
     std::fs::write(&cut, "new").expect("it can be written anew");
+    mount.unmount();
+    volume.expect_sound();
+}
+
+/// A large file that was fsynced, and closed a moment ago or not at all when the mount died, is known to have been longer:
+/// by the check, by the next mount and by the repair, which notes it.
+#[test]
+fn content_that_was_synced_and_cut_is_an_error_after_a_crash() {
+    let volume = Volume::format(&["--shards", "2", "--inline-limit", "4KiB"]);
+    let mut mount = volume.mount(&[]);
+    let directory = mount.directory.join("directory");
+    std::fs::create_dir(&directory).expect("a directory");
+    let synced = |name: &str| {
+        let file = std::fs::File::create_new(directory.join(name)).expect("a file");
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 100_000], 0).expect("it can be written");
+        file.sync_all().expect("it can be synced");
+        file
+    };
+    drop(synced("closed"));
+    let open = synced("open");
+    mount.kill_process();
+    drop(open);
+    mount.bury();
+    for file in files_below(&volume.store().join("data"), &|_| true) {
+        std::fs::File::options().write(true).open(file).and_then(|file| file.set_len(30_000)).expect("it can be cut");
+    }
+    let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
+    assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
+    assert!(checked.stdout.contains("at least 100000 bytes, the store 30000"), "{}", checked.stdout);
+    let mount = volume.mount(&[]);
+    for name in ["closed", "open"] {
+        let refused = std::fs::read(mount.directory.join("directory").join(name)).expect_err("it is not whole");
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{name}");
+    }
+    for word in ["100000 bytes", "30000 are left", "varve fsck"] {
+        assert!(mount.log().contains(word), "the log does not say {word}:\n{}", mount.log());
+    }
+    mount.unmount();
+    let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
+    assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
+    let noted = std::fs::read_to_string(volume.store().join("damaged/cut.txt")).expect("files that were cut are noted");
+    let mut noted: Vec<&str> = noted.lines().collect();
+    noted.sort_unstable();
+    assert_eq!(noted, ["/directory/closed\t100000\t30000", "/directory/open\t100000\t30000"]);
+    let mount = volume.mount(&[]);
+    assert_eq!(std::fs::read(mount.directory.join("directory/open")).expect("it was repaired"), [7; 30_000]);
     mount.unmount();
     volume.expect_sound();
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, InodeId, SetAttributes, Timestamp};
-use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, WireKind};
+use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
 use varve_world::clock::Moment;
 use varve_world::disk::File;
 
@@ -60,9 +60,9 @@ pub(crate) struct Backing {
     pub file: Option<Arc<File>>,
     /// The row says that this file's size and mtime count, because this client said so: it may be written.
     pub unsettled: bool,
-    /// The size that the row had when it was last asked; 0 where it did not say. While it is settled nothing shortens the
-    /// file: [`whole`](super::whole).
-    pub size_told: u64,
+    /// The bytes that the file has at least, as the row said when it was last asked. Who shortens the file tells the row
+    /// first: [`whole`](super::whole).
+    pub at_least: u64,
 }
 
 /// What needs the lock over calls.
@@ -76,12 +76,20 @@ pub(crate) struct Content {
     pub written_at: Option<Timestamp>,
     /// In whose name it was written.
     pub writer: Credentials,
+    /// Whoever wrote the backing file last has left its size unsettled.
+    pub left: bool,
 }
 
 impl OpenInode {
     pub fn new(inode: InodeId) -> OpenInode {
-        let content =
-            Content { inline: None, generation: 0, attributes: None, written_at: None, writer: Credentials::root() };
+        let content = Content {
+            inline: None,
+            generation: 0,
+            attributes: None,
+            written_at: None,
+            writer: Credentials::root(),
+            left: false,
+        };
         OpenInode {
             inode,
             counts: Mutex::default(),
@@ -102,6 +110,16 @@ impl OpenInode {
         let writers = self.counts.lock().writers;
         let unsettled = self.backing.read().unsettled;
         writers == 0 && !unsettled && !files.is_dirty(self.inode)
+    }
+
+    /// Takes in what the row says of the backing file's size.
+    pub fn size_told(&self, reply: &NodeReply) {
+        if let FileContent::Backing(size) = reply.content {
+            self.backing.write().at_least = match size {
+                SizeState::Settled => reply.attributes.size,
+                SizeState::Unsettled { at_least } | SizeState::Left { at_least } => at_least,
+            };
+        }
     }
 
     /// The backing file and whether it may be written.
@@ -203,15 +221,14 @@ impl FileSystem {
                     self.files.mark_clean(open.inode);
                 }
             }
-            FileContent::Backing { settled } => {
+            FileContent::Backing(size) => {
                 if open.file().is_none() {
                     let file = Arc::new(backing::open(&self.core, open.inode)?);
                     open.backing.write().file = Some(file);
                 }
-                let mut backing = open.backing.write();
-                backing.unsettled |= truncated && !settled;
-                backing.size_told = if *settled { reply.attributes.size } else { 0 };
-                drop(backing);
+                content.left = matches!(size, SizeState::Left { .. }) && self.may_settle();
+                open.backing.write().unsettled |= truncated && *size != SizeState::Settled;
+                open.size_told(&reply);
                 // Another client moved it. What was written here and is not in the row yet is for the caller to move.
                 if truncated || !content.dirty() {
                     content.inline = None;
@@ -236,7 +253,7 @@ impl FileSystem {
         let Some(file) = open.file() else { return Ok(()) };
         let Some(inline) = content.inline.take() else { return Ok(()) };
         if let Some(dirty) = inline.dirty() {
-            self.unsettle(open, content).await?;
+            self.unsettle(open, content, dirty.kept as u64).await?;
             if (dirty.kept as u64) < backing::stat(&file)?.size {
                 let cut = file.set_len(dirty.kept as u64);
                 cut.map_err(|error| Failure::store("cannot cut a backing file", &error))?;
@@ -284,7 +301,7 @@ impl FileSystem {
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {
-                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true, size_told: 0 };
+                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true, at_least: size };
                     content.told(&reply);
                     content.inline = None;
                     content.written_at = None;
@@ -298,18 +315,25 @@ impl FileSystem {
         Err(Refusal::Stale.into())
     }
 
-    /// Tells the row that the backing file's size counts, unless it knows.
-    pub(super) async fn unsettle(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        if open.backing.read().unsettled {
-            return Ok(());
-        }
-        for _ in 0..STALE_MAX {
+    /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, unless it knows.
+    pub(super) async fn unsettle(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+        for _ in 0..=STALE_MAX {
+            let knows = {
+                let backing = open.backing.read();
+                backing.unsettled && backing.at_least <= end
+            };
+            if knows {
+                return Ok(());
+            }
             let generation = content.generation;
-            match self.ask_open(&content.writer, open.inode, |at| Call::UnsettleSize { at, generation }).await {
+            let call = |at| Call::UnsettleSize { at, generation, at_least: end };
+            match self.ask_open(&content.writer, open.inode, call).await {
+                // Where a cut that was begun had to be finished first, the row says what that came to.
                 Ok(reply) => {
                     content.told(&reply);
+                    content.left = false;
+                    open.size_told(&reply);
                     open.backing.write().unsettled = true;
-                    return Ok(());
                 }
                 Err(Refusal::Stale) => {
                     let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
@@ -387,8 +411,11 @@ impl FileSystem {
             }
             content.told(reply);
         }
-        if open.file().is_some() && reply.content == (FileContent::Backing { settled: false }) {
-            open.backing.write().unsettled = true;
+        if open.file().is_some() {
+            open.size_told(reply);
+            if matches!(reply.content, FileContent::Backing(SizeState::Unsettled { .. })) {
+                open.backing.write().unsettled = true;
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::content::Content;
 use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, backing};
+use crate::calls::Refusal;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
 use std::collections::BTreeSet;
@@ -86,7 +87,7 @@ impl FileSystem {
             self.inline_changed(open, &mut content).await?;
             return Ok(data.len());
         }
-        self.unsettle(open, &mut content).await?;
+        self.unsettle(open, &mut content, u64::MAX).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
         self.write_backing(open, &file, offset, data)
     }
@@ -140,13 +141,40 @@ impl FileSystem {
     }
 
     /// The content: in the row (which is not synced yet) or in the backing file, synced. A backing file whose size is
-    /// unsettled stays so: then its own size counts, which the store has synced with it.
+    /// unsettled stays so: its own size counts, which the store has synced with it, and the row is told of it.
     pub(crate) async fn fsync_data(&self, open: &Arc<OpenInode>, data_only: bool) -> Result<()> {
         let mut content = open.content.lock().await;
         self.write_back(open, &mut content).await?;
         let Some(file) = open.file() else { return Ok(()) };
+        // Before the sync: what is written meanwhile need not be in it.
+        let size = backing::stat(&file)?.size;
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
-        synced.map_err(|error| Failure::store("cannot sync a backing file", &error))
+        synced.map_err(|error| Failure::store("cannot sync a backing file", &error))?;
+        self.raise(open, &mut content, size).await
+    }
+
+    /// Tells the row that `size` bytes of the backing file, which this client writes, are on disk.
+    async fn raise(&self, open: &OpenInode, content: &mut Content, size: u64) -> Result<()> {
+        let grew = {
+            let backing = open.backing.read();
+            backing.unsettled && backing.at_least < size
+        };
+        if !grew {
+            return Ok(());
+        }
+        let generation = content.generation;
+        let call = |at| Call::RaiseSize { at, generation, at_least: size };
+        match self.ask_open(&content.writer, open.inode, call).await {
+            Ok(reply) => {
+                content.told(&reply);
+                open.size_told(&reply);
+                Ok(())
+            }
+            // Removed, or changed by another client: the row knows less than it could.
+            Err(Refusal::Stale | Refusal::NotHere | Refusal::Moved { .. }) => Ok(()),
+            Err(Refusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(()),
+            Err(refusal) => Err(refusal.into()),
+        }
     }
 
     /// Returns when the directory's rows and names are on disk.

@@ -64,11 +64,15 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         self.open_at_server(caller, open, &mut content, flags).await?;
         self.check_whole(open, &mut content).await?;
+        if content.left && open.counts.lock().writers == 0 {
+            // Somebody died who wrote it. Where too many wait, it stays as it is.
+            self.settle_later(open, &content);
+        }
         let io = self.choose_io(open, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.
             content.writer = caller.clone();
-            if let Err(failure) = self.unsettle(open, &mut content).await {
+            if let Err(failure) = self.unsettle(open, &mut content, u64::MAX).await {
                 open.counts.lock().passthrough -= 1;
                 return Err(failure);
             }
@@ -236,7 +240,7 @@ impl FileSystem {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
             }
             if open.counts.lock().writers == 0
-                && let Err(failure) = self.settle_later(open, &mut content).await
+                && let Err(failure) = self.settle_written(open, &mut content).await
             {
                 // The row goes on to say that the backing file's size counts, which is right, only slower.
                 tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");

@@ -3,7 +3,8 @@
 //! A row is told the size of a backing file when the file has been closed and synced, so that a loss of power leaves no row
 //! that says more or less than the store has. Close does not wait for that: the file goes to a queue, is synced within the
 //! volume's sync interval, and until then its own size counts, as while it was open. What never comes so far, because
-//! this process ends, stays unsettled, which is right and only slower to ask for.
+//! this process ends, is left unsettled, which is right and only slower to ask for, until somebody opens it: then it goes
+//! the same way.
 
 use super::OpenInode;
 use super::backing::{self, BackingStat};
@@ -14,7 +15,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Credentials, Errno, InodeId};
-use varve_wire::{Call, FileContent};
+use varve_wire::handshake::Purpose;
+use varve_wire::{Call, FileContent, SizeState};
 use varve_world::clock::Moment;
 use varve_world::disk;
 
@@ -108,24 +110,30 @@ impl Settling {
 
 impl FileSystem {
     /// Nobody here writes the file any more: it is settled soon.
-    pub(super) async fn settle_later(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        if !open.backing.read().unsettled {
+    pub(super) async fn settle_written(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        if !(open.backing.read().unsettled || content.left) || self.settle_later(open, content) {
             return Ok(());
         }
+        if let Some(file) = open.file() {
+            file.sync_data().map_err(|error| Failure::store("cannot sync a backing file", &error))?;
+        }
+        self.settle(open, content).await.map(drop)
+    }
+
+    /// Whether this client changes anything: what others have left, too.
+    pub(super) fn may_settle(&self) -> bool {
+        !self.core.config.read_only && self.core.config.purpose == Purpose::Work
+    }
+
+    /// Has the file wait until it is settled. `false`: too many do.
+    pub(super) fn settle_later(&self, open: &OpenInode, content: &Content) -> bool {
         let due = self.core.clock.monotonic().after(self.core.settings.sync_interval);
         let added = self.files.settling.lock().add(open.inode, due, content.generation, &content.writer);
-        match added {
+        if matches!(added, Added::Anew) {
             // How it is asked for is remembered for as long as it waits.
-            Added::Anew => self.core.inodes.opened(open.inode),
-            Added::Again => {}
-            Added::Full => {
-                if let Some(file) = open.file() {
-                    file.sync_data().map_err(|error| Failure::store("cannot sync a backing file", &error))?;
-                }
-                self.settle(open, content).await?;
-            }
+            self.core.inodes.opened(open.inode);
         }
-        Ok(())
+        !matches!(added, Added::Full)
     }
 
     /// Settles what was closed a sync interval ago.
@@ -230,15 +238,21 @@ impl FileSystem {
         match self.ask_open(&content.writer, open.inode, call).await {
             Ok(reply) => {
                 content.told(&reply);
-                let unsettled = reply.content == (FileContent::Backing { settled: false });
-                let mut backing = open.backing.write();
-                backing.unsettled = unsettled;
-                backing.size_told = if unsettled { 0 } else { reply.attributes.size };
+                open.size_told(&reply);
+                let unsettled = reply.content != FileContent::Backing(SizeState::Settled);
+                open.backing.write().unsettled = unsettled;
+                content.left &= unsettled;
+                if unsettled && open.ends_early(size) {
+                    tracing::error!("{}", self.cut_short(open, size));
+                    return Ok(Outcome::Done);
+                }
                 Ok(if unsettled { Outcome::Later } else { Outcome::Done })
             }
             // Removed, or changed by who will settle it.
             Err(Refusal::Stale | Refusal::NotHere | Refusal::Moved { .. }) => Ok(Outcome::Done),
             Err(Refusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(Outcome::Done),
+            // A client that speaks for one user, and had only looked at what another left: who writes it settles it.
+            Err(Refusal::Failure(failure)) if failure.errno == Errno::EBADF => Ok(Outcome::Done),
             Err(refusal) => Err(refusal.into()),
         }
     }

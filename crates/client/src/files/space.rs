@@ -73,7 +73,7 @@ impl FileSystem {
                 inline.resize(size as usize);
                 self.inline_changed(open, &mut content).await?;
             } else {
-                self.unsettle(open, &mut content).await?;
+                self.unsettle(open, &mut content, size).await?;
                 let file = open.file().ok_or(Errno::EBADF)?;
                 file.set_len(size).map_err(|error| Failure::store("cannot resize a backing file", &error))?;
             }
@@ -124,7 +124,7 @@ impl FileSystem {
             if content.inline.is_some() {
                 return self.allocate_inline(open, &mut content, change, offset, end).await;
             }
-            self.unsettle(open, &mut content).await?;
+            self.unsettle(open, &mut content, u64::MAX).await?;
             let file = open.file().ok_or(Errno::EBADF)?;
             let flags = FallocateFlags::from_bits_retain(mode as u32);
             file.allocate(flags, offset, length).map_err(|error| store_error("fallocate", error))
@@ -215,7 +215,7 @@ impl FileSystem {
         {
             let mut content = to.inode.content.lock().await;
             content.writer = to.caller.clone();
-            self.unsettle(&to.inode, &mut content).await?;
+            self.unsettle(&to.inode, &mut content, u64::MAX).await?;
         }
         let copied = copy_between(&source, from_offset, &target, to_offset, length)?;
         if let Some(copied) = copied

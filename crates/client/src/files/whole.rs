@@ -1,12 +1,13 @@
 //! Backing files that somebody other than Varve has cut.
 //!
-//! While its row is settled nobody changes a backing file's size, so one that is shorter than its row says has lost
-//! something, and what is left must not pass for the file. It is looked at when it is opened, and when a read ends before
-//! the size that the row had; reads that find what they want cost nothing. What the kernel reads by itself (passthrough)
-//! is looked at when it is opened alone.
+//! A row says how many bytes its backing file has, or, while somebody writes it or has died with it open, how many it has
+//! at least; who cuts it tells the row first. So one that is shorter has lost something, and what is left must not pass
+//! for the file. It is looked at when it is opened, and when a read ends before what the row said; reads that find what
+//! they want cost nothing. What the kernel reads by itself (passthrough) is looked at when it is opened alone.
 //!
 //! Another client may begin to write, and cut the file, between the row's answer and the look at the file. So the row is
-//! asked again, and only where it is what it was before the look, times and all, the file is refused.
+//! asked again, and only where it is what it was before the look, times and all, and the file is still as short, the file
+//! is refused.
 
 use super::backing;
 use super::content::{Content, OpenInode};
@@ -21,7 +22,7 @@ impl OpenInode {
     /// Whether the row said that the file goes on at `end`, where its backing file does not.
     pub(super) fn ends_early(&self, end: u64) -> bool {
         let backing = self.backing.read();
-        !backing.unsettled && end < backing.size_told
+        end < backing.at_least
     }
 }
 
@@ -38,16 +39,16 @@ impl FileSystem {
             // A truncate that was cut short is finished before the answer, which a question for attributes would not do.
             let call = |at| Call::Open { at, mode: OpenMode::Read, truncate: false };
             let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-            let told = reply.attributes.size;
             self.take_in(open, content, reply, false)?;
-            if content.attributes == before && open.ends_early(size) {
-                return Err(self.cut_short(open, size, told));
+            if content.attributes == before && open.ends_early(size) && backing::stat(&file)?.size == size {
+                return Err(self.cut_short(open, size));
             }
         }
         Ok(())
     }
 
-    fn cut_short(&self, open: &OpenInode, size: u64, told: u64) -> Failure {
+    pub(super) fn cut_short(&self, open: &OpenInode, size: u64) -> Failure {
+        let told = open.backing.read().at_least;
         let name = match self.core.inodes.name(open.inode) {
             Some((_, name)) => format!("{name:?} (inode {})", open.inode),
             None => format!("inode {}", open.inode),

@@ -3,6 +3,7 @@
 use crate::site::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use varve_client::{Failure, FileSystem, OpenFlags, OpenMode, now};
+use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, InodeId, Mode, SetAttributes};
 
 const BYTES: usize = 300_000;
@@ -69,6 +70,84 @@ fn a_file_that_was_cut_outside_is_refused() {
     write(&one, handle, 0, &vec![8; 2 * INLINE_LIMIT as usize]);
     close(&one, handle);
     assert_eq!(content(&other, "cut"), vec![8; 2 * INLINE_LIMIT as usize]);
+}
+
+/// Promise: what was fsynced is known to be there at once, whether or not the file is closed, and whoever writes it; who
+/// cuts it through Varve makes no damage of it, and who goes on syncs what comes then.
+#[test]
+fn a_file_that_was_synced_and_cut_outside_is_refused() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let (inode, handle) = create(&one, "cut");
+    write(&one, handle, 0, &vec![7; BYTES]);
+    now(one.fsync(handle, false)).unwrap();
+    now(other.lookup(&root(), ROOT, &name("cut"))).unwrap();
+    let both = |site: &Site| {
+        cut_outside(site, inode, LEFT);
+        for fs in [&one, &other] {
+            refused(&now(fs.open(&root(), inode, OpenFlags::READ)).unwrap_err(), "cut");
+        }
+        let mut buffer = vec![0; BYTES];
+        refused(&now(one.read(handle, 0, &mut buffer)).unwrap_err(), "cut");
+        cut_outside(site, inode, BYTES as u64);
+    };
+    both(&site);
+    let cut = SetAttributes { size: Some(50_000), ..Default::default() };
+    now(one.set_attributes(&root(), inode, cut, Some(handle))).unwrap();
+    assert_eq!(content(&other, "cut").len(), 50_000);
+    write(&one, handle, 50_000, &vec![8; BYTES - 50_000]);
+    assert_eq!(content(&other, "cut").len(), BYTES);
+    now(one.fsync(handle, true)).unwrap();
+    both(&site);
+    // Also if nobody remembers but the row.
+    server.stop(STOP).unwrap();
+    let server = site.serve();
+    both(&site);
+    close(&one, handle);
+    server.stop(STOP).unwrap();
+}
+
+/// Promise: a file whose writer died is settled by who opens it next, if nothing is missing of it.
+#[test]
+fn what_a_crash_left_is_settled_by_who_opens_it() {
+    let site = Site::new(2);
+    let serve = || {
+        let config = ServerConfig {
+            unix_directory: Some(site.path("sockets")),
+            embedded: true,
+            memory_bytes: 128 * 1024 * 1024,
+            ..ServerConfig::new(site.volume.clone())
+        };
+        Server::start(config).unwrap()
+    };
+    let server = serve();
+    let one = site.connect();
+    let files = ["whole", "cut"].map(|text| {
+        let (inode, handle) = create(&one, text);
+        write(&one, handle, 0, &vec![7; BYTES]);
+        now(one.fsync(handle, false)).unwrap();
+        // Of this nobody knows how much is there.
+        write(&one, handle, BYTES as u64, &[8; 10]);
+        inode
+    });
+    // Neither closed nor told, as when its process dies.
+    server.stop(STOP).unwrap();
+    drop(one);
+    cut_outside(&site, files[1], LEFT);
+    let found = || {
+        let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+        report.totals.into_iter().map(|(kind, count)| (kind.name(), count)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(), [("wrong-size", 1), ("unsettled-size", 1)]);
+    let server = serve();
+    let two = site.connect();
+    let inode = now(two.lookup(&root(), ROOT, &name("cut"))).unwrap().inode;
+    refused(&now(two.open(&root(), inode, OpenFlags::READ)).unwrap_err(), "cut");
+    assert_eq!(content(&two, "whole").len(), BYTES + 10);
+    now(two.shutdown()).unwrap();
+    server.stop(STOP).unwrap();
+    assert_eq!(found(), [("wrong-size", 1)]);
 }
 
 /// Promise: who cuts a file through Varve, in whichever way and beside whichever reader, makes no damage of it.

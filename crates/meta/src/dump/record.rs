@@ -8,7 +8,11 @@ use varve_types::{ShardCount, ShardId, VolumeId, VolumeSettings};
 use varve_world::volume_dir::{LockError, VolumeFileError};
 use xxhash_rust::xxh3::Xxh3;
 
-pub const VERSION: u32 = 1;
+/// The newest version this program reads, and the one it writes.
+pub const VERSION: u32 = 2;
+
+/// The oldest: its rows are rows of today.
+const VERSION_OLDEST: u32 = 1;
 const MAGIC: &[u8; 8] = b"VARVDUMP";
 const HEADER_BYTES: usize = 16;
 /// Above the longest row (1 MiB of content) and key; what is longer is no record, and nothing is allocated for it.
@@ -30,7 +34,7 @@ pub enum DumpError {
     Damaged { shard: ShardId, reason: String },
     #[error("this is no dump of a Varve volume")]
     NoDump,
-    #[error("the dump has format version {found}, and this program reads version {VERSION}: use a newer varve")]
+    #[error("the dump has format version {found}, and this program reads up to {VERSION}: use a newer varve")]
     Newer { found: u32 },
     #[error("the dump is damaged at byte {at}: {reason}; load another copy of it")]
     Broken { at: u64, reason: String },
@@ -189,7 +193,7 @@ impl<'a> RecordReader<'a> {
             return Err(DumpError::NoDump);
         }
         let found = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
-        if found != VERSION {
+        if !(VERSION_OLDEST..=VERSION).contains(&found) {
             return Err(DumpError::Newer { found });
         }
         Ok(reader)

@@ -156,7 +156,7 @@ fn damaged_dumps_are_refused() {
         assert!(matches!(refused(&changed), LoadError::Dump(DumpError::Broken { .. })), "changed at {place}");
     }
     let mut newer = bytes;
-    newer[8] = 2;
+    newer[8] = 3;
     assert!(refused(&newer).to_string().contains("use a newer varve"));
 }
 
@@ -172,4 +172,9 @@ fn golden_bytes() {
     writer.finish().unwrap();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, include_str!("golden.hex").trim());
+    // Version 1, which is read too, differs in its number.
+    bytes[8] = 1;
+    let mut input = bytes.as_slice();
+    let mut reader = record::RecordReader::begin(&mut input).unwrap();
+    assert_eq!(reader.read().unwrap(), Record::Volume(settings()));
 }

@@ -82,6 +82,8 @@ pub struct Backing {
     pub inode: InodeId,
     /// `None`: the backing file's own size counts.
     pub size: Option<u64>,
+    /// What it has at least, if nothing else has cut it.
+    pub at_least: u64,
     /// `size` is to be, and may not be yet.
     pub pending: bool,
 }

@@ -1,7 +1,7 @@
 //! Rows against backing files.
 
 use super::census::{Backing, Census};
-use super::fix::Fix;
+use super::fix::{Cut, Fix};
 use super::{FindingKind, FsckError, Progress, Report};
 use crate::tables::Key;
 use std::collections::{BTreeMap, HashSet};
@@ -112,9 +112,18 @@ fn compare_file(path: &Path, backing: &Backing, report: &mut Report) -> io::Resu
     };
     report.counts.bytes_backing += size;
     if backing.size != Some(size) || backing.pending {
-        report.fix(Fix::Settle { inode: backing.inode });
+        let cut = (size < backing.at_least).then_some(Cut { expected: backing.at_least, found: size });
+        report.fix(Fix::Settle { inode: backing.inode, cut });
     }
     match backing.size {
+        None if size < backing.at_least => {
+            let at_least = backing.at_least;
+            report.add(
+                FindingKind::WrongSize,
+                place,
+                format_args!("the row says at least {at_least} bytes, the store {size}"),
+            );
+        }
         None => report.add(FindingKind::UnsettledSize, place, format_args!("{size} bytes at present")),
         Some(meant) if backing.pending => {
             report.add(FindingKind::PendingTruncate, place, format_args!("from {size} to {meant} bytes"));

@@ -136,9 +136,14 @@ pub fn check_node(
         Content::Backing(size) => {
             report.counts.files_backing += 1;
             census.backing.push(match size {
-                BackingSize::Settled => Backing { inode, size: Some(attributes.size), pending: false },
-                BackingSize::Unsettled => Backing { inode, size: None, pending: false },
-                BackingSize::Truncating(size) => Backing { inode, size: Some(*size), pending: true },
+                BackingSize::Settled => {
+                    Backing { inode, size: Some(attributes.size), at_least: attributes.size, pending: false }
+                }
+                BackingSize::Unsettled { at_least } => {
+                    Backing { inode, size: None, at_least: *at_least, pending: false }
+                }
+                // Whether it was cut already nobody knows.
+                BackingSize::Truncating(size) => Backing { inode, size: Some(*size), at_least: 0, pending: true },
             });
         }
         Content::None => {}

@@ -24,6 +24,13 @@ pub enum Stage {
     Counts,
 }
 
+/// The bytes that a file had at least, and those that are left of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub expected: u64,
+    pub found: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fix {
     /// Makes the volume file from its copy.
@@ -151,6 +158,7 @@ pub enum Fix {
     /// The row's size becomes the backing file's, or that one is cut as was begun.
     Settle {
         inode: InodeId,
+        cut: Option<Cut>,
     },
     /// Moves a file whose content is gone to lost+found, empty.
     Bereaved {

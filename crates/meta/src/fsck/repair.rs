@@ -6,6 +6,7 @@
 //! at worst a row or name too many, which the next repair finds. Backing files are removed after all rows.
 
 mod bench;
+mod cuts;
 mod data;
 mod directories;
 mod files;
@@ -91,6 +92,12 @@ pub(crate) fn repair_locked(
             && let Some(fixes) = report.fixes.get_mut(&Stage::Data)
         {
             fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
+            // What was brought is what there is.
+            for fix in fixes {
+                if let Fix::Settle { cut, .. } = fix {
+                    *cut = None;
+                }
+            }
         }
         report.fixes.retain(|_, fixes| !fixes.is_empty());
         let Some(round) = report.fixes.pop_first() else { break };
@@ -175,7 +182,7 @@ impl Bench<'_> {
             Fix::CorrectReference { directory, name } => self.correct_reference(directory, name).await,
             Fix::Unlist { inode, name } => self.unlist(inode, &name).await,
             Fix::StrayXattr { inode, name } => self.stray_xattr(inode, name).await,
-            Fix::Settle { inode } => self.settle(inode).await,
+            Fix::Settle { inode, cut } => self.settle(inode, cut).await,
             Fix::Bereaved { inode } => self.bereaved(inode).await,
             Fix::AttachData { inode } => self.attach_data(inode).await,
         }

@@ -138,6 +138,10 @@ fn inline(bytes: &'static [u8]) -> NodeRow {
     regular(bytes.len() as u64, Content::Inline(Bytes::from_static(bytes)))
 }
 
+fn unsettled(at_least: u64) -> NodeRow {
+    backing(0, BackingSize::Unsettled { at_least })
+}
+
 fn backing(size: u64, state: BackingSize) -> NodeRow {
     regular(size, Content::Backing(state))
 }
@@ -278,7 +282,7 @@ fn leftovers_are_no_damage() {
     site.put(SHARD_1, Key::Garbage(InodeId(13)), Row::Garbage);
     std::fs::write(site.volume.backing_file(InodeId(13)), b"removed").unwrap();
     site.put(SHARD_0, xattr_key(InodeId(11), "user.gone"), Row::Xattr(Bytes::new()));
-    site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(0, BackingSize::Unsettled))));
+    site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(0))));
     std::fs::write(site.volume.backing_file(InodeId(12)), b"stray").unwrap();
     let report = site.check();
     assert!(report.is_sound(), "{:#?}", report.findings);
@@ -411,6 +415,8 @@ fn damaged_files_are_found() {
     wrong(&garbage, FindingKind::DamagedRow);
     wrong(&|site| std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap(), FindingKind::MissingBackingFile);
     wrong(&|site| std::fs::write(site.volume.backing_file(LARGE), b"longer").unwrap(), FindingKind::WrongSize);
+    let cut = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(4))));
+    wrong(&cut, FindingKind::WrongSize);
 }
 
 /// Findings beyond the limit are counted, not kept.

@@ -39,7 +39,10 @@ pub use remove_directory::RemoveDirectory;
 pub use rename::{Rename, RenameFlags};
 pub use revive_directory::ReviveDirectory;
 pub use set_attributes::ChangeAttributes;
-pub use size::{AbandonTruncate, FinishTruncate, Promote, SettleSize, UnsettleSize, nobody_writes};
+pub use size::{
+    AbandonTruncate, BackingFile, FinishTruncate, Promote, RaiseSize, SettleSize, UnsettleSize, nobody_writes,
+    size_state,
+};
 pub use unlink::{Removed, Unlink};
 pub use write_inline::WriteInline;
 pub use xattr::{GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode};
@@ -173,10 +176,29 @@ pub struct Node {
 pub enum NodeContent {
     /// In the row; the bytes come with [`Open`] alone.
     Inline(Option<Bytes>),
-    /// In the backing file. `settled`: the row's size and mtime are right; else the backing file's are.
-    Backing { settled: bool },
+    /// In the backing file.
+    Backing(SizeState),
     /// A directory, symlink or special file.
     None,
+}
+
+/// What the row says of its backing file's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeState {
+    /// The row's size and mtime are right.
+    Settled,
+    /// The backing file's are, and it has so many bytes.
+    Unsettled { at_least: u64 },
+}
+
+impl From<BackingSize> for SizeState {
+    fn from(size: BackingSize) -> SizeState {
+        match size {
+            BackingSize::Unsettled { at_least } => SizeState::Unsettled { at_least },
+            // A truncate that is under way governs, and the row has its size.
+            BackingSize::Settled | BackingSize::Truncating(_) => SizeState::Settled,
+        }
+    }
 }
 
 impl Node {
@@ -184,8 +206,7 @@ impl Node {
     fn of(inode: InodeId, row: &NodeRow, by_inode: bool) -> Node {
         let content = match &row.content {
             Content::Inline(_) => NodeContent::Inline(None),
-            // A truncate that is under way governs, and the row has its size.
-            Content::Backing(size) => NodeContent::Backing { settled: *size != BackingSize::Unsettled },
+            Content::Backing(size) => NodeContent::Backing((*size).into()),
             Content::Symlink(_) | Content::None => NodeContent::None,
         };
         Node { inode, attributes: row.attributes, content, generation: row.generation, by_inode }
@@ -254,6 +275,7 @@ verbs! {
     WriteInline => Node;
     Promote => Node;
     UnsettleSize => Node;
+    RaiseSize => Node;
     SettleSize => Node;
     FinishTruncate => ();
     AbandonTruncate => ();

@@ -7,11 +7,15 @@
 //!                            └── FinishTruncate (Settled if not open), AbandonTruncate ◀─┘
 //! ```
 //!
+//! While it is unsettled, the row says how many bytes the backing file has at least. `RaiseSize` raises that when so many
+//! are on disk, `UnsettleSize` lowers it before the writer cuts the file: whatever is lost with power, a file that is
+//! shorter was cut by something else.
+//!
 //! As in [`super::WriteInline`], the right to write was checked when the file was opened.
 
 use super::locate::{Found, Located};
 use super::reader::Reader;
-use super::{At, Context, Decision, Effect, Node, Refusal, Rule, Seen, View, commit};
+use super::{At, Context, Decision, Effect, Node, Refusal, Rule, Seen, SizeState, View, commit};
 use crate::tables::{BackingSize, Content, EntryBody, Key, NodeRow, Row};
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
@@ -43,7 +47,7 @@ impl Rule for Promote {
         }
         let mut row = file.written(context.caller, context.now);
         row.attributes.size = self.size;
-        row.content = Content::Backing(BackingSize::Unsettled);
+        row.content = Content::Backing(BackingSize::Unsettled { at_least: self.size });
         row.generation = LayoutGeneration(row.generation.0 + 1);
         let (uid, gid, mode) = (row.attributes.uid, row.attributes.gid, row.attributes.mode);
         let effects = vec![Effect::Own { inode: file.inode, uid, gid, mode }];
@@ -52,34 +56,71 @@ impl Rule for Promote {
     }
 }
 
-/// A writer begins: the backing file's size and mtime count from here on.
+/// A backing file of one generation: what the verbs about its size look at.
 #[derive(Clone, Debug)]
-pub struct UnsettleSize {
+pub struct BackingFile {
     pub at: At,
     pub generation: LayoutGeneration,
 }
 
-impl Rule for UnsettleSize {
+/// A verb about the size of a backing file.
+trait SizeRule {
+    fn file(&self) -> &BackingFile;
+
+    /// `size`: what the row says of it.
+    fn size_rule(&self, file: Located<'_>, size: BackingSize, context: &Context<'_>)
+    -> Result<Decision<Node>, Refusal>;
+}
+
+impl<V: SizeRule> Rule for V {
     type Outcome = Node;
     type Rows<'a> = Found<'a>;
 
     fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+        Found::look(&self.file().at, reader)
     }
 
     fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
-        let (file, size) = backing(found, self.generation)?;
+        let file = found.file(Errno::EISDIR)?;
+        match file.row.content {
+            _ if file.row.generation != self.file().generation => Err(Refusal::Stale(file.row.generation)),
+            Content::Backing(size) => self.size_rule(file, size, context),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+}
+
+/// A writer begins: the backing file's size and mtime count from here on. It may cut the file to `at_least` bytes, and not
+/// further before it asks again.
+#[derive(Clone, Debug)]
+pub struct UnsettleSize {
+    pub file: BackingFile,
+    pub at_least: u64,
+}
+
+impl SizeRule for UnsettleSize {
+    fn file(&self) -> &BackingFile {
+        &self.file
+    }
+
+    fn size_rule(
+        &self,
+        file: Located<'_>,
+        size: BackingSize,
+        context: &Context<'_>,
+    ) -> Result<Decision<Node>, Refusal> {
         let mut row = file.row.clone();
         row.attributes.mode = file.guard().mode_after_write(context.caller);
         let mut effects: Vec<Effect> = own_if_changed(&file, &row).into_iter().collect();
         match size {
-            BackingSize::Unsettled => {}
-            BackingSize::Settled => {
-                row.content = Content::Backing(BackingSize::Unsettled);
+            BackingSize::Unsettled { at_least } if at_least <= self.at_least => {}
+            BackingSize::Settled | BackingSize::Unsettled { .. } => {
+                let known = if let BackingSize::Unsettled { at_least } = size { at_least } else { row.attributes.size };
+                row.content = Content::Backing(BackingSize::Unsettled { at_least: known.min(self.at_least) });
                 effects.push(Effect::Unsettled(file.inode));
             }
             // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
-            BackingSize::Truncating(size) => effects.push(Effect::Truncate { at: self.at.clone(), size }),
+            BackingSize::Truncating(size) => effects.push(Effect::Truncate { at: self.file.at.clone(), size }),
         }
         if row == *file.row && effects.is_empty() {
             return Ok(Decision::Answer(file.node()));
@@ -91,33 +132,31 @@ impl Rule for UnsettleSize {
 
 /// The writer is done until it unsettles again: the size and mtime that the backing file has, and has on disk. So a settled
 /// row never says what a loss of power could take from the file.
+///
+/// A size below what the row knows is not taken: something else has cut the file, and the row goes on to say so.
 #[derive(Clone, Debug)]
 pub struct SettleSize {
-    pub at: At,
-    pub generation: LayoutGeneration,
+    pub file: BackingFile,
     pub size: u64,
     pub mtime: Timestamp,
 }
 
-impl Rule for SettleSize {
-    type Outcome = Node;
-    type Rows<'a> = Found<'a>;
-
-    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+impl SizeRule for SettleSize {
+    fn file(&self) -> &BackingFile {
+        &self.file
     }
 
-    fn rule(&self, found: Found<'_>, _context: &Context<'_>) -> Result<Decision<Node>, Refusal> {
-        let (file, size) = backing(found, self.generation)?;
+    fn size_rule(&self, file: Located<'_>, size: BackingSize, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
         match size {
+            BackingSize::Unsettled { at_least } if self.size < at_least => Ok(Decision::Answer(file.node())),
             // Settled already: this is a retry, or tells an older size than who settled it.
             BackingSize::Settled => Ok(Decision::Answer(file.node())),
             // The size was measured before the cut, which governs and is done again.
             BackingSize::Truncating(size) => {
-                let effects = vec![Effect::Truncate { at: self.at.clone(), size }];
+                let effects = vec![Effect::Truncate { at: self.file.at.clone(), size }];
                 Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
             }
-            BackingSize::Unsettled => {
+            BackingSize::Unsettled { .. } => {
                 let mut row = file.row.clone();
                 row.attributes.size = self.size;
                 row.attributes.mtime = self.mtime;
@@ -127,6 +166,32 @@ impl Rule for SettleSize {
                 let node = Node::of(file.inode, &row, file.by_inode());
                 Ok(commit(vec![file.put(row)], node))
             }
+        }
+    }
+}
+
+/// The backing file, whose size nobody else changes, has so many bytes on disk.
+#[derive(Clone, Debug)]
+pub struct RaiseSize {
+    pub file: BackingFile,
+    pub at_least: u64,
+}
+
+impl SizeRule for RaiseSize {
+    fn file(&self) -> &BackingFile {
+        &self.file
+    }
+
+    fn size_rule(&self, file: Located<'_>, size: BackingSize, _: &Context<'_>) -> Result<Decision<Node>, Refusal> {
+        match size {
+            BackingSize::Unsettled { at_least } if at_least < self.at_least => {
+                let content = Content::Backing(BackingSize::Unsettled { at_least: self.at_least });
+                let row = NodeRow { content, ..file.row.clone() };
+                let node = Node::of(file.inode, &row, file.by_inode());
+                Ok(commit(vec![file.put(row)], node))
+            }
+            // The row says as much or more, or it is being cut and does not say it any more.
+            _ => Ok(Decision::Answer(file.node())),
         }
     }
 }
@@ -155,13 +220,14 @@ impl Rule for FinishTruncate {
         }
         let mut row = file.row.clone();
         let open = (context.is_open)(file.inode);
-        row.content = Content::Backing(if open { BackingSize::Unsettled } else { BackingSize::Settled });
+        let unsettled = BackingSize::Unsettled { at_least: self.size };
+        row.content = Content::Backing(if open { unsettled } else { BackingSize::Settled });
         Ok(commit(vec![file.put(row)], ()))
     }
 }
 
 /// [`Effect::Truncate`] to `size` was refused by the store (EFBIG, ENOSPC): the backing file is as it was, and its size
-/// is the file's again. Else the row would ask for ever for what cannot be done.
+/// is the file's again, of which nothing is known. Else the row would ask for ever for what cannot be done.
 #[derive(Clone, Debug)]
 pub struct AbandonTruncate {
     pub at: At,
@@ -182,40 +248,42 @@ impl Rule for AbandonTruncate {
             return Ok(Decision::Answer(()));
         }
         let mut row = file.row.clone();
-        row.content = Content::Backing(BackingSize::Unsettled);
+        row.content = Content::Backing(BackingSize::Unsettled { at_least: 0 });
         Ok(commit(vec![file.put(row)], ()))
     }
 }
 
 /// Whether the row says that nobody may be writing the file's backing file: there is none, or its size is settled.
 pub fn nobody_writes(seen: &dyn View, at: &At) -> bool {
+    let content = row_at(seen, at).map(|row| &row.content);
+    matches!(content, Some(Content::Inline(_) | Content::Backing(BackingSize::Settled)))
+}
+
+/// What the row says of the size of its backing file.
+pub fn size_state(seen: &dyn View, at: &At) -> Option<SizeState> {
+    match row_at(seen, at)?.content {
+        Content::Backing(size) => Some(size.into()),
+        _ => None,
+    }
+}
+
+fn row_at<'a>(seen: &'a dyn View, at: &At) -> Option<&'a NodeRow> {
     let key = match at {
         At::Entry { parent, name, .. } => Key::Entry(*parent, name.clone()),
         At::Inode(inode) => Key::Inode(*inode),
     };
-    let row = match seen.row(&key) {
-        Seen::Present(Row::Inode(row)) => row,
+    match seen.row(&key) {
+        Seen::Present(Row::Inode(row)) => Some(row),
         Seen::Present(Row::Entry(entry)) => match &entry.body {
-            EntryBody::Node(row) => row,
-            EntryBody::Directory(_) | EntryBody::Reference(_) => return false,
+            EntryBody::Node(row) => Some(row),
+            EntryBody::Directory(_) | EntryBody::Reference(_) => None,
         },
-        _ => return false,
-    };
-    matches!(row.content, Content::Inline(_) | Content::Backing(BackingSize::Settled))
+        _ => None,
+    }
 }
 
 fn is_backing(row: &NodeRow) -> bool {
     matches!(row.content, Content::Backing(_))
-}
-
-/// A file whose content is in the backing file of this `generation`.
-fn backing<'a>(found: Found<'a>, generation: LayoutGeneration) -> Result<(Located<'a>, BackingSize), Refusal> {
-    let file = found.file(Errno::EISDIR)?;
-    match file.row.content {
-        _ if file.row.generation != generation => Err(Refusal::Stale(file.row.generation)),
-        Content::Backing(size) => Ok((file, size)),
-        _ => Err(Errno::EINVAL.into()),
-    }
 }
 
 /// The effect that a backing file needs where its row's mode or owner changes.

@@ -190,6 +190,7 @@ fn changes(call: &Call) -> bool {
         | Call::Promote { .. }
         | Call::UnsettleSize { .. }
         | Call::SettleSize { .. }
+        | Call::RaiseSize { .. }
         | Call::SetXattr { .. }
         | Call::RemoveXattr { .. } => true,
         Call::Lookup { .. }
@@ -258,7 +259,8 @@ impl Case<'_> {
             Call::Open { at, mode, truncate } => self.open(at, mode, truncate).await,
             Call::WriteInline { at, generation, data, mtime } => self.write_inline(at, generation, data, mtime).await,
             Call::Promote { at, generation, size } => self.promote(at, generation, size).await,
-            Call::UnsettleSize { at, generation } => self.unsettle_size(at, generation).await,
+            Call::UnsettleSize { at, generation, at_least } => self.unsettle_size(at, generation, at_least).await,
+            Call::RaiseSize { at, generation, at_least } => self.raise_size(at, generation, at_least).await,
             Call::SettleSize { at, generation, size, mtime } => self.settle_size(at, generation, size, mtime).await,
             Call::ReadLink { at } => self.read_link(at).await,
             Call::GetXattr { at, name } => self.get_xattr(at, name).await,

@@ -36,7 +36,7 @@ call_kinds! {
     RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
     GetDirectory = "get_directory", PartitionStatus = "partition_status", GetAttributes = "get_attributes",
     SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
-    UnsettleSize = "unsettle_size", SettleSize = "settle_size", ReadLink = "read_link", GetXattr = "get_xattr",
+    UnsettleSize = "unsettle_size", SettleSize = "settle_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",
     Release = "release", ShardStatus = "shard_status", Ping = "ping", TakeMoment = "take_moment", ReadMoment = "read_moment",
     ForgetMoment = "forget_moment",

@@ -125,6 +125,24 @@ impl OpenFiles {
         registered.sizes.settles(session, inode, written)
     }
 
+    /// Whether the bytes that `session`, which goes on to write the file, has just measured and synced are there to stay:
+    /// nobody else may have cut the file since. If not, they may be when it measures again.
+    pub fn measures_alone(&self, session: SessionId, inode: InodeId) -> bool {
+        let mut registered = self.lock();
+        let holders = registered.files.get(&inode);
+        let here = holders.is_some_and(|holders| holders.get(&session).is_some_and(|of| of.writes));
+        let elsewhere = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
+        registered.sizes.measures_alone(session, inode, here) && !elsewhere
+    }
+
+    /// Whether some session writes the file, or has still to settle it.
+    pub fn is_written(&self, inode: InodeId) -> bool {
+        let registered = self.lock();
+        let holders = registered.files.get(&inode);
+        registered.sizes.writers.contains_key(&inode)
+            || holders.is_some_and(|holders| holders.values().any(|of| of.writes))
+    }
+
     pub fn len(&self) -> usize {
         self.lock().files.len()
     }
@@ -169,6 +187,26 @@ impl Sizes {
             return false;
         }
         !written
+    }
+
+    /// `writes`: the session has the file open for writing.
+    fn measures_alone(&mut self, session: SessionId, inode: InodeId, writes: bool) -> bool {
+        let Some(writers) = self.writers.get_mut(&inode) else {
+            // A predecessor of this server let it write: from now on it is known who else comes.
+            if writes {
+                self.changes(session, inode, OtherWriters::Perhaps);
+            }
+            return false;
+        };
+        let alone = writers.measured.len() == 1;
+        match writers.measured.get_mut(&session) {
+            Some(Measured::Right) => alone,
+            Some(measured) => {
+                *measured = Measured::Right;
+                false
+            }
+            None => false,
+        }
     }
 
     /// What the session changed is synced, or it is gone.

@@ -201,8 +201,9 @@ pub enum Content {
 pub enum BackingSize {
     /// The row's size and mtime are right.
     Settled,
-    /// A writer has it open, or died with it open: the backing file's are.
-    Unsettled,
+    /// A writer has it open, or died with it open: the backing file's are. So many bytes it has, and has on disk: nobody
+    /// cuts it further before this says so on disk.
+    Unsettled { at_least: u64 },
     /// A truncate to this size is under way; it governs, and is done again by whoever finds it.
     Truncating(u64),
 }

@@ -91,11 +91,35 @@ enum StoredContent<'a> {
     None,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 enum StoredBackingSize {
     Settled,
+    /// Of which nothing is known.
     Unsettled,
     Truncating(u64),
+    UnsettledAtLeast(u64),
+}
+
+impl From<BackingSize> for StoredBackingSize {
+    fn from(size: BackingSize) -> StoredBackingSize {
+        match size {
+            BackingSize::Settled => StoredBackingSize::Settled,
+            BackingSize::Unsettled { at_least: 0 } => StoredBackingSize::Unsettled,
+            BackingSize::Unsettled { at_least } => StoredBackingSize::UnsettledAtLeast(at_least),
+            BackingSize::Truncating(size) => StoredBackingSize::Truncating(size),
+        }
+    }
+}
+
+impl From<StoredBackingSize> for BackingSize {
+    fn from(size: StoredBackingSize) -> BackingSize {
+        match size {
+            StoredBackingSize::Settled => BackingSize::Settled,
+            StoredBackingSize::Unsettled => BackingSize::Unsettled { at_least: 0 },
+            StoredBackingSize::UnsettledAtLeast(at_least) => BackingSize::Unsettled { at_least },
+            StoredBackingSize::Truncating(size) => BackingSize::Truncating(size),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -114,11 +138,7 @@ impl<'a> From<&'a NodeRow> for StoredNode<'a> {
             attributes: (&row.attributes).into(),
             content: match &row.content {
                 Content::Inline(bytes) => StoredContent::Inline(Raw(bytes)),
-                Content::Backing(BackingSize::Settled) => StoredContent::Backing(StoredBackingSize::Settled),
-                Content::Backing(BackingSize::Unsettled) => StoredContent::Backing(StoredBackingSize::Unsettled),
-                Content::Backing(BackingSize::Truncating(size)) => {
-                    StoredContent::Backing(StoredBackingSize::Truncating(*size))
-                }
+                Content::Backing(size) => StoredContent::Backing((*size).into()),
                 Content::Symlink(target) => StoredContent::Symlink(Raw(target)),
                 Content::None => StoredContent::None,
             },
@@ -134,11 +154,7 @@ impl StoredNode<'_> {
             attributes: self.attributes.to_attributes()?,
             content: match &self.content {
                 StoredContent::Inline(bytes) => Content::Inline(bytes.to_bytes()),
-                StoredContent::Backing(StoredBackingSize::Settled) => Content::Backing(BackingSize::Settled),
-                StoredContent::Backing(StoredBackingSize::Unsettled) => Content::Backing(BackingSize::Unsettled),
-                StoredContent::Backing(StoredBackingSize::Truncating(size)) => {
-                    Content::Backing(BackingSize::Truncating(*size))
-                }
+                StoredContent::Backing(size) => Content::Backing((*size).into()),
                 StoredContent::Symlink(target) => Content::Symlink(target.to_bytes()),
                 StoredContent::None => Content::None,
             },

@@ -98,7 +98,7 @@ fn volume_files_that_are_not_ours_are_refused() {
         std::fs::write(volume.volume_file(), text).unwrap();
         volume.read_settings().unwrap_err().to_string()
     };
-    let newer = good.replace("format_version = 2", "format_version = 3") + "more = 1\n";
+    let newer = good.replace("format_version = 3", "format_version = 4") + "more = 1\n";
     assert!(refusal(newer).contains("use a newer varve"));
     assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
     assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
@@ -217,7 +217,7 @@ fn a_format_that_is_killed_leaves_no_copy_without_a_volume() {
 fn a_volume_file_or_its_copy_is_there_whenever_they_are_written() {
     let older = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(path, text.replace("format_version = 2", "format_version = 1")).unwrap();
+        std::fs::write(path, text.replace("format_version = 3", "format_version = 1")).unwrap();
     };
     let raise = |volume: &VolumeDir| volume.raise_format(&volume.lock().unwrap(), &settings_of(1)).unwrap();
     let of_older = |volume: &VolumeDir| {
@@ -246,7 +246,7 @@ fn a_volume_file_or_its_copy_is_there_whenever_they_are_written() {
 fn an_older_volume_is_raised() {
     let (_directory, volume) = formatted();
     let now = std::fs::read_to_string(volume.volume_file()).unwrap();
-    std::fs::write(volume.volume_file(), now.replace("format_version = 2", "format_version = 1")).unwrap();
+    std::fs::write(volume.volume_file(), now.replace("format_version = 3", "format_version = 1")).unwrap();
     let older = volume.read_settings().unwrap();
     let lock = volume.lock().unwrap();
     for _ in 0..2 {
@@ -261,7 +261,7 @@ fn an_older_volume_is_raised() {
 fn golden_files() {
     let (_directory, volume) = formatted();
     let golden = "# A Varve volume. Written by `varve format`; do not edit.\n\
-                  format_version = 2\n\
+                  format_version = 3\n\
                   id = \"07070707070707070707070707070707\"\n\
                   name = \"scratch\"\n\
                   shards = 4\n\

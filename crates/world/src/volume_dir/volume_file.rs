@@ -1,7 +1,7 @@
 //! `varve.toml`: what was chosen when the volume was formatted.
 //!
 //! ```toml
-//! format_version = 2
+//! format_version = 3
 //! id = "00112233445566778899aabbccddeeff"
 //! name = "scratch"
 //! shards = 64
@@ -24,7 +24,7 @@ use std::time::Duration;
 use varve_types::{ShardCount, VolumeSettings};
 
 /// The newest format this program reads, and the one it writes. `formats/volume.md` says what each changed.
-pub const FORMAT_VERSION: i64 = 2;
+pub const FORMAT_VERSION: i64 = 3;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -74,6 +74,10 @@ pub struct Bench<'a> {
     files: Vec<PathBuf>,
     lost_and_found: Option<InodeId>,
     names: HashMap<InodeId, Vec<Named>>,
+    /// Names of directories that were looked for.
+    pub directory_names: HashMap<InodeId, (InodeId, Name)>,
+    /// Lines on files that were cut, to be written before all edits.
+    pub cut_files: Vec<String>,
 }
 
 impl<'a> Bench<'a> {
@@ -102,6 +106,8 @@ impl<'a> Bench<'a> {
             files: Vec::new(),
             lost_and_found: None,
             names: HashMap::new(),
+            directory_names: HashMap::new(),
+            cut_files: Vec::new(),
         })
     }
 
@@ -268,6 +274,7 @@ impl<'a> Bench<'a> {
     /// Writes all edits, step by step.
     pub async fn flush(&mut self) -> Result<(), FsckError> {
         self.edits_bytes = 0;
+        self.write_cut_files()?;
         for step in STEPS {
             self.tally_partitions(step).await?;
             let mut batches: BTreeMap<ShardId, TableBatch> = BTreeMap::new();
@@ -531,9 +538,10 @@ fn inode_to_find(fix: &Fix) -> Option<InodeId> {
         Fix::MakeDirectoryRow { directory, .. }
         | Fix::AttachDirectory { directory }
         | Fix::OneName { directory, .. } => Some(*directory),
-        Fix::Duplicate { inode } | Fix::DropReferences { inode } | Fix::Settle { inode } | Fix::Bereaved { inode } => {
-            Some(*inode)
-        }
+        Fix::Duplicate { inode }
+        | Fix::DropReferences { inode }
+        | Fix::Settle { inode, .. }
+        | Fix::Bereaved { inode } => Some(*inode),
         _ => None,
     }
 }

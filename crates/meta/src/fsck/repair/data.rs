@@ -1,6 +1,7 @@
 //! Backing files.
 
 use super::super::FsckError;
+use super::super::fix::Cut;
 use super::bench::{Bench, Step, empty_node};
 use crate::tables::codec;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
@@ -11,7 +12,10 @@ use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, ShardId, Time
 use varve_world::disk;
 
 impl Bench<'_> {
-    pub async fn settle(&mut self, inode: InodeId) -> Result<(), FsckError> {
+    pub async fn settle(&mut self, inode: InodeId, cut: Option<Cut>) -> Result<(), FsckError> {
+        if let Some(Cut { expected, found }) = cut {
+            self.note_cut(inode, expected, found).await?;
+        }
         if let Some(row) = self.inode_row(inode).await?
             && let Some(row) = self.settled(inode, row)?
         {
@@ -39,7 +43,7 @@ impl Bench<'_> {
         // What a settled row says must not be lost with the power.
         File::open(&path).and_then(|file| file.sync_all()).map_err(|source| self.io("sync", &path, source))?;
         let found = path.symlink_metadata().map_err(|source| self.io("look at", &path, source))?;
-        if state == BackingSize::Unsettled {
+        if let BackingSize::Unsettled { .. } = state {
             row.attributes.mtime = row.attributes.mtime.max(modified(&found));
         }
         row.attributes.size = found.len();

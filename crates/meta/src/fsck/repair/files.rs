@@ -94,7 +94,7 @@ impl Bench<'_> {
                 xattrs.push(name);
             }
         }
-        let content = Content::Backing(BackingSize::Unsettled);
+        let content = Content::Backing(BackingSize::Unsettled { at_least: 0 });
         let row = NodeRow { attributes, content, generation: LayoutGeneration::default(), xattrs };
         self.put_home(Step::Rows, &Key::Inode(inode), Row::Inode(row));
         self.note(format!("made the row of inode {inode} again; its owner and mode are lost, its content is there"));

@@ -327,17 +327,36 @@ fn sizes_are_those_of_the_data() {
     let outcome = Outcome { come: &come, ..NOTHING };
     let longer = |site: &Site| std::fs::write(site.volume.backing_file(LARGE), b"longer").unwrap();
     repaired(longer, FindingKind::WrongSize, &outcome);
-    let unsettled = |site: &Site| {
+    let left = |site: &Site| {
         longer(site);
-        site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(backing(3, BackingSize::Unsettled))));
+        site.put(SHARD_0, entry_key(ROOT, "large"), entry(LARGE, EntryBody::Node(unsettled(3))));
     };
-    repaired(unsettled, FindingKind::UnsettledSize, &outcome);
+    let site = repaired(left, FindingKind::UnsettledSize, &outcome);
+    assert!(!site.volume.damaged().join("cut.txt").exists());
     let truncating = |site: &Site| {
         let row = entry(LARGE, EntryBody::Node(backing(3, BackingSize::Truncating(1))));
         site.put(SHARD_0, entry_key(ROOT, "large"), row);
     };
     let come = [("/large", "1 Regular a")];
     repaired(truncating, FindingKind::PendingTruncate, &Outcome { come: &come, ..NOTHING });
+}
+
+/// Of files that were cut what is left is taken, and what they were is noted, with their paths.
+#[test]
+fn files_that_were_cut_are_noted() {
+    let come = [("/large", "1 Regular ab"), ("/dir/deep", "1 Regular cd")];
+    let cut = |site: &Site| {
+        std::fs::write(site.volume.backing_file(LARGE), b"ab").unwrap();
+        let deep = InodeId(DIRECTORY.0 + 1);
+        std::fs::write(site.volume.backing_file(deep), b"cd").unwrap();
+        site.put(SHARD_1, entry_key(DIRECTORY, "deep"), entry(deep, EntryBody::Node(unsettled(9))));
+        site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 0)));
+    };
+    let site = repaired(cut, FindingKind::WrongSize, &Outcome { come: &come, ..NOTHING });
+    let noted = std::fs::read_to_string(site.volume.damaged().join("cut.txt")).unwrap();
+    let mut lines: Vec<&str> = noted.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["/dir/deep\t9\t2", "/large\t3\t2"]);
 }
 
 fn transaction() -> TransactionId {
@@ -504,7 +523,7 @@ fn a_damaged_key_is_made_again() {
 fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
     let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file()).unwrap();
     let sound = text(&Site::new());
-    let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 2\nid = \"00").unwrap();
+    let cut = |site: &Site| std::fs::write(site.volume.volume_file(), "format_version = 3\nid = \"00").unwrap();
     let lost = |site: &Site| std::fs::remove_file(site.volume.volume_file()).unwrap();
     let damages: [&dyn Fn(&Site); 2] = [&cut, &lost];
     for damage in damages {

@@ -3,8 +3,9 @@
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
-    AbandonTruncate, At, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node, NodeContent,
-    Open, OpenMode, Promote, ReadLink, Refusal, SettleSize, UnsettleSize, WriteInline,
+    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node,
+    NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, SettleSize, SizeState, UnsettleSize,
+    WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -24,6 +25,14 @@ fn promoted(table: &mut Table, mode: u16, who: &Credentials) -> At {
     table.run(&Promote { at: at.clone(), generation: INLINE, size: 100 }, who).unwrap();
     table.backing.insert(at.inode(), (100, table.now));
     at
+}
+
+fn backing(at: &At, generation: LayoutGeneration) -> BackingFile {
+    BackingFile { at: at.clone(), generation }
+}
+
+fn unsettled(at_least: u64) -> Content {
+    Content::Backing(BackingSize::Unsettled { at_least })
 }
 
 fn set(table: &mut Table, at: &At, set: SetAttributes, who: &Credentials) -> Result<Node, Refusal> {
@@ -63,7 +72,7 @@ fn what_is_nowhere_is_not_here() {
         let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
         assert_eq!(table.run(&open, &root()), Err(Refusal::NotHere));
         assert_eq!(table.run(&ReadLink { at: at.clone() }, &root()), Err(Refusal::NotHere));
-        let unsettle = UnsettleSize { at, generation: INLINE };
+        let unsettle = UnsettleSize { file: backing(&at, INLINE), at_least: u64::MAX };
         assert_eq!(table.run(&unsettle, &root()), Err(Refusal::NotHere));
     }
 }
@@ -198,7 +207,7 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &root()) else { panic!("commits") };
     let truncate = Effect::Truncate { at: at.clone(), size: 40 };
     assert_eq!(effects, std::slice::from_ref(&truncate));
-    assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing { settled: true }));
+    assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Settled)));
     // The server dies here: the change is made, the effect is not.
     for change in changes {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
@@ -207,8 +216,8 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     let node = table.run(&GetAttributes { at: at.clone() }, &root()).unwrap();
     assert_eq!(node.attributes.size, 40, "stat sees the new size at once");
     let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
-    let unsettle = UnsettleSize { at: at.clone(), generation: BACKING };
-    let settle = SettleSize { at: at.clone(), generation: BACKING, size: 100, mtime: at_second(1) };
+    let unsettle = UnsettleSize { file: backing(&at, BACKING), at_least: u64::MAX };
+    let settle = SettleSize { file: backing(&at, BACKING), size: 100, mtime: at_second(1) };
     let again = |decision| matches!(decision, Decision::Commit { effects, .. } if effects == [truncate.clone()]);
     assert!(again(table.decide(&open, &root())));
     assert!(again(table.decide(&unsettle, &root())));
@@ -233,7 +242,7 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
         table.rows.insert(key, row);
     }
     table.run(&AbandonTruncate { at: at.clone(), size: 1 << 62 }, &root()).unwrap();
-    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Unsettled));
+    assert_eq!(content(&table, &at), unsettled(0));
     let open = Open { at, mode: OpenMode::Read, truncate: false };
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));
 }
@@ -245,10 +254,41 @@ fn a_truncate_of_an_open_file_leaves_its_size_unsettled() {
     let at = promoted(&mut table, 0o644, &root());
     table.open.insert(at.inode());
     set(&mut table, &at, size(40), &root()).unwrap();
-    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Unsettled));
+    assert_eq!(content(&table, &at), unsettled(40));
     let then = Some(SetTime::To(at_second(5)));
     set(&mut table, &at, times(None, then), &root()).unwrap();
     assert_eq!(table.effects.last(), Some(&Effect::Touch { inode: at.inode(), mtime: at_second(5) }));
+}
+
+/// While its size is unsettled the row knows how many bytes a backing file has at least: what it was promoted with, had when
+/// it was settled, was cut to, or has on disk by a writer's word. A writer that cuts lowers it first, on disk.
+#[test]
+fn an_unsettled_row_knows_what_the_backing_file_has_at_least() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    assert_eq!(content(&table, &at), unsettled(100));
+    let raise = |at_least| RaiseSize { file: backing(&at, BACKING), at_least };
+    let unsettle = |at_least| UnsettleSize { file: backing(&at, BACKING), at_least };
+    let settle = |size| SettleSize { file: backing(&at, BACKING), size, mtime: at_second(1) };
+    table.backing.insert(at.inode(), (300, at_second(1)));
+    let node = table.run(&raise(200), &root()).unwrap();
+    assert_eq!(node.content, NodeContent::Backing(SizeState::Unsettled { at_least: 200 }));
+    assert!(matches!(table.decide(&raise(150), &root()), Decision::Answer(_)), "it is known to have more");
+    assert!(matches!(table.decide(&unsettle(u64::MAX), &root()), Decision::Answer(_)));
+    assert!(matches!(table.decide(&unsettle(200), &root()), Decision::Answer(_)));
+    assert!(matches!(table.decide(&settle(199), &root()), Decision::Answer(_)), "it was cut by something else");
+
+    let Decision::Commit { effects, .. } = table.decide(&unsettle(50), &root()) else { panic!("commits") };
+    assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is cut");
+    table.run(&unsettle(50), &root()).unwrap();
+    assert_eq!(content(&table, &at), unsettled(50));
+    table.run(&settle(300), &root()).unwrap();
+    assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
+    assert!(matches!(table.decide(&raise(400), &root()), Decision::Answer(_)), "a settled row is right");
+    table.run(&unsettle(u64::MAX), &root()).unwrap();
+    assert_eq!(content(&table, &at), unsettled(300));
+    let stale = RaiseSize { file: backing(&at, INLINE), at_least: 1000 };
+    assert_eq!(table.run(&stale, &root()), Err(Refusal::Stale(BACKING)));
 }
 
 /// A stale writer is told the generation, and its bytes go nowhere.
@@ -263,12 +303,12 @@ fn generations_keep_stale_writers_out() {
     assert_eq!(table.run(&promote, &root()), Err(Refusal::Stale(BACKING)));
     let again = Promote { at: at.clone(), generation: BACKING, size: 5 };
     assert_eq!(table.run(&again, &root()), Err(Refusal::Stale(BACKING)), "promoted already");
-    let unsettle = UnsettleSize { at: at.clone(), generation: INLINE };
+    let unsettle = UnsettleSize { file: backing(&at, INLINE), at_least: u64::MAX };
     assert_eq!(table.run(&unsettle, &root()), Err(Refusal::Stale(BACKING)));
-    let settle = SettleSize { at, generation: BACKING, size: 123, mtime: at_second(6) };
+    let settle = SettleSize { file: backing(&at, BACKING), size: 123, mtime: at_second(6) };
     let node = table.run(&settle, &root()).unwrap();
     assert_eq!((node.attributes.size, node.attributes.mtime), (123, at_second(6)));
-    assert_eq!(node.content, NodeContent::Backing { settled: true });
+    assert_eq!(node.content, NodeContent::Backing(SizeState::Settled));
 }
 
 #[test]

@@ -5,9 +5,9 @@ use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{Table, name};
 use crate::namespace::{
-    At, ChangeAttributes, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory, Node,
-    NodeContent, Open, OpenMode, Promote, ReadLink, Refusal, RemoveDirectory, RemoveXattr, Rename, SetXattr,
-    SettleSize, Unlink, UnsettleSize, Verb, WriteInline,
+    At, BackingFile, ChangeAttributes, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory,
+    Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory, RemoveXattr, Rename,
+    SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
 };
 use crate::tables::{Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -93,7 +93,7 @@ impl Both {
             && node.attributes.kind != FileKind::Directory
         {
             let reference = &self.reference.nodes[&node.inode];
-            if node.content != (NodeContent::Backing { settled: false }) {
+            if !matches!(node.content, NodeContent::Backing(SizeState::Unsettled { .. })) {
                 prop_assert_eq!(node.attributes.size, reference.size());
             }
             prop_assert_eq!(node.attributes.mode, Mode(reference.mode));
@@ -236,7 +236,8 @@ impl Both {
                     (&self.reference.nodes[&inode].body, self.table.backing.get(&inode).copied())
                 {
                     let generation = LayoutGeneration(1);
-                    let answer = self.run(&SettleSize { at, generation, size, mtime }, who);
+                    let file = BackingFile { at, generation };
+                    let answer = self.run(&SettleSize { file, size, mtime }, who);
                     prop_assert!(answer.is_ok(), "{:?}", answer);
                     // If it is this that settles it: at least when its content was last written.
                     let node = self.reference.nodes.get_mut(&inode).unwrap();
@@ -270,8 +271,11 @@ impl Both {
         let generation = LayoutGeneration(u32::from(matches!(body, Body::Backing(_))));
         match body {
             Body::Backing(_) => {
-                let answer = self.run(&UnsettleSize { at, generation }, who);
+                let (file, at_least) = (BackingFile { at, generation }, size as u64);
+                let answer = self.run(&UnsettleSize { file: file.clone(), at_least }, who);
                 prop_assert!(answer.is_ok(), "{:?}", answer);
+                let raised = self.run(&RaiseSize { file, at_least }, who);
+                prop_assert!(raised.is_ok(), "{:?}", raised);
                 self.table.backing.insert(inode, (size as u64, self.table.now));
                 self.reference.write(who, inode, Body::Backing(size as u64));
             }

@@ -300,7 +300,8 @@ impl Table {
     /// What stat shows of a file's row: an unsettled size and mtime are the backing file's.
     pub fn stat(&self, inode: InodeId, row: &NodeRow) -> Attributes {
         let mut attributes = row.attributes;
-        if row.content == Content::Backing(BackingSize::Unsettled) {
+        if let Content::Backing(BackingSize::Unsettled { at_least }) = row.content {
+            assert!(self.backing[&inode].0 >= at_least, "the row says that it has {at_least} bytes");
             (attributes.size, attributes.mtime) = self.backing[&inode];
         }
         attributes

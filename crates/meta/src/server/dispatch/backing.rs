@@ -1,16 +1,16 @@
 //! Sizes that only the backing files know.
 
 use super::case::Case;
+use super::translate;
 use std::os::unix::fs::MetadataExt;
 use varve_types::InodeId;
-use varve_wire::{Failure, FileContent, NodeReply, WireTime};
+use varve_wire::{Failure, NodeReply, WireTime};
 
 impl Case<'_> {
     /// Gives each of `nodes` whose size is not settled the size and mtime of its backing file, asked of the store on a
     /// thread apart: on some stores that takes milliseconds.
     pub async fn fill_unsettled<'n>(&self, nodes: impl IntoIterator<Item = &'n mut NodeReply>) -> Result<(), Failure> {
-        let unsettled: Vec<_> =
-            nodes.into_iter().filter(|node| node.content == FileContent::Backing { settled: false }).collect();
+        let unsettled: Vec<_> = nodes.into_iter().filter(|node| translate::is_unsettled_reply(node)).collect();
         if unsettled.is_empty() {
             return Ok(());
         }

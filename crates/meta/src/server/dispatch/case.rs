@@ -245,11 +245,29 @@ impl Case<'_> {
         Resizing { verb, at, session: self.caller.session, open_files: &self.worker.shared.open_files }
     }
 
-    /// A verb that settles the size which the session has measured.
-    pub fn settling<V>(&self, verb: V) -> Settling<'_, V> {
+    /// A verb that settles the size which the session has measured of the file at `at`.
+    pub fn settling<V>(&self, at: At, verb: V) -> Settling<'_, V> {
+        Settling { verb, measuring: self.measuring(at), takes: OpenFiles::settles }
+    }
+
+    /// A verb that notes what the session has measured of the file at `at`, which it goes on to change.
+    pub fn raising<V>(&self, at: At, verb: V) -> Settling<'_, V> {
+        Settling { verb, measuring: self.measuring(at), takes: OpenFiles::measures_alone }
+    }
+
+    fn measuring(&self, at: At) -> Measuring<'_> {
+        let open_files = &self.worker.shared.open_files;
+        Measuring { at, session: self.caller.session, open_files, all_known: self.all_sessions_known() }
+    }
+
+    fn all_sessions_known(&self) -> bool {
         let shared = &self.worker.shared;
-        let all_known = shared.clock.monotonic() >= shared.sessions_known_from;
-        Settling { verb, session: self.caller.session, open_files: &shared.open_files, all_known }
+        shared.clock.monotonic() >= shared.sessions_known_from
+    }
+
+    /// Nobody writes the file or has still to settle it, this session included.
+    pub fn left_by_all(&self, inode: InodeId) -> bool {
+        self.all_sessions_known() && !self.worker.shared.open_files.is_written(inode)
     }
 
     /// A hash of the partition that this shard has of `directory`, if it has one: the lowest, which it keeps however
@@ -307,8 +325,9 @@ impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
     }
 }
 
-pub struct Settling<'a, V> {
-    verb: V,
+/// Who has measured which file.
+struct Measuring<'a> {
+    at: At,
     session: SessionId,
     open_files: &'a OpenFiles,
     /// All sessions that write something have told so, should this server be another one's successor. Before that, only
@@ -316,17 +335,30 @@ pub struct Settling<'a, V> {
     all_known: bool,
 }
 
+/// A verb that takes a size which a session has measured, where that is right.
+pub struct Settling<'a, V> {
+    verb: V,
+    measuring: Measuring<'a>,
+    /// Whether what the session has just told is right, given that all writers are known.
+    takes: fn(&OpenFiles, SessionId, InodeId) -> bool,
+}
+
 impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
     type Outcome = Node;
 
-    /// Answers the file as it is, its size unsettled, where what was measured may not be its size.
+    /// Answers the file as it is where what was measured may not be its size.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
+        let Measuring { at, session, open_files, all_known } = &self.measuring;
         Ok(match self.verb.decide(seen, context)? {
             Decision::Commit { outcome, .. }
-                if !((self.all_known || self.open_files.knows_writers(outcome.inode))
-                    && self.open_files.settles(self.session, outcome.inode)) =>
+                if !((*all_known || open_files.knows_writers(outcome.inode))
+                    && (self.takes)(open_files, *session, outcome.inode)) =>
             {
-                Decision::Answer(Node { content: NodeContent::Backing { settled: false }, ..outcome })
+                let content = match namespace::size_state(seen, at) {
+                    Some(size) => NodeContent::Backing(size),
+                    None => outcome.content,
+                };
+                Decision::Answer(Node { content, ..outcome })
             }
             decision => decision,
         })

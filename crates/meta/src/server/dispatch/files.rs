@@ -4,12 +4,12 @@ use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
 use crate::namespace::{
-    ChangeAttributes, GetAttributes, GetXattr, ListXattrs, Node, Open, Promote, ReadLink, RemoveXattr, SetXattr,
-    SettleSize, UnsettleSize, Verb, WriteInline,
+    BackingFile, ChangeAttributes, GetAttributes, GetXattr, ListXattrs, Node, Open, Promote, RaiseSize, ReadLink,
+    RemoveXattr, SetXattr, SettleSize, UnsettleSize, Verb, WriteInline,
 };
 use crate::shards::{Address, Makes};
 use varve_types::{LayoutGeneration, SetAttributes};
-use varve_wire::{Failure, FileContent, Locator, OpenMode, Reply, WireSetAttributes, WireTime, XattrMode};
+use varve_wire::{Failure, FileContent, Locator, OpenMode, Reply, SizeState, WireSetAttributes, WireTime, XattrMode};
 
 impl Case<'_> {
     pub async fn get_attributes(&self, at: Locator) -> Result<Answered, Failure> {
@@ -42,8 +42,14 @@ impl Case<'_> {
         if truncate {
             return self.change_node(&self.resizing(at, self.opening(verb, writes)), address).await;
         }
+        let left = self.left_by_all(at.inode());
         let node = self.ask(&self.opening(verb, writes), address).await?;
-        self.node_reply(&node).await
+        let mut reply = translate::node(&node);
+        self.fill_unsettled(std::slice::from_mut(&mut reply)).await?;
+        if let (true, FileContent::Backing(SizeState::Unsettled { at_least })) = (left, &reply.content) {
+            reply.content = FileContent::Backing(SizeState::Left { at_least: *at_least });
+        }
+        Ok(Reply::Node(reply).into())
     }
 
     pub async fn write_inline(
@@ -67,11 +73,12 @@ impl Case<'_> {
         self.change_node(&self.resizing(at, verb), address).await
     }
 
-    pub async fn unsettle_size(&self, at: Locator, generation: u32) -> Result<Answered, Failure> {
+    pub async fn unsettle_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_is_open(&at)?;
         let inode = at.inode();
-        let verb = UnsettleSize { at: at.clone(), generation: LayoutGeneration(generation) };
+        let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
+        let verb = UnsettleSize { file, at_least };
         let answered = self.change_node(&self.resizing(at, verb), address).await?;
         self.shard.unsettled_on_disk(inode).await.map_err(translate::failure)?;
         Ok(answered)
@@ -86,8 +93,16 @@ impl Case<'_> {
     ) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
         self.check_was_written(&at)?;
-        let verb = SettleSize { at, generation: LayoutGeneration(generation), size, mtime: mtime.into() };
-        self.change_node(&self.settling(verb), address).await
+        let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
+        let verb = SettleSize { file, size, mtime: mtime.into() };
+        self.change_node(&self.settling(at, verb), address).await
+    }
+
+    pub async fn raise_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<Answered, Failure> {
+        let (at, address) = self.at(at)?;
+        self.check_is_open(&at)?;
+        let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
+        self.change_node(&self.raising(at, RaiseSize { file, at_least }), address).await
     }
 
     pub async fn read_link(&self, at: Locator) -> Result<Answered, Failure> {
@@ -130,7 +145,7 @@ impl Case<'_> {
         let unsettled = std::cell::RefCell::new(None);
         let reply = |node: &Node| {
             let reply = translate::node(node);
-            if reply.content == (FileContent::Backing { settled: false }) {
+            if translate::is_unsettled_reply(&reply) {
                 unsettled.replace(Some(reply.clone()));
             }
             Reply::Node(reply)

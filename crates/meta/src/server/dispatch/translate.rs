@@ -1,6 +1,6 @@
 //! The shared nouns of verbs and the wire, one into the other.
 
-use crate::namespace::{Entry, Node, NodeContent, Removed};
+use crate::namespace::{Entry, Node, NodeContent, Removed, SizeState};
 use crate::namespace::{NewNode, OpenMode, Refusal as Rule, RenameFlags, XattrMode};
 use crate::shards::{Cause, Refusal};
 use varve_wire::{EntryReply, Failure, FileContent, NodeReply, Reply, WireMap};
@@ -27,7 +27,7 @@ pub fn node(node: &Node) -> NodeReply {
         attributes: node.attributes.into(),
         content: match &node.content {
             NodeContent::Inline(data) => FileContent::Inline { data: data.as_ref().map(|data| data.to_vec()) },
-            NodeContent::Backing { settled } => FileContent::Backing { settled: *settled },
+            NodeContent::Backing(size) => FileContent::Backing(size_state(*size)),
             NodeContent::None => FileContent::None,
         },
         generation: node.generation.0,
@@ -35,9 +35,20 @@ pub fn node(node: &Node) -> NodeReply {
     }
 }
 
+fn size_state(size: SizeState) -> varve_wire::SizeState {
+    match size {
+        SizeState::Settled => varve_wire::SizeState::Settled,
+        SizeState::Unsettled { at_least } => varve_wire::SizeState::Unsettled { at_least },
+    }
+}
+
 /// Whether the backing file must be asked for its size.
 pub fn is_unsettled(node: &Node) -> bool {
-    matches!(node.content, NodeContent::Backing { settled: false })
+    matches!(node.content, NodeContent::Backing(SizeState::Unsettled { .. }))
+}
+
+pub fn is_unsettled_reply(node: &NodeReply) -> bool {
+    matches!(node.content, FileContent::Backing(varve_wire::SizeState::Unsettled { .. }))
 }
 
 pub fn entry(entry: &Entry) -> EntryReply {

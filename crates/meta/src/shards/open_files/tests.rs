@@ -60,3 +60,32 @@ fn writers_are_known_from_the_first_on() {
     open_files.end_session(OTHER);
     assert!(!open_files.knows_writers(FILE), "nothing is remembered of a file that nobody writes");
 }
+
+/// What a writer has on disk is noted only where nobody else may have cut it since: another writer, or one of whom this
+/// server has not heard.
+#[test]
+fn a_writer_that_is_alone_is_believed() {
+    let open_files = OpenFiles::default();
+    assert!(!open_files.is_written(FILE));
+    open_files.open(ONE, FILE, true);
+    assert!(open_files.is_written(FILE), "it may be");
+    assert!(!open_files.measures_alone(ONE, FILE), "it was granted it by another server");
+    assert!(open_files.measures_alone(ONE, FILE));
+    open_files.open(OTHER, FILE, false);
+    assert!(open_files.measures_alone(ONE, FILE), "readers do not matter");
+    assert!(!open_files.measures_alone(OTHER, FILE), "it does not write");
+    open_files.size_changed(FILE);
+    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before the cut");
+    assert!(open_files.measures_alone(ONE, FILE));
+    open_files.open(OTHER, FILE, true);
+    assert!(!open_files.measures_alone(ONE, FILE));
+    open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
+    open_files.release(OTHER, FILE);
+    assert!(!open_files.measures_alone(ONE, FILE), "the other one has still to sync what it did");
+    open_files.end_session(OTHER);
+    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before");
+    assert!(open_files.measures_alone(ONE, FILE));
+    open_files.release(ONE, FILE);
+    assert!(open_files.is_written(FILE), "it has still to settle it");
+    assert!(open_files.settles(ONE, FILE) && !open_files.is_written(FILE));
+}

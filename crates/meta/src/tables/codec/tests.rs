@@ -77,6 +77,10 @@ fn golden_rows() {
         generation: LayoutGeneration(2),
         xattrs: Vec::new(),
     };
+    let unsettled = |at_least| {
+        let content = Content::Backing(BackingSize::Unsettled { at_least });
+        Row::Inode(NodeRow { content, ..backing.clone() })
+    };
     let partition = PartitionRow {
         index: PartitionIndex(1),
         depth: 1,
@@ -123,7 +127,9 @@ fn golden_rows() {
         (entry(EntryBody::Node(node.clone())), "01020000a403e80764010200020504050605010500026869010106757365722e61"),
         (entry(EntryBody::Directory(attributes(FileKind::Directory, 0))), "01020101a403e807640100000205040506050105"),
         (entry(EntryBody::Reference(FileKind::Fifo)), "01020203"),
-        (Row::Inode(backing), "0100a403e8076401ac020002050405060501050102ac020200"),
+        (Row::Inode(backing.clone()), "0100a403e8076401ac020002050405060501050102ac020200"),
+        (unsettled(0), "0100a403e8076401ac0200020504050605010501010200"),
+        (unsettled(300), "0100a403e8076401ac020002050405060501050103ac020200"),
         (Row::Partition(partition), "01010102ed03000103021205040103"),
         (Row::Directory(directory), "0101ed030001020504050605080504010300"),
         (Row::Xattr(Bytes::from_static(b"value")), "0176616c7565"),
@@ -284,7 +290,8 @@ prop_compose! {
         content in prop_oneof![
             any_bytes(300).prop_map(Content::Inline),
             Just(Content::Backing(BackingSize::Settled)),
-            Just(Content::Backing(BackingSize::Unsettled)),
+            any::<u64>().prop_map(|at_least| Content::Backing(BackingSize::Unsettled { at_least })),
+            Just(Content::Backing(BackingSize::Unsettled { at_least: 0 })),
             any::<u64>().prop_map(|size| Content::Backing(BackingSize::Truncating(size))),
             any_bytes(300).prop_map(Content::Symlink),
             Just(Content::None),

@@ -1,8 +1,8 @@
 //! What a client does, on names that every operation knows, so that two of them meet often.
 
 use crate::namespace::{
-    At, ChangeAttributes, Create, Link, NewNode, NodeContent, Open, OpenMode, Promote, RemoveDirectory, RemoveXattr,
-    Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
+    At, BackingFile, ChangeAttributes, Create, Link, NewNode, NodeContent, Open, OpenMode, Promote, RemoveDirectory,
+    RemoveXattr, Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE, name};
 use crate::shards::{Address, Makes, Refusal, Run};
@@ -281,7 +281,8 @@ async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) ->
     let (generation, size) = (node.generation, content.len() as u64);
     on_file(cluster, parent, text, |at| Promote { at, generation, size }).await?;
     let (generation, mtime) = (LayoutGeneration(generation.0 + 1), node.attributes.mtime);
-    on_file(cluster, parent, text, |at| SettleSize { at, generation, size, mtime }).await
+    let file = |at| BackingFile { at, generation };
+    on_file(cluster, parent, text, |at| SettleSize { file: file(at), size, mtime }).await
 }
 
 async fn link(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {

@@ -1,7 +1,8 @@
 //! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
 
 use crate::namespace::{
-    At, GetAttributes, GetXattr, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory, Verb,
+    At, GetAttributes, GetXattr, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory, SizeState,
+    Verb,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE};
 use crate::shards::{Address, Makes, Refusal, Run};
@@ -110,20 +111,23 @@ async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
 }
 
 /// What a reader finds in a file, wherever it is: of a backing file whose size is settled, or is being cut, so many
-/// bytes as the row says.
+/// bytes as the row says; of another one as many at least.
 fn bytes_of(cluster: &Cluster, node: Node) -> Vec<u8> {
-    let settled = match node.content {
+    let size = match node.content {
         NodeContent::Inline(bytes) => {
             let bytes = bytes.unwrap_or_default();
             assert_eq!(bytes.len() as u64, node.attributes.size);
             return bytes.to_vec();
         }
-        NodeContent::Backing { settled } => settled,
+        NodeContent::Backing(size) => size,
         NodeContent::None => panic!("a regular file without content"),
     };
     let mut bytes = std::fs::read(cluster.volume.backing_file(node.inode)).unwrap();
-    if settled {
-        bytes.resize(node.attributes.size as usize, 0);
+    match size {
+        SizeState::Settled => bytes.resize(node.attributes.size as usize, 0),
+        SizeState::Unsettled { at_least } => {
+            assert!(bytes.len() as u64 >= at_least, "{} of at least {at_least} bytes", bytes.len());
+        }
     }
     bytes
 }

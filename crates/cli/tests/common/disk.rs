@@ -1,12 +1,12 @@
 //! Small disks of a suite's own, which can be filled, frozen and broken without harm to the machine's.
 
 use super::mounted::detach;
-use super::{LONG, SHORT, must, run, scratch};
+use super::{BUSY_FOR_A_MOMENT, LONG, SHORT, must, run, scratch};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A file system on a loop device.
 pub struct Disk {
@@ -48,7 +48,13 @@ impl Disk {
     }
 
     pub fn unmount(&self) {
-        must(Command::new("umount").arg(self.path()));
+        let end = Instant::now() + BUSY_FOR_A_MOMENT;
+        let mut unmount = Command::new("umount");
+        unmount.arg(self.path());
+        while run(&mut unmount, SHORT).code() != Some(0) {
+            assert!(Instant::now() < end, "{} is busy", self.path().display());
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// As after an error of the device that ext4 does not trust its journal after: from here on it is read-only.

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 
 /// A command of a few calls: far beyond what it takes, far below the time limit of a suite.
 pub const SHORT: Duration = Duration::from_secs(60);
+/// How long a file system may be held by a process that another test is just starting: until it executes its program it has
+/// open what this program has.
+pub const BUSY_FOR_A_MOMENT: Duration = Duration::from_secs(10);
 /// A command over a whole source tree.
 pub const LONG: Duration = Duration::from_secs(600);
 

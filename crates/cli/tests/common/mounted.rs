@@ -1,7 +1,7 @@
 //! A volume, its server and its mount, as processes of the real program.
 
 use super::process::{Launcher, Process};
-use super::{SHORT, on_plain_directory, run, scratch, until, varve};
+use super::{BUSY_FOR_A_MOMENT, SHORT, on_plain_directory, run, scratch, until, varve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl Mount {
 
     /// `varve umount`: everything is durable when it returns, and the process has ended with 0.
     pub fn unmount(self) {
-        self.unmount_within(Duration::ZERO);
+        self.unmount_within(BUSY_FOR_A_MOMENT);
     }
 
     /// The same, of a mount whose store has failed: an unmount that is the first to find a shard closed is refused, and goes

@@ -3,6 +3,7 @@
 use super::{SIDE, WAIT, check, config, options, plain, start};
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
+use varve_detector::description::Fill;
 use varve_detector::service::{Config, How, Service, ServiceError, StartRequest};
 use varve_detector::stream::ErrorCode;
 use varve_detector::writer::Progress;
@@ -48,7 +49,7 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
         assert!(code == "ended" && text.contains("once.h5 is there; give another name"), "{code} {text}");
         // Nor is another one begun under its name, which would take the place of its status.
         let mut other = StartRequest { file: "other.h5".into(), ..request.clone() };
-        other.description.fill = Some(1.0);
+        other.description.fill = Some(Fill::Whole(1));
         assert_eq!(refused(service, &other).0, "ended");
         for request in [&request, &other] {
             match Client::connect(options(service, request)) {

@@ -104,7 +104,7 @@ fn holes_and_times_of_large_files_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let from = volume(&directory.path().join("from"));
     let key = Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap());
-    let unsettled = regular(3, Content::Backing(BackingSize::Unsettled));
+    let unsettled = regular(3, Content::Backing(BackingSize::Unsettled { at_least: 0 }));
     let row = Row::Entry(EntryRow { inode: InodeId(3), body: EntryBody::Node(unsettled) });
     let runtime = at_rest::runtime().unwrap();
     let store = PosixStore::open(from.shards()).unwrap();

@@ -97,7 +97,8 @@ impl Shared {
             }
             Err(error) => tracing::error!(
                 run = name,
-                "the run cannot be taken up again: {error}; `varve record recover {}` makes its file whole",
+                "the run cannot be taken up again: {error}; `varve record recover {}` makes its file whole, or says what \
+                 there is of it",
                 path.display()
             ),
         }

@@ -167,17 +167,17 @@ impl Run {
         }
     }
 
-    /// Takes a frame. `again`: its client may have sent it before.
+    /// Takes a frame. `again`: its client may have sent it before; asked only of one that came before.
     pub fn take(
         &self,
         source: u16,
         frame: Frame,
-        again: bool,
+        again: impl Fn() -> bool,
         patience: Patience,
     ) -> Result<Result<(), Notice>, Refusal> {
         let (number, set) = (frame.number, self.request.set_of(source));
         if !self.claims.lock()[set].insert(number) {
-            return self.repeated(number, again);
+            return self.repeated(number, again());
         }
         let taken = self.with(|sink| match sink.submit_region(set as u32, frame, patience) {
             Ok(()) => {
@@ -200,13 +200,13 @@ impl Run {
         taken
     }
 
-    /// Takes frames that share chunks which are filtered already. `again`: their client may have sent them before.
+    /// Takes frames that share chunks which are filtered already. `again`: as of [`Run::take`].
     pub fn take_slab(
         &self,
         source: u16,
         (numbers, taken): (Range<u64>, Nanoseconds),
         chunks: Vec<Blob>,
-        again: bool,
+        again: impl Fn() -> bool,
         patience: Patience,
     ) -> Result<Vec<Notice>, Refusal> {
         let set = self.request.set_of(source);
@@ -216,7 +216,7 @@ impl Run {
         };
         let give_back = || new.iter().for_each(|number| self.claims.lock()[set].remove(*number));
         if new.is_empty() {
-            let repeated = numbers.map(|number| self.repeated(number, again)).collect::<Result<Vec<_>, _>>()?;
+            let repeated = numbers.map(|number| self.repeated(number, again())).collect::<Result<Vec<_>, _>>()?;
             return Ok(repeated.into_iter().filter_map(Result::err).collect());
         }
         let frames = numbers.end - numbers.start;

@@ -282,7 +282,7 @@ fn take(series: &Series, run: &Run, image: &Image<'_>) {
 /// Why the payload cannot be kept, if it does not fit; what else becomes of it is counted and said.
 fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Option<String> {
     let frame = Frame { number: image.number, taken: image.taken(), payload };
-    match run.take(source, frame, false, ITS_OWN) {
+    match run.take(source, frame, || false, ITS_OWN) {
         Ok(Ok(())) => {}
         Ok(Err(notice)) if notice.code == NoticeCode::Refused => return Some(notice.text),
         Ok(Err(notice)) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),

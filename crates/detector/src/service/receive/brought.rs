@@ -57,6 +57,8 @@ impl Connection<'_> {
             }
         };
         let (source, patience) = (self.hello.source, self.patience());
+        // A connection whose place another one of its client has taken may still have what that one sends again.
+        let again = || again || self.outbox.is_over();
         let frames = match brought {
             Brought::Frames(frames) => frames,
             Brought::Slab(chunks) => {

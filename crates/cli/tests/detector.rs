@@ -391,7 +391,8 @@ fn the_benchmark_says_what_it_promises() {
         for key in ["frames", "frames_per_s", "bytes_per_s", "cpu_ms_per_frame"] {
             assert!(result[key].as_f64().expect(key) > 0.0, "{key}: {result}");
         }
-        // At a rate the detector does not wait: how many frames are dropped is the machine's affair, that they are counted is not.
+        // At a rate the detector does not wait: how many frames are dropped is the machine's affair, that they are
+        // counted is not.
         let taken_or_dropped =
             result["frames"].as_u64().zip(result["dropped"].as_u64()).map(|(taken, dropped)| taken + dropped);
         if result["case"] == "rate-50" {

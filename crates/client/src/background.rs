@@ -1,5 +1,5 @@
-//! What is done without being asked: releases are told within a second, holds let go, small files written back within the volume's
-//! sync interval, and large ones synced, by a thread of its own because a store takes its time for that.
+//! What is done without being asked: releases are told within a second, holds let go, small files written back within
+//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that.
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};

@@ -90,8 +90,8 @@ impl Holds {
 }
 
 impl FileSystem {
-    /// The `result` of what `thread` asked of `inode`: if it was gone, the thread looks its name up again, and what it finds
-    /// is held.
+    /// The `result` of what `thread` asked of `inode`: if it was gone, the thread looks its name up again, and what it
+    /// finds is held.
     pub fn noticed<T>(&self, thread: u32, inode: InodeId, result: Result<T>) -> Result<T> {
         match &result {
             Err(failure) if failure.errno == Errno::ESTALE => self.holds.miss(thread, self.core.clock.monotonic()),

@@ -1,5 +1,5 @@
-//! What this client knows of the inodes that its door holds: under which name each was last seen, and whether its attributes
-//! are in that entry or in an inode row.
+//! What this client knows of the inodes that its door holds: under which name each was last seen, and whether its
+//! attributes are in that entry or in an inode row.
 //!
 //! Kept for as long as the door counts lookups of the inode or has it open. All of it is a hint: a locator that is
 //! wrong is answered with `NotHere` and corrected ([`crate::locate`]).

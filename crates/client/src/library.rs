@@ -1,5 +1,5 @@
-//! Files by path, for programs and benchmarks: the door "library". Paths are absolute within the volume (a leading `/` may be
-//! left out); symlinks are not followed, `..` is not understood.
+//! Files by path, for programs and benchmarks: the door "library". Paths are absolute within the volume (a leading `/`
+//! may be left out); symlinks are not followed, `..` is not understood.
 //!
 //! Names of directories are believed for as long as the server leases them. What is believed was found in the name of this
 //! library's one caller, so the caller's right to search is leased with it.

@@ -77,7 +77,8 @@ impl FileSystem {
         }
     }
 
-    /// Makes a regular file and opens it. `EEXIST` if the name is taken and `flags` are exclusive; else opens what it means.
+    /// Makes a regular file and opens it. `EEXIST` if the name is taken and `flags` are exclusive; else opens what it
+    /// means.
     pub async fn create(
         &self,
         caller: &Credentials,
@@ -337,8 +338,8 @@ impl FileSystem {
         .await
     }
 
-    /// What is known of the inodes under two names follows a rename between them. What else was seen under them since it was
-    /// asked for is newer.
+    /// What is known of the inodes under two names follows a rename between them. What else was seen under them since
+    /// it was asked for is newer.
     fn renamed(
         &self,
         (old_parent, old_name, moved): (InodeId, &Name, Option<InodeId>),

@@ -1,11 +1,11 @@
 //! Attributes that the kernel was told with a name and is about to ask for again.
 //!
-//! Where the kernel may not believe the attributes of files, stat(2) is two requests of one thread: it looks the name up, and
-//! then asks for what it was just told. The second is answered from the first: the call had begun before.
+//! Where the kernel may not believe the attributes of files, stat(2) is two requests of one thread: it looks the name
+//! up, and then asks for what it was just told. The second is answered from the first: the call had begun before.
 //!
-//! Which call a request belongs to is not said. So an answer is given once, to the thread that looked the name up, only as long
-//! as a call takes at most, and never of a file that this client has open or has had open meanwhile: of what it does itself,
-//! and of what fstat(2) asks for, nothing old is shown.
+//! Which call a request belongs to is not said. So an answer is given once, to the thread that looked the name up, only
+//! as long as a call takes at most, and never of a file that this client has open or has had open meanwhile: of what it
+//! does itself, and of what fstat(2) asks for, nothing old is shown.
 
 use crate::{FileSystem, Node, Operation, Result};
 use parking_lot::Mutex;

@@ -254,8 +254,8 @@ impl Client {
     /// Brings scalars, as soon as there is room for them among those that are not in the service's journal yet.
     ///
     /// # Errors
-    /// If the client has failed, no room is found within `wait`, or the values of a name are not of one kind, or of one that the
-    /// service does not know.
+    /// If the client has failed, no room is found within `wait`, or the values of a name are not of one kind, or of one
+    /// that the service does not know.
     pub fn scalars(&self, scalars: Scalars, wait: Duration) -> Result<(), ClientError> {
         /// Messages; of them, and of those that were sent and are kept.
         const WAITING_MAX: usize = 4096;
@@ -296,8 +296,9 @@ impl Client {
         self.shared.state.lock().notices.drain(..).collect()
     }
 
-    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal. Frames that
-    /// share chunks with others do not wait for those: where it is called between them, their chunks are written again.
+    /// Waits until all frames are acknowledged at the client's level, and all scalars are in the service's journal.
+    /// Frames that share chunks with others do not wait for those: where it is called between them, their chunks are
+    /// written again.
     ///
     /// # Errors
     /// If they are not in time, or the client has failed.

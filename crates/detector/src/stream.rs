@@ -1,5 +1,6 @@
 //! What detectors and the service say to each other over TCP; byte by byte in `formats/detector-stream.md`. Heads are
-//! coded here without I/O; [`message`] and [`link`] put them on a stream of bytes. [`ranges`] says which frames are acknowledged.
+//! coded here without I/O; [`message`] and [`link`] put them on a stream of bytes. [`ranges`] says which frames are
+//! acknowledged.
 //!
 //! Entry: [`ToService`], [`FromService`].
 

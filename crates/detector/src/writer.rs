@@ -257,7 +257,8 @@ fn own(shared: &Shared) -> &Own {
 }
 
 impl Drop for Writer {
-    /// A run that is let go without [`Writer::finish`] or [`Writer::leave`] is left as after a crash: valid, with its journal.
+    /// A run that is let go without [`Writer::finish`] or [`Writer::leave`] is left as after a crash: valid, with its
+    /// journal.
     fn drop(&mut self) {
         if self.committer.is_some()
             && let Err(error) = self.join()

@@ -1,5 +1,5 @@
-//! The client libraries in Python and C against the real service: frames and scalars sent, connections that break, a service
-//! that is stopped and comes back, refusals. The Windows program runs under Wine.
+//! The client libraries in Python and C against the real service: frames and scalars sent, connections that break, a
+//! service that is stopped and comes back, refusals. The Windows program runs under Wine.
 
 mod common;
 
@@ -300,8 +300,8 @@ fn refusals_are_said_in_words() {
     service.stop();
 }
 
-/// The last chunk of several frames, which stays incomplete, is written when the client waits for its end: nothing is written
-/// here for having waited long enough.
+/// The last chunk of several frames, which stays incomplete, is written when the client waits for its end: nothing is
+/// written here for having waited long enough.
 #[test]
 fn clients_do_not_wait_for_an_incomplete_chunk() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -143,8 +143,8 @@ fn a_series_of_two_thresholds_becomes_a_file_even_when_the_connection_breaks() {
     equal(directory.path(), &[0, 1, 2, 3, 5]);
 }
 
-/// Promise: an image that comes and cannot be read is marked as damaged, not as missing, and may come again; messages of the
-/// legacy stream are passed over, on the same connection.
+/// Promise: an image that comes and cannot be read is marked as damaged, not as missing, and may come again; messages
+/// of the legacy stream are passed over, on the same connection.
 #[test]
 fn images_that_cannot_be_read_are_marked_as_damaged() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -250,8 +250,8 @@ fn lacking(number: u64, change: impl FnOnce(&mut Channel<'_>) -> bool) -> Vec<u8
     Image { series: 9, unique: "series", number, began: None, start: None, channels, unreadable: Vec::new() }.encode()
 }
 
-/// Promise: a series is kept without a field that only its metadata need; of an image with a channel that cannot be read, or
-/// did not come, the others are kept, and the image is partial.
+/// Promise: a series is kept without a field that only its metadata need; of an image with a channel that cannot be
+/// read, or did not come, the others are kept, and the image is partial.
 #[test]
 fn what_can_be_kept_of_a_series_is_kept() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -264,8 +264,8 @@ pub enum Call {
     },
 
     // What came later, so that the numbers of the others stay.
-    /// So many bytes of a backing file that the session writes are fsynced. Answered without having been noted where another
-    /// session may change the file too.
+    /// So many bytes of a backing file that the session writes are fsynced. Answered without having been noted where
+    /// another session may change the file too.
     RaiseSize {
         at: Locator,
         generation: u32,

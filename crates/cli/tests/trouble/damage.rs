@@ -230,8 +230,8 @@ fn content_that_is_gone_is_an_error_of_its_file() {
     volume.expect_sound();
 }
 
-/// Content that was cut in the store is an I/O error of its file, which the log names, and never passes for the whole of it;
-/// a repair keeps what is left.
+/// Content that was cut in the store is an I/O error of its file, which the log names, and never passes for the whole
+/// of it; a repair keeps what is left.
 #[test]
 fn content_that_was_cut_is_an_error_of_its_file() {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);

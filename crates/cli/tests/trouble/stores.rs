@@ -283,8 +283,8 @@ fn starts_on_a_store_without_any_room_and_reads(ended: fn(Server)) {
     Site { volume, server, mount, kept }.ends_well();
 }
 
-/// A server is stopped while its store has no room at all: what was acknowledged is in its log, synced, so it ends well, and
-/// the next server reads it there.
+/// A server is stopped while its store has no room at all: what was acknowledged is in its log, synced, so it ends
+/// well, and the next server reads it there.
 #[test]
 fn a_server_on_a_store_without_any_room_stops() {
     let Some(disk) = Disk::make("64M") else { return };

@@ -33,7 +33,8 @@ fn the_locator_follows_the_name() {
     assert_eq!(inodes.locator(FILE), ROW);
 }
 
-/// Promise: what a name means by now, seen before the answer to the call that took it from another file, is still found by it.
+/// Promise: what a name means by now, seen before the answer to the call that took it from another file, is still found
+/// by it.
 #[test]
 fn what_was_seen_since_stays() {
     let inodes = Inodes::default();

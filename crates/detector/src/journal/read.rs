@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Records are looked for behind damage in so many bytes of possible ones at most, which takes seconds: bytes that look like
-/// long records at every place would take days.
+/// Records are looked for behind damage in so many bytes of possible ones at most, which takes seconds: bytes that look
+/// like long records at every place would take days.
 const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 
 /// What a journal says.

@@ -35,8 +35,8 @@ fn records_have_their_golden_bytes() {
 }
 
 proptest! {
-    /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come later are
-    /// known to count others.
+    /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come
+    /// later are known to count others.
     #[test]
     fn all_that_is_whole_of_a_damaged_journal_is_read(cut in 0_usize..2000, turned in prop::collection::vec(0_usize..2000, 0..3)) {
         let description = Description::new(ElementType::U16, vec![2, 3]);

@@ -1,5 +1,5 @@
-//! One service a directory, by flock: two would take up each other's runs and overwrite each other's records. The kernel lets
-//! go of it when the process ends, however it ends.
+//! One service a directory, by flock: two would take up each other's runs and overwrite each other's records. The
+//! kernel lets go of it when the process ends, however it ends.
 
 use super::ServiceError;
 use rustix::fs::FlockOperation;

@@ -60,7 +60,8 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait for it.
+/// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait
+/// for it.
 fn turn_away(shared: &Arc<Shared>, socket: TcpStream) {
     /// More come than can be told: they find the connection closed, and come again.
     const TURNED_AWAY_MAX: usize = 32;

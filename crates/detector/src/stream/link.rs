@@ -61,8 +61,8 @@ impl Incoming {
         Incoming { from: BufReader::with_capacity(BUFFER_BYTES, from), head: Vec::new() }
     }
 
-    /// Until when all that is read from here on must have come, however it comes; `None`: the socket's own wait holds of each
-    /// read, and is the caller's to set again. Bodies are no part of it.
+    /// Until when all that is read from here on must have come, however it comes; `None`: the socket's own wait holds
+    /// of each read, and is the caller's to set again. Bodies are no part of it.
     pub fn expect_until(&mut self, deadline: Option<Instant>) {
         self.from.get_mut().deadline = deadline;
     }

@@ -45,7 +45,8 @@ impl Series {
         Ok(series)
     }
 
-    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again counts anew.
+    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again
+    /// counts anew.
     pub fn has(&self, image: &Image<'_>) -> bool {
         let unique = &self.start.unique;
         image.series == self.start.series && (image.unique.is_empty() || unique.is_empty() || image.unique == unique)

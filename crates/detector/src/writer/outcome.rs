@@ -41,7 +41,8 @@ pub enum WriteError {
     Column { name: String, why: String },
 }
 
-/// What there is to do about this error of a store, besides what is done with the run; nothing, where its own text says enough.
+/// What there is to do about this error of a store, besides what is done with the run; nothing, where its own text says
+/// enough.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     if is_full(error) { "; the store is full: make room there before the next run" } else { "" }
 }

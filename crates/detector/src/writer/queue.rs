@@ -1,9 +1,9 @@
-//! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings waits.
-//! Who may wait as long as it takes waits earlier, once enough waits to keep the writers busy, so that frames are still in the
-//! processors' caches when they are written; what is above that is for writers that stand still.
+//! The queue between those who bring frames and those who write them, bounded by bytes: when it is full, who brings
+//! waits. Who may wait as long as it takes waits earlier, once enough waits to keep the writers busy, so that frames
+//! are still in the processors' caches when they are written; what is above that is for writers that stand still.
 //! Frames that share chunks, and regions of one frame, are gathered here until all are there; a slab that stays
-//! incomplete is given out as it is when who brought it says so, when room is needed, when the run has gone on without it, when nothing more has come of
-//! it for long, or at the run's end.
+//! incomplete is given out as it is when who brought it says so, when room is needed, when the run has gone on without
+//! it, when nothing more has come of it for long, or at the run's end.
 
 use crate::description::Description;
 use crate::frame::{Frame, Nanoseconds};

@@ -39,7 +39,8 @@ impl Writer {
         let (entries, mut catalog) = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
-        // Its writers may be late, and still write where they were granted extents: below the file's length, wherever that is.
+        // Its writers may be late, and still write where they were granted extents: below the file's length, wherever
+        // that is.
         let free = found.used().map_err(io)?.max(found.granted().unwrap_or(bytes));
         let journal = rewrite(path, &found, (&entries, free)).map_err(io)?;
         let allocator = Allocator::new(free);
@@ -84,7 +85,8 @@ impl Writer {
     }
 }
 
-/// Replaces the journal by one without what the crash left of its end, or damage took, all of whose entries are marked durable.
+/// Replaces the journal by one without what the crash left of its end, or damage took, all of whose entries are marked
+/// durable.
 fn rewrite(path: &Path, found: &recover::Found, (entries, free): (&[Entry], u64)) -> io::Result<Journal> {
     let beside = journal::path_beside(path);
     let mut name = beside.clone().into_os_string();

@@ -150,7 +150,8 @@ fn a_client_waits_for_room_for_its_connections() {
     service.stop();
 }
 
-/// Promise: a whole HELLO has one deadline, so that who says it byte by byte does not hold a connection for as long as it likes.
+/// Promise: a whole HELLO has one deadline, so that who says it byte by byte does not hold a connection for as long as
+/// it likes.
 #[test]
 fn a_hello_that_dribbles_is_given_up() {
     let directory = tempfile::tempdir().expect("a directory");

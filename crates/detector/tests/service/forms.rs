@@ -213,8 +213,8 @@ fn regions_from_several_sources_meet_in_one_dataset() {
     }
 }
 
-/// Promise: a chunk of several frames that stays incomplete keeps nobody waiting who waits for all that he brought. Nothing is
-/// written here for having waited long enough: that is looked for with commits alone.
+/// Promise: a chunk of several frames that stays incomplete keeps nobody waiting who waits for all that he brought.
+/// Nothing is written here for having waited long enough: that is looked for with commits alone.
 #[test]
 fn an_incomplete_chunk_keeps_nobody_waiting_at_the_end() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -116,8 +116,9 @@ pub enum Effect {
     Reap(InodeId),
     /// Give the backing file this owner and group / mode (root's volumes).
     Own { inode: InodeId, uid: u32, gid: u32, mode: varve_types::Mode },
-    /// Cut or extend the backing file to `size`, then run [`FinishTruncate`] on the row, which was at `at` when this was
-    /// decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it again. If the store refuses, run
+    /// Cut or extend the backing file to `size`, then run [`FinishTruncate`] on the row, which was at `at` when this
+    /// was decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it
+    /// again. If the store refuses, run
     /// [`AbandonTruncate`].
     Truncate { at: At, size: u64 },
     /// The change, by which the size of this inode becomes unsettled, is on disk before the answer leaves and with it the

@@ -14,8 +14,9 @@ use varve_types::{
 /// The address of a row, unique in the volume. Its bytes sort so that the entries of a directory are one contiguous
 /// range, ordered by hash.
 ///
-/// Every key of a directory or file but `Entry` and `Garbage` says where its row lies: `Partition(directory, index)` at `index.shard(directory.shard(), …)`,
-/// those of an inode at `inode.shard()`. An entry lies where the partition that holds its name's hash does.
+/// Every key of a directory or file but `Entry` and `Garbage` says where its row lies: `Partition(directory, index)` at
+/// `index.shard(directory.shard(), …)`, those of an inode at `inode.shard()`. An entry lies where the partition that
+/// holds its name's hash does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     Partition(InodeId, PartitionIndex),

@@ -76,8 +76,8 @@ impl VolumeDir {
         let text = toml::to_string(record).map_err(io::Error::other)?;
         disk::create_directories(&self.servers())?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
-            // The record of a server that was stopped or killed is of no use any more, and has the room that this one needs.
-            // It is not given up for that: others, who wait for room, would take it.
+            // The record of a server that was stopped or killed is of no use any more, and has the room that this one
+            // needs. It is not given up for that: others, who wait for room, would take it.
             Err(error) if is_for_want_of_room(&error) => {
                 self.remove_server_record(lock)?;
                 match disk::replace_into(&self.stopped_server_file(), &self.server_file(), text.as_bytes()) {

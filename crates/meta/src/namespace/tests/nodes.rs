@@ -260,8 +260,8 @@ fn a_truncate_of_an_open_file_leaves_its_size_unsettled() {
     assert_eq!(table.effects.last(), Some(&Effect::Touch { inode: at.inode(), mtime: at_second(5) }));
 }
 
-/// While its size is unsettled the row knows how many bytes a backing file has at least: what it was promoted with, had when
-/// it was settled, was cut to, or has on disk by a writer's word. A writer that cuts lowers it first, on disk.
+/// While its size is unsettled the row knows how many bytes a backing file has at least: what it was promoted with, had
+/// when it was settled, was cut to, or has on disk by a writer's word. A writer that cuts lowers it first, on disk.
 #[test]
 fn an_unsettled_row_knows_what_the_backing_file_has_at_least() {
     let mut table = Table::new();

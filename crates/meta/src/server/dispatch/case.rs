@@ -147,8 +147,8 @@ impl Case<'_> {
         Ok(Answered::Encoded(body))
     }
 
-    /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file gets
-    /// the time and owner that were set. The call has not been answered yet, so none of it comes too late.
+    /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file
+    /// gets the time and owner that were set. The call has not been answered yet, so none of it comes too late.
     async fn beside_again(&self, call: &Call, node: &NodeReply) -> Result<(), Failure> {
         let inode = InodeId(node.inode);
         let (locator, cuts) = match call {

@@ -95,8 +95,8 @@ pub(super) fn refuse_if_gone(
     Ok(())
 }
 
-/// After the first file, which is durable, and before anything is appended to it: see [`directory::gone`]. Nobody else makes
-/// the mark of this epoch, and a file that holds nothing is whole as soon as it has its name.
+/// After the first file, which is durable, and before anything is appended to it: see [`directory::gone`]. Nobody else
+/// makes the mark of this epoch, and a file that holds nothing is whole as soon as it has its name.
 fn mark_begun(path: &Path, directory: &Path) -> Result<(), LogError> {
     disk::File::options().write(true).create().open(path).map_err(LogError::io("create", path))?;
     disk::sync_directory(directory).map_err(LogError::io("fsync", directory))

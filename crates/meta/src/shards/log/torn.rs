@@ -20,7 +20,8 @@ pub struct TornEnd {
     pub lost: Vec<Bytes>,
 }
 
-/// The torn end of a log that nobody owns, if it has one. Not much is behind it: a log holds few unsynced bytes. Reads the epoch that is not sealed, and writes nothing.
+/// The torn end of a log that nobody owns, if it has one. Not much is behind it: a log holds few unsynced bytes. Reads
+/// the epoch that is not sealed, and writes nothing.
 pub fn torn_end(shard: ShardId, directory: &Path) -> Result<Option<TornEnd>, LogError> {
     let epochs = directory::list(directory)?;
     let Some((epoch, files)) = epochs.iter().next_back().filter(|(_, files)| !files.sealed) else { return Ok(None) };

@@ -44,6 +44,19 @@ const SEQUENCES: &[&[Step]] = &[
     &[Write(A, 0, 9000), Settle, Sync, Write(B, 0, 100), Fsync(B), Rename(B, A), Write(A, 50, 8000)],
     &[Write(A, 0, 9000), Settle, Rename(A, C), Append(C, 5000), Settle, Remove(C)],
     &[Write(A, 0, 6000), Link(A, D), Settle, Append(D, 6000), Remove(A), Settle, Fsync(D)],
+    // What the row knows to be on disk at least is raised by fsync, and lowered before the file is cut.
+    &[Write(A, 0, 9000), Settle, Hold(A, 9000, 6000), Fsync(A), Cut(A, 5000), Hold(A, 5000, 9000), Fsync(A), Drop(A)],
+    &[
+        Hold(A, 0, 12_000),
+        Fsync(A),
+        Cut(A, 6000),
+        Cut(A, 20_000),
+        Fsync(A),
+        Empty(A),
+        Hold(A, 0, 8000),
+        Drop(A),
+        Settle,
+    ],
 ];
 
 /// Every sequence of the list, at every seventh of its points (at each in `make soak`).

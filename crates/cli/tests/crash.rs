@@ -58,14 +58,22 @@ fn in_library(volume: &Volume) -> Vec<Writer> {
 fn work<T>(writers: &mut [Writer], meanwhile: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when `meanwhile` panics: the suite would wait for its writers for ever.
+        let _at_the_end = StopOnDrop(&stop);
         for writer in writers.iter_mut() {
             let stop = &stop;
             scope.spawn(move || writer.work(stop));
         }
-        let done = meanwhile();
-        stop.store(true, Relaxed);
-        done
+        meanwhile()
     })
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 fn a_while(random: &mut Seeded) {
@@ -217,6 +225,22 @@ fn acknowledged_survives_kill_of_the_mount() {
     expect_work(&writers, 10 * deaths);
     mount.unmount();
     volume.expect_sound();
+}
+
+/// A mount that is killed as soon as the kernel knows it, before it says that it is there, dies: it waits for nothing that only
+/// itself could answer.
+#[test]
+fn a_mount_dies_while_it_starts() {
+    if on_plain_directory() {
+        return;
+    }
+    let volume = volume();
+    let _server = volume.serve(&[]);
+    for _ in 0..if soak() { 300 } else { 10 } {
+        let mut mount = volume.mount_unasked(&[]);
+        mount.kill_process();
+        mount.bury();
+    }
 }
 
 fn expect_work(writers: &[Writer], least: u64) {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use varve_client::{ClientConfig, FileSystem};
 use varve_fuse::Mounted;
 use varve_meta::server::{Server, ServerError};
-use varve_types::VolumeSettings;
+use varve_types::{Credentials, InodeId, VolumeSettings};
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
 
@@ -130,9 +130,10 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
         Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
     })?;
     let mounted = varve_fuse::mount(Arc::clone(&file_system), &options.directory, &options.fuse).map_err(of_mount)?;
-    // The first answer comes when the kernel and the mount have agreed on how to talk.
-    std::fs::metadata(mounted.target()).map_err(|error| {
-        let problem = Problem::new(failed()).because(format!("its root directory does not answer: {error}"));
+    // Asked here and not through the mount, with which the kernel has agreed by now: a process that dies while it waits for
+    // itself waits in the kernel for ever, and everybody who uses the mount with it.
+    varve_client::now(file_system.attributes(&Credentials::root(), InodeId::ROOT)).map_err(|failure| {
+        let problem = Problem::new(failed()).because(format!("its root directory does not answer: {failure}"));
         problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
     })?;
     Ok(Mount { mounted, file_system, server, signals })

@@ -85,16 +85,22 @@ impl Volume {
 
     /// Mounts it, in the foreground of a child process, and waits until it answers.
     pub fn mount(&self, flags: &[&str]) -> Mount {
+        let mount = self.mount_unasked(flags);
+        std::fs::metadata(&mount.directory).expect("a mount that is there answers");
+        mount
+    }
+
+    /// The same, but returns as soon as the kernel knows the mount, which has not been asked anything yet.
+    pub fn mount_unasked(&self, flags: &[&str]) -> Mount {
         let directory = self.mount_point();
         let mut command = varve();
         command.arg("mount").arg(self.store()).arg(&directory).arg("-f").args(flags);
         let process = Process::start(&self.launcher, &command, &self.beside("mount.log"));
         let mount = Mount { directory, process };
-        until("the mount answers", START, || {
+        until("the mount is there", START, || {
             mount.process.expect_alive();
             is_mounted(&mount.directory)
         });
-        std::fs::metadata(&mount.directory).expect("a mount that is there answers");
         mount
     }
 

@@ -158,3 +158,65 @@ fn a_salvage_that_is_killed_goes_on_and_keeps_what_was_damaged() {
         }
     });
 }
+
+/// Every file of the store with its content; the lock's may have been made.
+fn contents(store: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut directories) = (Vec::new(), vec![store.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory of the store") {
+            let path = entry.expect("a listing goes on").path();
+            match path.is_dir() {
+                true => directories.push(path),
+                false => found.push((path.clone(), fs::read(&path).expect("a file of the store"))),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Half of the shards would be taken for none, and a repair would remove what leads to them.
+#[test]
+fn a_volume_file_that_was_edited_is_refused_before_anything_is_written() {
+    let volume = Volume::format(&["--shards", "4"]);
+    let root = volume.mount_point();
+    let mount = volume.mount(&[]);
+    for number in 0..8 {
+        fs::create_dir(root.join(format!("d{number}"))).expect("a directory");
+        fs::write(root.join(format!("d{number}/f")), b"content").expect("a file");
+    }
+    mount.unmount();
+    let file = volume.store().join("varve.toml");
+    let sound = fs::read_to_string(&file).expect("it can be read");
+    for (from, to) in [("shards = 4", "shards = 2"), ("owner_uid = ", "owner_uid = 1")] {
+        fs::write(&file, sound.replace(from, to)).expect("it can be edited");
+        let before = contents(&volume.store());
+        let (store, root) = (volume.store(), volume.mount_point());
+        let commands: [(&[&str], i32); 6] = [
+            (&["fsck"], 8),
+            (&["fsck", "--repair"], 8),
+            (&["status"], 1),
+            (&["serve"], 1),
+            (&["dump", "-o", "/dev/null"], 1),
+            (&["mount", "-f"], 1),
+        ];
+        for (arguments, code) in commands {
+            let mut command = varve();
+            command.args(arguments).arg(&store);
+            if arguments[0] == "mount" {
+                command.arg(&root);
+            }
+            let refused = run(&mut command, common::LONG);
+            assert_eq!(refused.code(), Some(code), "{arguments:?}: {}{}", refused.stdout, refused.stderr);
+            for word in [to, "shards/varve.toml", "copy the right one over the other"] {
+                assert!(refused.stderr.contains(word), "{arguments:?}: {}", refused.stderr);
+            }
+        }
+        assert!(contents(&store) == before, "something was written");
+    }
+    fs::copy(volume.store().join("shards/varve.toml"), &file).expect("the right one");
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    assert_eq!(fs::read_dir(volume.mount_point()).expect("a listing").count(), 8);
+    mount.unmount();
+}

@@ -159,6 +159,40 @@ fn a_copy_that_is_missing_or_other_is_made_by_the_next_server() {
     }
 }
 
+/// Two volume files that are whole and say different things: nobody opens the volume, whichever was edited. The format's
+/// version may differ, for it changes in one after the other.
+#[test]
+fn a_volume_file_that_contradicts_its_copy_is_refused() {
+    let (_directory, volume) = formatted();
+    let sound = std::fs::read_to_string(volume.volume_file()).unwrap();
+    let edits = [
+        ("id", "\"07", "\"17"),
+        ("name", "scratch", "other"),
+        ("shards", "shards = 4", "shards = 2"),
+        ("split_threshold", "8000", "9000"),
+        ("inline_limit_bytes", "65536", "4096"),
+        ("sync_interval_ms", "1500", "2500"),
+        ("owner_uid", "1000", "1001"),
+    ];
+    for (field, from, to) in edits {
+        for edited in [volume.volume_file(), volume.volume_file_copy()] {
+            std::fs::write(&edited, sound.replace(from, to)).unwrap();
+            for refusal in [volume.read_settings().unwrap_err(), volume.read_settings_or_copy().unwrap_err()] {
+                let VolumeFileError::Differs { field: named, .. } = &refusal else { panic!("{refusal}") };
+                assert_eq!(named, field);
+                let text = refusal.to_string();
+                let files = [volume.volume_file(), volume.volume_file_copy()].map(|path| path.display().to_string());
+                assert!(files.iter().all(|file| text.contains(file.as_str())), "{text}");
+                assert_eq!(text.contains("has 4 directories of shards"), field == "shards", "{text}");
+            }
+            std::fs::write(&edited, &sound).unwrap();
+        }
+    }
+    let older = sound.replace("format_version = 3", "format_version = 1");
+    std::fs::write(volume.volume_file_copy(), older).unwrap();
+    assert_eq!(volume.read_settings().unwrap(), settings());
+}
+
 /// Loses the power at every point of `work` around a change of the volume file or its copy, on a volume of one shard that
 /// `prepare` has made, and looks at what is left.
 fn at_every_point(prepare: impl Fn(&VolumeDir), work: impl Fn(&VolumeDir), look: impl Fn(&VolumeDir)) {

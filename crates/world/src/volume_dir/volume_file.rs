@@ -13,7 +13,8 @@
 //!
 //! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there is
 //! or was a volume: it is written after the first volume file, and removed before the last. Where both change, the copy
-//! comes first, so that it is never of an older format than the tables.
+//! comes first, so that it is never of an older format than the tables. Nothing but the format's version ever changes, so
+//! where they differ in anything else one of them was damaged or edited, and nobody opens the volume by either.
 
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
@@ -48,11 +49,18 @@ impl VolumeDir {
         }
     }
 
-    /// Reads the volume file, or its copy; then what is wrong with the file comes too.
+    /// Reads the volume file, or its copy; then what is wrong with the file comes too. Two that are whole and differ are an
+    /// error.
     pub fn read_settings_or_copy(&self) -> Result<(VolumeSettings, Option<VolumeFileError>), VolumeFileError> {
         let (path, copy) = (self.volume_file(), self.volume_file_copy());
         let reason = match read(&path) {
-            Ok(settings) => return Ok((settings, None)),
+            Ok(settings) => {
+                // A copy that cannot be read is made anew, and says nothing against the file.
+                if let Ok(copied) = read(&copy) {
+                    self.compare(&settings, &copied)?;
+                }
+                return Ok((settings, None));
+            }
             Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path, source }),
             Err(Problem::Newer(found)) => return Err(VolumeFileError::Newer { path, found }),
             Err(Problem::Missing) => None,
@@ -67,6 +75,34 @@ impl VolumeDir {
             (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
             (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
         }
+    }
+
+    /// Refuses a volume whose file and copy differ in more than the format's version.
+    fn compare(&self, settings: &VolumeSettings, copied: &VolumeSettings) -> Result<(), VolumeFileError> {
+        let (own, other) = (table(settings), table(copied));
+        let Some((field, value)) = own.iter().find(|(field, value)| other.get(*field) != Some(*value)) else {
+            return Ok(());
+        };
+        let hint = match (field.as_str(), self.count_shards()) {
+            ("shards", Some(found)) => format!(" ({} has {found} directories of shards)", self.shards().display()),
+            _ => String::new(),
+        };
+        let copied = other.get(field).map_or_else(|| "none".to_owned(), ToString::to_string);
+        Err(VolumeFileError::Differs {
+            path: self.volume_file(),
+            copy: self.volume_file_copy(),
+            field: field.clone(),
+            value: value.to_string(),
+            copied,
+            hint,
+        })
+    }
+
+    /// The directories of shards that there are.
+    fn count_shards(&self) -> Option<usize> {
+        let entries = std::fs::read_dir(self.shards()).ok()?.flatten();
+        let is_shard = |name: &str| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit());
+        Some(entries.filter(|entry| entry.file_name().to_str().is_some_and(is_shard)).count())
     }
 
     /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
@@ -104,9 +140,9 @@ impl VolumeDir {
     }
 }
 
-/// The text of the volume file.
-pub(super) fn render(settings: &VolumeSettings) -> String {
-    let file = VolumeFile {
+/// What the volume file says, but for the comment.
+fn file(settings: &VolumeSettings) -> VolumeFile {
+    VolumeFile {
         format_version: FORMAT_VERSION,
         id: settings.id.to_string(),
         name: settings.name.clone(),
@@ -115,8 +151,16 @@ pub(super) fn render(settings: &VolumeSettings) -> String {
         inline_limit_bytes: settings.inline_limit,
         sync_interval_ms: settings.sync_interval.as_millis() as u64,
         owner_uid: settings.owner_uid,
-    };
-    let body = toml::to_string(&file).expect("numbers and strings are always TOML");
+    }
+}
+
+fn table(settings: &VolumeSettings) -> toml::Table {
+    toml::Table::try_from(file(settings)).expect("numbers and strings are always TOML")
+}
+
+/// The text of the volume file.
+pub(super) fn render(settings: &VolumeSettings) -> String {
+    let body = toml::to_string(&file(settings)).expect("numbers and strings are always TOML");
     format!("# A Varve volume. Written by `varve format`; do not edit.\n{body}")
 }
 
@@ -178,4 +222,10 @@ pub enum VolumeFileError {
         "{} is not a volume file: {reason}; `varve fsck --repair` makes it anew from its copy {}", path.display(), copy.display()
     )]
     Damaged { path: PathBuf, reason: String, copy: PathBuf },
+    #[error(
+        "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: neither changes after the format, so one of \
+         them was edited or damaged; copy the right one over the other",
+        path.display(), copy.display()
+    )]
+    Differs { path: PathBuf, copy: PathBuf, field: String, value: String, copied: String, hint: String },
 }

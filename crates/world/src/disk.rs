@@ -223,6 +223,24 @@ pub fn create_directories(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// [`create_directories`] of what is missing below `root` alone: a root that was moved away or unmounted is an error, and no
+/// new one takes its name.
+pub fn create_directories_below(root: &Path, directory: &Path) -> io::Result<()> {
+    match create_directory(directory) {
+        Ok(()) => sync_directory(parent(directory)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && parent(directory) != root => {
+            let above = parent(directory);
+            if above.is_dir() || !above.starts_with(root) {
+                return Err(error);
+            }
+            create_directories_below(root, above)?;
+            create_directories_below(root, directory)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// A fresh temporary name in `directory`.
 pub fn temporary(directory: &Path) -> PathBuf {
     directory.join(format!("{TEMPORARY_PREFIX}{:016x}", random::number()))

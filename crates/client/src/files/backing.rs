@@ -57,7 +57,7 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
     let path = core.config.store.backing_file(inode);
     let made = || -> io::Result<File> {
         let directory = core.config.store.backing_directory(inode);
-        disk::create_directories(&directory)?;
+        disk::create_directories_below(core.config.store.root(), &directory)?;
         let options = File::options().read(true).write(true).create_empty().mode(BACKING_MODE_FIRST);
         let file = options.open(&path)?;
         if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {

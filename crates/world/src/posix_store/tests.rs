@@ -328,3 +328,36 @@ fn a_read_beyond_the_end_is_none_that_is_tried_again() {
         assert!(matches!(error, Error::NotSupported { .. }) && error.to_string().contains("read a"), "{error:?}");
     });
 }
+
+/// A store that was moved away is missing, and nothing takes its name meanwhile, so that it can come back.
+#[test]
+fn a_root_that_was_moved_away_is_not_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, moved) = (directory.path().join("volume/shards"), directory.path().join("moved"));
+    std::fs::create_dir_all(&root).unwrap();
+    let store = PosixStore::open(&root).unwrap();
+    block_on(async {
+        put(&store, "0000/a", b"x").await;
+        std::fs::rename(directory.path().join("volume"), &moved).unwrap();
+        for name in ["b", "0000/b", "0000/manifest/b"] {
+            let payload = || PutPayload::from_static(b"y");
+            let update = PutMode::Update(UpdateVersion { e_tag: Some("\"0\"".into()), version: None });
+            for mode in [PutMode::Overwrite, PutMode::Create, update] {
+                let error = store.put_opts(&path(name), payload(), mode.into()).await.unwrap_err();
+                assert_eq!(io_error_within(&error).map(io::Error::kind), Some(io::ErrorKind::NotFound), "{error}");
+            }
+            store.put_multipart(&path(name)).await.unwrap_err();
+            store.copy(&path("0000/a"), &path(name)).await.unwrap_err();
+            store.rename(&path("0000/a"), &path(name)).await.unwrap_err();
+            assert!(!directory.path().join("volume").exists(), "{name}");
+        }
+        // Only the store's own directory is missing: a volume that was half removed.
+        std::fs::create_dir(directory.path().join("volume")).unwrap();
+        store.put(&path("0000/b"), "y".into()).await.unwrap_err();
+        assert!(!root.exists());
+        std::fs::remove_dir(directory.path().join("volume")).unwrap();
+        std::fs::rename(&moved, directory.path().join("volume")).unwrap();
+        put(&store, "0000/manifest/b", b"y").await;
+        assert_eq!(content(&store, "0000/a").await, "x");
+    });
+}

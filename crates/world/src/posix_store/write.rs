@@ -106,7 +106,7 @@ impl Inner {
             self.copy(from, to, mode)?;
             return self.delete(from);
         }
-        disk::create_directories(disk::parent(&target)).map_err(failed("make the directory of", to))?;
+        self.make_directory(disk::parent(&target)).map_err(failed("make the directory of", to))?;
         let _publishing = self.publishing().map_err(failed("lock the store to rename", from))?;
         let temporary = disk::temporary(disk::parent(&target));
         match mode {
@@ -125,7 +125,7 @@ impl Inner {
     }
 
     fn copy_aside(&self, source: &Path, target: &Path) -> io::Result<PathBuf> {
-        disk::create_directories(disk::parent(target))?;
+        self.make_directory(disk::parent(target))?;
         let temporary = disk::temporary(disk::parent(target));
         disk::copy_synced(source, &temporary)?;
         Ok(temporary)
@@ -151,6 +151,14 @@ impl Inner {
         Ok(Written { path, e_tag })
     }
 
+    /// Below the root alone: where that was moved away, another would keep it from coming back.
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        if directory == self.root {
+            return Ok(());
+        }
+        disk::create_directories_below(&self.root, directory)
+    }
+
     /// An empty file beside `file`, whose directory is made if need be.
     pub(super) fn create_temporary(&self, file: &Path) -> io::Result<(disk::File, PathBuf)> {
         let directory = disk::parent(file);
@@ -158,7 +166,7 @@ impl Inner {
         let create = || disk::File::options().read(true).write(true).create_new().open(&path);
         let output = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                disk::create_directories(directory)?;
+                self.make_directory(directory)?;
                 create()?
             }
             other => other?,

@@ -74,7 +74,7 @@ impl VolumeDir {
     /// Announces the server, replacing the record of one that died.
     pub fn write_server_record(&self, lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
         let text = toml::to_string(record).map_err(io::Error::other)?;
-        disk::create_directories(&self.servers())?;
+        disk::create_directories_below(self.root(), &self.servers())?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
             // The record of a server that was stopped or killed is of no use any more, and has the room that this one
             // needs. It is not given up for that: others, who wait for room, would take it.

@@ -175,6 +175,44 @@ fn status_shows_the_server_and_notices_its_death() {
 
 /// The volume behind a mount is found by the mount, also once nobody answers there; a mount whose source has another name
 /// says so.
+/// A copy of a volume that is served brings the server's record along, and who follows it changes the original.
+#[test]
+fn a_copy_of_a_served_volume_is_not_taken_for_it() {
+    let volume = Volume::format(&[]);
+    let (store, copy, other) = (volume.store(), volume.beside("copy"), volume.beside("other"));
+    let server = volume.serve(&[]);
+    {
+        let mount = volume.mount(&[]);
+        std::fs::write(volume.mount_point().join("before"), "x").expect("a file");
+        must(Command::new("sync").arg("-f").arg(volume.mount_point()));
+        mount.unmount();
+    }
+    // Of one moment: else files may go while they are copied.
+    let pid = server.pid().to_string();
+    must(Command::new("kill").args(["-STOP", &pid]));
+    must(Command::new("cp").arg("-a").arg(&store).arg(&copy));
+    must(Command::new("kill").args(["-CONT", &pid]));
+    std::fs::create_dir(&other).expect("a directory to mount on");
+    for arguments in [vec!["status", text(&copy)], vec!["mount", "-f", "-o", "noembedded", text(&copy), text(&other)]] {
+        let refused = outcome(&arguments);
+        assert_eq!(refused.code(), Some(1), "{arguments:?}: {}{}", refused.stdout, refused.stderr);
+        for word in ["copy/servers/current.toml", text(&store), "varve fsck"] {
+            assert!(refused.stderr.contains(word), "{arguments:?}: {}", refused.stderr);
+        }
+    }
+    outcome(&["status", text(&store)]).succeeded("status of the volume itself");
+    // As after a crash: by itself, with a server of its own, beside the first one.
+    outcome(&["fsck", text(&copy)]).succeeded("fsck of the copy");
+    let own = Background::mount_store(&volume, &copy, &other);
+    assert_eq!(std::fs::read_to_string(other.join("before")).expect("it was copied"), "x");
+    std::fs::write(other.join("of-the-copy"), "y").expect("a file");
+    outcome(&["status", text(&copy)]).succeeded("status of the copy");
+    drop(own);
+    let mount = volume.mount(&[]);
+    assert!(!volume.mount_point().join("of-the-copy").exists());
+    mount.unmount();
+}
+
 #[test]
 fn status_finds_the_volume_of_a_mount() {
     let volume = Volume::format(&["--shards", "1"]);
@@ -280,10 +318,15 @@ struct Background(std::path::PathBuf);
 
 impl Background {
     fn mount(volume: &Volume) -> Background {
-        let background = Background(volume.mount_point());
+        Background::mount_store(volume, &volume.store(), &volume.mount_point())
+    }
+
+    /// Another store, beside the one of `volume`.
+    fn mount_store(volume: &Volume, store: &Path, directory: &Path) -> Background {
+        let background = Background(directory.to_owned());
         let log = volume.beside("background.log");
         let mut command = varve();
-        command.arg("mount").arg(volume.store()).arg(&background.0).arg("--log-file").arg(&log);
+        command.arg("mount").arg(store).arg(&background.0).arg("--log-file").arg(&log);
         command.arg("--unix-dir").arg(volume.beside("sockets"));
         run(&mut command, SHORT).succeeded("varve mount");
         background

@@ -231,7 +231,7 @@ impl Server {
         // Set once, here; workers read it only after they have been told to accept.
         self.shared.addresses.get_or_init(|| addresses);
         self.command.send_replace(Command::Accept);
-        let record = ServerRecord::of_this_process(self.shared.embedded, workers)
+        let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot tell this host and boot"))?;
         let running = self.running.lock();
         let lock = &running.as_ref().expect("a server that starts is not stopped").lock;

@@ -21,7 +21,7 @@ mod volume_file;
 
 pub use format::{FormatError, FormatOver};
 pub use lock::{LockError, ReadLock, VolumeLock};
-pub use server_record::{ServerRecord, WorkerRecord};
+pub use server_record::{OtherStore, ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk;

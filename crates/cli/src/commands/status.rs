@@ -88,6 +88,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
+    if let Some(record) = &record {
+        record.check_store(&volume).map_err(|error| failed().caused_by(&error))?;
+    }
     let server = record.map(|record| ask(&volume, &settings, record));
     // A store that does not tell is not known to be full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);

@@ -62,6 +62,7 @@ impl BlockingTransport {
                     "nobody serves the volume at {root}: start `varve serve {root}`, or mount it with `varve mount`"
                 ))
             })?;
+        record.check_store(&self.store).map_err(|error| FindError::Refused(error.to_string()))?;
         let local = record.is_of_this_boot();
         let first = record.workers.first().ok_or_else(|| {
             FindError::Absent(format!("the server's record {} names no worker", self.store.server_file().display()))

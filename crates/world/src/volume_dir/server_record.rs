@@ -7,6 +7,8 @@ use crate::disk;
 use crate::reserve::is_for_want_of_room;
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +19,12 @@ pub struct ServerRecord {
     pub pid: u32,
     /// The server is inside a mount and serves it alone.
     pub embedded: bool,
+    /// The store's directory, for messages: it may have been moved since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// That directory's device and inode number. Programs from before 0.1.0 wrote neither of the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_id: Option<String>,
     #[serde(default, rename = "worker")]
     pub workers: Vec<WorkerRecord>,
 }
@@ -34,9 +42,34 @@ pub struct WorkerRecord {
 }
 
 impl ServerRecord {
-    /// The record of this process.
-    pub fn of_this_process(embedded: bool, workers: Vec<WorkerRecord>) -> io::Result<ServerRecord> {
-        Ok(ServerRecord { host: host_name(), boot_id: boot_id()?, pid: std::process::id(), embedded, workers })
+    /// The record of this process, which serves `volume`.
+    pub fn of_this_process(volume: &VolumeDir, embedded: bool, workers: Vec<WorkerRecord>) -> io::Result<ServerRecord> {
+        let store = std::path::absolute(volume.root())?.to_string_lossy().into_owned();
+        let store_id = identify(volume.root())?;
+        Ok(ServerRecord {
+            host: host_name(),
+            boot_id: boot_id()?,
+            pid: std::process::id(),
+            embedded,
+            store: Some(store),
+            store_id: Some(store_id),
+            workers,
+        })
+    }
+
+    /// Refuses a record that came here with a copy of the store: its server has the original, and whoever talks to it
+    /// changes that. What other hosts and earlier boots call their devices says nothing here.
+    pub fn check_store(&self, volume: &VolumeDir) -> Result<(), OtherStore> {
+        let (Some(wanted), true) = (&self.store_id, self.is_of_this_boot()) else { return Ok(()) };
+        match identify(volume.root()) {
+            Ok(found) if found != *wanted => Err(OtherStore {
+                record: volume.server_file(),
+                store: volume.root().to_owned(),
+                other: self.store.clone().unwrap_or_else(|| "another directory".to_owned()),
+            }),
+            // What cannot be looked at is missed soon enough.
+            _ => Ok(()),
+        }
     }
 
     /// Whether the record was written on this host since it booted: only then are its Unix sockets and its process
@@ -44,6 +77,25 @@ impl ServerRecord {
     pub fn is_of_this_boot(&self) -> bool {
         boot_id().is_ok_and(|id| id == self.boot_id)
     }
+}
+
+/// Bind mounts of a directory are the same one, and copies and snapshots are not.
+fn identify(directory: &Path) -> io::Result<String> {
+    let found = directory.metadata()?;
+    // Texts, for TOML has no numbers of 64 bits without a sign.
+    Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is of the server of {other}, which is another directory: {} is a copy of a volume that was served, as after a crash; \
+     to use the copy by itself, check it with `varve fsck` and then serve or mount it, which replaces that record",
+    record.display(), store.display()
+)]
+pub struct OtherStore {
+    record: PathBuf,
+    store: PathBuf,
+    other: String,
 }
 
 fn host_name() -> String {

@@ -62,7 +62,7 @@ fn the_lock_names_its_holder() {
     let lock = volume.lock().unwrap();
     assert!(volume.lock().unwrap_err().to_string().contains("has not said yet"));
     let workers = vec![WorkerRecord { unix: Some("/run/v.0".into()), tcp: Some("127.0.0.1:7".into()) }];
-    let record = ServerRecord::of_this_process(false, workers).unwrap();
+    let record = ServerRecord::of_this_process(&volume, false, workers).unwrap();
     volume.write_server_record(&lock, &record).unwrap();
     assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
     assert!(record.is_of_this_boot());
@@ -75,6 +75,29 @@ fn the_lock_names_its_holder() {
     assert!(volume.stopped_server_file().exists(), "its room is kept for the next one");
     drop(lock);
     volume.lock().unwrap();
+}
+
+/// A record knows its store under every name, and no copy of it. Of another host or boot, or of an older program, it is
+/// taken as it is.
+#[test]
+fn a_record_is_of_one_store() {
+    let (directory, volume) = formatted();
+    let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(volume.root(), &link).unwrap();
+    record.check_store(&volume).unwrap();
+    record.check_store(&VolumeDir::new(&link)).unwrap();
+    let (copy, moved) = (VolumeDir::new(directory.path().join("copy")), VolumeDir::new(directory.path().join("moved")));
+    std::fs::create_dir(copy.root()).unwrap();
+    let refusal = record.check_store(&copy).unwrap_err().to_string();
+    for word in ["copy/servers/current.toml", "the server of /", "volume, which", "varve fsck"] {
+        assert!(refusal.contains(word), "{refusal}");
+    }
+    ServerRecord { boot_id: "another".into(), ..record.clone() }.check_store(&copy).unwrap();
+    ServerRecord { store_id: None, ..record.clone() }.check_store(&copy).unwrap();
+    std::fs::rename(volume.root(), moved.root()).unwrap();
+    record.check_store(&moved).unwrap();
+    record.check_store(&volume).unwrap();
 }
 
 /// Readers keep servers away and not each other; a server keeps readers away.
@@ -310,14 +333,23 @@ fn golden_files() {
         boot_id: "b".into(),
         pid: 42,
         embedded: false,
+        store: Some("/srv/volume".into()),
+        store_id: Some("fe01-2a".into()),
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
             WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },
         ],
     };
     volume.write_server_record(&lock, &record).unwrap();
-    let golden = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = false\n\n\
+    let golden = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = false\n\
+                  store = \"/srv/volume\"\nstore_id = \"fe01-2a\"\n\n\
                   [[worker]]\nunix = \"/run/0\"\ntcp = \"127.0.0.1:4000\"\n\n\
                   [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
+    assert_eq!(volume.read_server_record().unwrap(), Some(record));
+    // As it was before it named the store.
+    let older = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = true\n";
+    std::fs::write(volume.server_file(), older).unwrap();
+    let read = volume.read_server_record().unwrap().unwrap();
+    assert_eq!((read.store.as_ref(), read.store_id.as_ref(), read.workers.len()), (None, None, 0));
 }

@@ -221,3 +221,20 @@ fn what_is_no_dump_is_refused() {
     assert_eq!(refused.code(), Some(1));
     assert!(refused.stderr.contains("no dump of a Varve volume"), "{}", refused.stderr);
 }
+
+#[test]
+fn a_dump_to_a_hyphen_goes_to_stdout() {
+    let volume = Volume::format(&["--shards", "1"]);
+    let directory = scratch();
+    let dumped = |arguments: &[&str]| {
+        let mut command = varve();
+        command.arg("dump").arg(volume.store()).args(arguments).current_dir(directory.path());
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let to_stdout = dumped(&[]);
+    assert!(!to_stdout.is_empty());
+    assert!(dumped(&["-o", "-"]) == to_stdout, "another dump");
+    assert_eq!(fs::read_dir(directory.path()).expect("a listing").count(), 0, "a file was made");
+}

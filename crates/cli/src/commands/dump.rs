@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
     store: StoreUrl,
     /// File to write; it appears, or replaces the file that the name leads to, when the dump is whole. A device or FIFO is
-    /// written to as the dump is made [default: stdout]
+    /// written to as the dump is made; - is stdout [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -58,7 +58,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
     let volume = VolumeDir::new(&store);
-    if arguments.output.is_none() && io::stdout().is_terminal() {
+    let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
+    if file.is_none() && io::stdout().is_terminal() {
         return Err(Problem::usage("a dump is no text for a terminal").next("Name a file with -o, or use a pipe."));
     }
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -66,7 +67,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     bar.set_style(style);
     let mut progress =
         |progress: Progress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
-    let written = match &arguments.output {
+    let written = match file {
         Some(path) => to_file(&volume, path, &mut progress),
         None => dump_volume(&volume, &mut io::stdout().lock(), &mut progress),
     };
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             _ => problem,
         }
     })?;
-    if let Some(path) = &arguments.output {
+    if let Some(path) = file {
         let Dumped { rows, entries, bytes } = dumped;
         output.result("dump", &Report { store, output: Some(path.clone()), rows, names: entries, bytes }, text)?;
     }

@@ -125,6 +125,11 @@ impl VolumeDir {
 
     /// Replaces a key that is damaged or gone. `owner` is the volume's, for whom root may do it.
     pub fn make_key(&self, owner: u32) -> io::Result<()> {
+        let path = self.key_file();
+        if path.is_dir() {
+            let what = format!("{} is a directory: remove it, or move it elsewhere", path.display());
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, what));
+        }
         self.write_key()?;
         self.give_to_owner(&self.key_file(), owner)
     }

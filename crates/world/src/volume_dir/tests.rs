@@ -182,6 +182,20 @@ fn a_copy_that_is_missing_or_other_is_made_by_the_next_server() {
     }
 }
 
+/// What is in it is not the program's to remove.
+#[test]
+fn a_directory_in_the_place_of_the_key_is_to_be_removed() {
+    let (_directory, volume) = formatted();
+    std::fs::remove_file(volume.key_file()).unwrap();
+    std::fs::create_dir(volume.key_file()).unwrap();
+    let owner = rustix::process::geteuid().as_raw();
+    let refusal = volume.make_key(owner).unwrap_err().to_string();
+    assert!(refusal.contains("/key is a directory: remove it"), "{refusal}");
+    std::fs::remove_dir(volume.key_file()).unwrap();
+    volume.make_key(owner).unwrap();
+    volume.read_key().unwrap();
+}
+
 /// Two volume files that are whole and say different things: nobody opens the volume, whichever was edited. The format's
 /// version may differ, for it changes in one after the other.
 #[test]

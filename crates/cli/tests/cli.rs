@@ -1,6 +1,8 @@
 //! What the program does for its user: refusals that say what to do, exit codes, JSON, configuration, daemons, users.
 
 mod common;
+#[path = "cli/directories.rs"]
+mod directories;
 
 use common::mounted::is_mounted;
 use common::process::is_running;

@@ -92,19 +92,20 @@ impl FileSystem {
         }
     }
 
-    /// A directory as its home alone knows it; where it has more partitions, the kernel is told to ask again before it
-    /// shows the attributes to anyone.
-    pub(crate) async fn directory_at_home(
+    /// The directory that a name means, which may be believed for `lease` from now. Merged of all its partitions as when it
+    /// is asked for itself: the kernel shows what it was told with a name, too.
+    pub(crate) async fn directory_of_name(
         &self,
         caller: &Credentials,
         directory: InodeId,
         lease: Duration,
     ) -> Result<Node> {
-        let reply = self.directory_reply(caller, directory).await?;
-        let mut node = self.node(&reply.node, lease.min(reply.lease));
-        node.attributes.nlink = nlink(reply.subdirectories);
-        if reply.map.len() > 1 {
-            node.attributes_ttl = Duration::ZERO;
+        let until = self.core.clock.monotonic().after(lease);
+        let mut node = self.directory_node(caller, directory).await?;
+        if !self.embedded() {
+            let left = until.since(self.core.clock.monotonic());
+            node.entry_ttl = node.entry_ttl.min(left);
+            node.attributes_ttl = node.attributes_ttl.min(left);
         }
         Ok(node)
     }
@@ -130,18 +131,16 @@ impl FileSystem {
     }
 
     async fn ask_directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
+        let mut asked = self.core.routing.map(directory);
+        let mut others = self.other_partitions(directory, &asked).await?;
         let mut reply = self.directory_reply(caller, directory).await?;
-        let mut others = Others::default();
         for _ in 0..MERGES_MAX {
-            let asked = reply.map.clone();
-            if asked.len() == 1 {
-                break;
-            }
-            others = self.other_partitions(directory, &asked).await?;
-            reply = self.directory_reply(caller, directory).await?;
             if reply.map == asked {
                 break;
             }
+            asked = reply.map;
+            others = self.other_partitions(directory, &asked).await?;
+            reply = self.directory_reply(caller, directory).await?;
         }
         let mut node = self.node(&reply.node, reply.lease);
         let attributes = &mut node.attributes;

@@ -205,7 +205,7 @@ impl FileSystem {
             EntryReply::Elsewhere { inode, kind } => {
                 self.core.inodes.set_by_inode(InodeId(inode), true);
                 match FileKind::from(kind) {
-                    FileKind::Directory => Box::pin(self.directory_at_home(caller, InodeId(inode), lease)).await,
+                    FileKind::Directory => Box::pin(self.directory_of_name(caller, InodeId(inode), lease)).await,
                     _ => Box::pin(self.file_row(caller, InodeId(inode))).await,
                 }
             }

@@ -95,12 +95,7 @@ impl Library {
         }
         fs.count(Operation::Lookup, async {
             let (parent, name) = self.parent_of(path).await?;
-            let node = fs.lookup_counting(&self.caller, parent, &name, 0).await?;
-            // What the lookup of a directory says of its counts is its home's part.
-            if node.attributes.kind == FileKind::Directory {
-                return Box::pin(fs.attributes_of(&self.caller, node.inode)).await;
-            }
-            Ok(node)
+            fs.lookup_counting(&self.caller, parent, &name, 0).await
         })
         .await
     }

@@ -5,14 +5,15 @@
 //!
 //! Which call a request belongs to is not said. So an answer is given once, to the thread that looked the name up, only
 //! as long as a call takes at most, and never of a file that this client has open or has had open meanwhile: of what it
-//! does itself, and of what fstat(2) asks for, nothing old is shown.
+//! does itself, and of what fstat(2) asks for, nothing old is shown. Of directories nothing is remembered here: they are
+//! leased, and what makes a name in them is not among the changes that are counted.
 
 use crate::{FileSystem, Node, Operation, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use varve_types::{Credentials, InodeId, Name};
+use varve_types::{Credentials, FileKind, InodeId, Name};
 use varve_world::clock::Moment;
 
 /// Enough that the threads of a mount seldom meet at one lock.
@@ -61,7 +62,8 @@ impl FileSystem {
         }
         let (asked, changes) = (self.core.clock.monotonic(), self.changes.load(Relaxed));
         let node = self.lookup(caller, parent, name).await?;
-        if node.attributes_ttl.is_zero() && self.files.find(node.inode).is_none() {
+        let file = node.attributes.kind != FileKind::Directory;
+        if file && node.attributes_ttl.is_zero() && self.files.find(node.inode).is_none() {
             self.seen.remember(thread, Told { node, asked, changes });
         }
         Ok(node)

@@ -1,10 +1,12 @@
 //! Operations on names, by one client and by two.
 
 use crate::site::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, Library, NewNode, Purpose, RenameFlags, now};
-use varve_types::{Errno, FileKind, Mode, Timestamp};
+use varve_client::{ClientConfig, Description, FileSystem, Library, NewNode, Node, Purpose, RenameFlags, now};
+use varve_meta::server::{Server, ServerConfig};
+use varve_types::{Errno, FileKind, InodeId, Mode, Timestamp};
 
 /// Promise: every operation on names does what POSIX says, through the client and back.
 #[test]
@@ -94,8 +96,73 @@ fn a_split_directory_is_one_directory() {
     let after = now(fs.attributes(&root(), d)).unwrap().attributes;
     assert_eq!(after.nlink, 112);
     assert!(after.mtime > before.mtime);
-    let node = now(fs.lookup(&root(), ROOT, &name("d"))).unwrap();
-    assert_eq!(node.attributes_ttl, std::time::Duration::ZERO, "a lookup tells one partition's part only");
+    assert_eq!(now(fs.lookup(&root(), ROOT, &name("d"))).unwrap().attributes, after);
+}
+
+/// Promise: a client that knows nothing yet of a split directory is told its counts and times over all partitions, in
+/// whichever way it asks, also after a restart of the server; a client that is alone, too.
+#[test]
+fn a_split_directory_is_told_whole_to_who_has_just_come() {
+    const THREAD: u32 = 7;
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    let last = (0..150).map(|i| make_directory(&fs, d, &format!("sub-{i}")).attributes.mtime).max().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let all = |described: Description| {
+        described.partitions.len() == 4 && described.partitions.iter().map(|part| part.entries).sum::<u64>() == 150
+    };
+    while !now(fs.describe(&root(), d)).is_ok_and(all) {
+        assert!(Instant::now() < deadline, "the directory is split");
+    }
+    now(fs.shutdown()).unwrap();
+    server.stop(STOP).unwrap();
+    type Ask = fn(Arc<FileSystem>, InodeId) -> Vec<Node>;
+    let asks: [(&str, Ask); 4] = [
+        ("looked up", |fs, _| vec![now(fs.lookup(&root(), ROOT, &name("d"))).unwrap()]),
+        ("by its number", |fs, d| vec![now(fs.attributes(&root(), d)).unwrap()]),
+        ("by its path", |fs, _| vec![now(Library::new(fs, root()).stat(b"/d")).unwrap()]),
+        ("looked up by a thread, then asked for by that and another", |fs, d| {
+            let looked_up = now(fs.lookup_by(THREAD, &root(), ROOT, &name("d"))).unwrap();
+            let asked = [THREAD, THREAD + 1].map(|thread| now(fs.attributes_by(thread, &root(), d)).unwrap());
+            vec![looked_up, asked[0], asked[1]]
+        }),
+    ];
+    for (embedded, (how, ask)) in [false, true].into_iter().flat_map(|embedded| asks.map(|ask| (embedded, ask))) {
+        let config = ServerConfig {
+            embedded,
+            unix_directory: Some(site.path("sockets")),
+            memory_bytes: 128 * 1024 * 1024,
+            ..ServerConfig::new(site.volume.clone())
+        };
+        let server = Server::start(config).unwrap();
+        let fs = site.connect();
+        for told in ask(Arc::clone(&fs), d) {
+            let found = told.attributes;
+            let shown = (found.size, found.nlink, found.mtime, found.ctime);
+            assert_eq!(shown, (150, 152, last, last), "{how}, embedded {embedded}");
+        }
+        now(fs.shutdown()).unwrap();
+        server.stop(STOP).unwrap();
+    }
+}
+
+/// Promise: what is told with a directory's name costs no more requests where it has one partition: one for the name and
+/// one for the directory.
+#[test]
+fn a_directory_of_one_partition_is_one_request_beside_its_name() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    make_directory(&site.connect(), ROOT, "d");
+    let fs = site.connect();
+    let before = fs.counters().requests();
+    now(fs.lookup(&root(), ROOT, &name("d"))).unwrap();
+    assert_eq!(fs.counters().requests() - before, 2);
+    let library = Library::new(site.connect(), root());
+    let before = library.file_system().counters().requests();
+    now(library.stat(b"/d")).unwrap();
+    assert_eq!(library.file_system().counters().requests() - before, 2);
 }
 
 /// Promise: what another client renamed or linked is found again by the name or the row it has now.

@@ -1,0 +1,56 @@
+//! Directories as stat(2) shows them through a mount.
+
+use super::common::{SHORT, Volume, run, until, varve};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const SUBDIRECTORIES: u64 = 150;
+
+/// What a stat of its own process shows: entries, links, mtime and ctime.
+fn shown(directory: &Path) -> String {
+    run(Command::new("stat").args(["-c", "%s %h %.9Y %.9Z"]).arg(directory), SHORT).succeeded("stat").stdout
+}
+
+/// A directory of many partitions is shown whole by a mount that has just begun, in every stat, whether the mount is beside
+/// a server or has its own.
+#[test]
+fn a_split_directory_is_shown_whole_from_the_first_stat_on() {
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "20"]);
+    let (server, mount) = (volume.serve(&[]), volume.mount(&["-o", "noembedded"]));
+    let directory = volume.mount_point().join("split");
+    fs::create_dir(&directory).expect("a directory");
+    for number in 0..SUBDIRECTORIES {
+        fs::create_dir(directory.join(number.to_string())).expect("a directory in it");
+    }
+    until("the directory is in all shards", Duration::from_secs(60), || {
+        let info = run(varve().args(["--json", "info"]).arg(&directory), SHORT).succeeded("info").json();
+        info["partitions"].as_array().map(Vec::len) == Some(4)
+    });
+    let made = fs::metadata(&directory).expect("it is there");
+    assert_eq!((made.size(), made.nlink()), (SUBDIRECTORIES, SUBDIRECTORIES + 2));
+    let time = |seconds: i64, nanoseconds: i64| format!("{seconds}.{nanoseconds:09}");
+    let (mtime, ctime) = (time(made.mtime(), made.mtime_nsec()), time(made.ctime(), made.ctime_nsec()));
+    let whole = format!("{} {} {mtime} {ctime}\n", made.size(), made.nlink());
+    mount.unmount();
+    server.stop();
+
+    let server = volume.serve(&[]);
+    for _ in 0..3 {
+        let mount = volume.mount(&["-o", "noembedded"]);
+        for turn in 0..3 {
+            assert_eq!(shown(&directory), whole, "stat {turn} beside a server");
+        }
+        mount.unmount();
+    }
+    server.stop();
+    for _ in 0..3 {
+        let mount = volume.mount(&[]);
+        for turn in 0..3 {
+            assert_eq!(shown(&directory), whole, "stat {turn} of a mount that serves itself");
+        }
+        mount.unmount();
+    }
+}

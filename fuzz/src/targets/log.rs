@@ -1,11 +1,11 @@
 //! What a log directory holds.
 //!
-//! Input: `F` and a file's header, `S` and a seal, `R` and a record, or `B` and a batch's body.
+//! Input: `F` and a file's header, `S` and a seal, `M` and a mark, `R` and a record, or `B` and a batch's body.
 
 use super::choice;
 use bytes::Bytes;
 use varve_meta::shards::log::format::{
-    FileHeader, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Seal, decode_batch,
+    FileHeader, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Seal, SyncedMark, decode_batch,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,6 +13,7 @@ pub fn reads(bytes: &[u8]) -> bool {
     match choice(bytes) {
         Some((b'F', header)) => [header.to_vec(), resealed(header, 64)].iter().any(|bytes| reads_file_header(bytes)),
         Some((b'S', seal)) => [seal.to_vec(), resealed(seal, 48)].iter().any(|bytes| reads_seal(bytes)),
+        Some((b'M', mark)) => [mark.to_vec(), resealed(mark, 40)].iter().any(|bytes| reads_mark(bytes)),
         Some((b'R', record)) => reads_record(record),
         Some((b'B', body)) => decode_batch(&Bytes::copy_from_slice(body)).is_ok(),
         _ => false,
@@ -38,6 +39,12 @@ fn reads_file_header(bytes: &[u8]) -> bool {
 fn reads_seal(bytes: &[u8]) -> bool {
     let Ok(seal) = Seal::decode(bytes) else { return false };
     assert_eq!(Seal::decode(&seal.encode()), Ok(seal));
+    true
+}
+
+fn reads_mark(bytes: &[u8]) -> bool {
+    let Ok(mark) = SyncedMark::decode(bytes) else { return false };
+    assert_eq!(SyncedMark::decode(&mark.encode()), Ok(mark));
     true
 }
 

@@ -4,6 +4,7 @@ use super::common::{SHORT, Volume, expect_bounded, run, varve};
 use super::{DEADLINE_OPTION, Kept, expect_no_panic, refuses_to_serve, says};
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is damaged, and as it was again when this is dropped.
@@ -175,6 +176,48 @@ fn a_log_that_is_gone_is_refused_and_gone_on_without_by_a_repair() {
     assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
     // The server before it had ended well: all was in tables.
     works_again(&volume, &kept);
+}
+
+/// To a part, to its header, and to nothing: what is left of it is whole, and is not taken for all that was synced.
+#[test]
+fn a_log_that_was_cut_is_refused_and_gone_on_without_by_a_repair() {
+    let (volume, kept) = worked_on(false);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    let log = logs.last().expect("a server that was killed leaves its log");
+    let bytes = std::fs::read(log).expect("a log");
+    let groups: Vec<_> = (64..bytes.len() - 4).filter(|at| bytes[*at..].starts_with(b"VGRP")).collect();
+    let last = *groups.last().expect("a group");
+    for length in [bytes.len() * 3 / 10, bytes.len() * 6 / 10, last, 64, 0] {
+        let _cut = Damaged::by(log, |bytes| bytes.truncate(length));
+        refuses_to_serve(&volume, &[".log", "damaged at byte", "copy of the store", "varve fsck --repair"]);
+        let checked = run(varve().arg("fsck").arg(volume.store()), SHORT);
+        assert_eq!(checked.code(), Some(4), "cut to {length}: {}{}", checked.stdout, checked.stderr);
+        assert!(checked.stdout.contains("damaged-log"), "cut to {length}: {}", checked.stdout);
+    }
+    works_again(&volume, &kept);
+    // Again, and now without a copy: a repair goes on with what is left, and no file takes the place of another.
+    let (volume, _) = worked_on(false);
+    let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
+    std::fs::write(logs.last().expect("a log"), []).expect("it can be emptied");
+    let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
+    assert_eq!(repaired.code(), Some(1), "{}{}", repaired.stdout, repaired.stderr);
+    volume.expect_sound();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    let left = |path: &PathBuf| (path.clone(), std::fs::read(path).expect("what is left can be read"));
+    let before: Vec<_> = files_below(&mount.directory, &|_| true).iter().map(left).collect();
+    let mut new = Kept::default();
+    new.write(&mount.directory, "new");
+    new.expect(&mount.directory);
+    for (path, bytes) in &before {
+        assert!(std::fs::read(path).expect("it is still there") == *bytes, "{} is another", path.display());
+    }
+    let files = files_below(&mount.directory, &|_| true);
+    let ids: BTreeSet<_> = files.iter().map(|path| path.metadata().expect("a file").ino()).collect();
+    assert_eq!(ids.len(), files.len(), "no id twice: {files:?}");
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
 }
 
 #[test]

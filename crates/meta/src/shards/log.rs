@@ -10,8 +10,9 @@
 //!   dropped pages, it can be written again, into a new file that takes up at the synced position.
 //! - The records of an epoch form one stream of bytes, of which each file holds a part; a record's position in the
 //!   stream is written in it, so that bytes in a wrong place are never taken for a record.
-//! - Each group's header says how far the stream was synced before it. Damage at or above the highest such mark is what
-//!   a power cut leaves of unsynced bytes, and ends the log; damage below it would lose acknowledged work: refused.
+//! - Each group's header says how far the stream was synced before it, and the epoch's mark how far it is now. Damage at
+//!   or above the highest of these is what a power cut leaves of unsynced bytes, and ends the log; damage below it would
+//!   lose acknowledged work: refused.
 //! - An epoch is sealed by its successor, who first publishes a fence, which the old owner looks for after each fsync
 //!   and before it reports it, and then reads how long the log is. Nobody replays past a seal, nor any unsealed epoch
 //!   except the highest one.
@@ -21,6 +22,7 @@ mod budget;
 mod directory;
 mod failure;
 pub mod format;
+mod mark;
 mod reclaim;
 mod recovery;
 mod replay;

@@ -25,7 +25,7 @@ impl LogAtRest {
         refuse_if_gone(config, &epochs, claim)?;
         let shard = config.shard.0;
         let unpublished = match epochs.iter().next_back() {
-            Some((epoch, files)) if !files.sealed => Some(measure(shard, *epoch, files)?),
+            Some((epoch, files)) if !files.sealed => Some(measure(shard, &config.directory, *epoch, files)?),
             _ => None,
         };
         let segments = segments(config, &epochs, claim, unpublished)?;

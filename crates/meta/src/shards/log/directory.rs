@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <epoch>.<number>.log   part of the epoch's stream: 16 and 8 hexadecimal digits
-//! <epoch>.begun          the epoch has a file, until it is sealed or a later one has begun
+//! <epoch>.begun          the epoch has a file, until it is sealed or a later one has begun, and how far it is synced
 //! <epoch>.fence          the epoch is being ended: its owner must report nothing as synced any more
 //! <epoch>.seal           the epoch has ended, at the length that is written in it
 //! ```

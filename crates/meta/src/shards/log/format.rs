@@ -8,11 +8,13 @@ pub const VERSION: u32 = 1;
 
 const FILE_MAGIC: &[u8; 8] = b"VARVELOG";
 const SEAL_MAGIC: &[u8; 8] = b"VARVSEAL";
+const MARK_MAGIC: &[u8; 8] = b"VARVSYNC";
 pub const GROUP_MAGIC: [u8; 4] = *b"VGRP";
 const BATCH_MAGIC: [u8; 4] = *b"VBAT";
 
 pub const FILE_HEADER_BYTES: usize = 64;
 pub const SEAL_BYTES: usize = 48;
+pub const MARK_BYTES: usize = 40;
 pub const RECORD_HEADER_BYTES: usize = 32;
 pub const GROUP_BODY_BYTES: usize = 16;
 pub const GROUP_BYTES: usize = RECORD_HEADER_BYTES + GROUP_BODY_BYTES;
@@ -102,6 +104,36 @@ impl Seal {
         let shard = fields.u16();
         fields.skip(2);
         Ok(Seal { shard, epoch: fields.u64(), length: fields.u64(), last_group: fields.u64() })
+    }
+}
+
+/// What the mark of an epoch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncedMark {
+    pub shard: u16,
+    pub epoch: u64,
+    /// Everything of the epoch's stream below this position was fsynced.
+    pub synced: u64,
+}
+
+impl SyncedMark {
+    pub fn encode(&self) -> [u8; MARK_BYTES] {
+        let mut bytes = Vec::with_capacity(MARK_BYTES);
+        bytes.put_slice(MARK_MAGIC);
+        bytes.put_u32_le(VERSION);
+        bytes.put_u16_le(self.shard);
+        bytes.put_u16_le(0);
+        bytes.put_u64_le(self.epoch);
+        bytes.put_u64_le(self.synced);
+        bytes.put_u64_le(xxh3_64(&bytes));
+        bytes.try_into().expect("the fields fill a mark")
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<SyncedMark, FormatError> {
+        let mut fields = checked(bytes, MARK_BYTES, MARK_MAGIC)?;
+        let shard = fields.u16();
+        fields.skip(2);
+        Ok(SyncedMark { shard, epoch: fields.u64(), synced: fields.u64() })
     }
 }
 
@@ -353,6 +385,8 @@ pub enum FormatError {
     Sequence,
     #[error("its group is out of order")]
     Order,
+    #[error("it ends here, and more of it was fsynced")]
+    Cut,
 }
 
 #[cfg(test)]

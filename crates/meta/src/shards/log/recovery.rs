@@ -4,6 +4,7 @@ use super::LogConfig;
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
 use super::format::{FileHeader, FormatError, Seal};
+use super::mark::{self, Mark};
 use super::replay::{Replay, Segment};
 use super::scan::{Break, Record, StreamReader, synced_mark};
 use super::writer::{Log, LogWriter};
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use varve_world::disk;
 
@@ -73,8 +74,8 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
     let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
     let path = directory::file_path(directory, claim.epoch, 0);
     disk::create_if_absent(config.exclusive, &path, &header.encode()).map_err(LogError::io("create", &path))?;
-    mark_begun(&directory::begun_path(directory, claim.epoch), directory)?;
-    let log = Log::begin(config.clone(), header, path, !segments.is_empty())?;
+    let mark = Mark::begin(config, claim.epoch)?;
+    let log = Log::begin(config.clone(), header, path, mark, !segments.is_empty())?;
     Ok((Replay::new(config.shard.0, segments, claim.replay_after), log))
 }
 
@@ -95,13 +96,6 @@ pub(super) fn refuse_if_gone(
     Ok(())
 }
 
-/// After the first file, which is durable, and before anything is appended to it: see [`directory::gone`]. Nobody else
-/// makes the mark of this epoch, and a file that holds nothing is whole as soon as it has its name.
-fn mark_begun(path: &Path, directory: &Path) -> Result<(), LogError> {
-    disk::File::options().write(true).create().open(path).map_err(LogError::io("create", path))?;
-    disk::sync_directory(directory).map_err(LogError::io("fsync", directory))
-}
-
 /// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
 /// all before it. So an unsealed epoch below another is what a late owner wrote after its end, and counts for nothing.
 fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> Result<(), LogError> {
@@ -113,7 +107,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> R
     publish(config, &directory::fence_path(directory, epoch), &[])?;
     // Listed again behind the fence: until then its owner may have begun another file.
     *files = directory::list(directory)?.remove(&epoch).unwrap_or_default();
-    let seal = measure(config.shard.0, epoch, files)?;
+    let seal = measure(config.shard.0, directory, epoch, files)?;
     for path in files.files.values() {
         disk::File::open(path).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", path))?;
     }
@@ -132,8 +126,8 @@ fn publish(config: &LogConfig, path: &Path, content: &[u8]) -> Result<(), LogErr
 }
 
 /// How far the stream of an unsealed epoch is intact, in whole batches; says what is cut off.
-pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
-    let (seal, broken) = intact(shard, epoch, files)?;
+pub(super) fn measure(shard: u16, directory: &Path, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
+    let (seal, broken) = intact(shard, directory, epoch, files)?;
     if let Some(broken) = broken {
         tracing::warn!(
             shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
@@ -146,8 +140,16 @@ pub(super) fn measure(shard: u16, epoch: u64, files: &EpochFiles) -> Result<Seal
 
 /// How far the stream of an unsealed epoch is intact, in whole batches, and what comes then, if it does not just end. An
 /// error if that was fsynced.
-pub(super) fn intact(shard: u16, epoch: u64, files: &EpochFiles) -> Result<(Seal, Option<Break>), LogError> {
+pub(super) fn intact(
+    shard: u16,
+    directory: &Path,
+    epoch: u64,
+    files: &EpochFiles,
+) -> Result<(Seal, Option<Break>), LogError> {
+    let marked = mark::synced(shard, directory, epoch);
     let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
+    // The first file is durable before the mark is made, and so is each that becomes the first.
+    let headless = files.begun && stream.is_headless();
     let mut order = Order::new(stream.last_group);
     // After the last whole batch, so that a group's header whose first batch is torn goes with it.
     let mut seal = Seal { shard, epoch, length: stream.position(), last_group: stream.last_group };
@@ -167,9 +169,21 @@ pub(super) fn intact(shard: u16, epoch: u64, files: &EpochFiles) -> Result<(Seal
         }
     };
     match broken {
-        Some(broken) if synced_mark(epoch, files)? > broken.position => Err(broken.damage()),
+        Some(broken) if headless || marked > seal.length || synced_mark(epoch, files)? > broken.position => {
+            Err(broken.damage())
+        }
+        None if marked > seal.length => cut(files, seal.length).map_or(Ok((seal, None)), |cut| Err(cut?.damage())),
         broken => Ok((seal, broken)),
     }
+}
+
+/// The end of the last file, as a place that lacks what is behind it. None where there is no file, which is known without.
+fn cut(files: &EpochFiles, position: u64) -> Option<Result<Break, LogError>> {
+    let path: PathBuf = files.files.values().next_back()?.clone();
+    Some(match path.metadata() {
+        Ok(found) => Ok(Break { position, path, offset: found.len(), reason: FormatError::Cut }),
+        Err(error) => Err(LogError::io("look at", &path)(error)),
+    })
 }
 
 /// Checks that groups count up by one and begin with a header.

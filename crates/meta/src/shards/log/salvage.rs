@@ -79,7 +79,7 @@ fn broken(
     reached: Option<u64>,
 ) -> Result<Option<DamagedPlace>, LogError> {
     let Some(seal) = seal else {
-        return match measure(shard.0, epoch, files) {
+        return match measure(shard.0, directory, epoch, files) {
             Err(LogError::Damaged { path, offset, reason }) => {
                 Ok(Some(DamagedPlace { path, offset: Some(offset), reason }))
             }

@@ -99,6 +99,11 @@ impl StreamReader {
         })
     }
 
+    /// Whether there are files and the first one's header is not intact, so that nothing can be read.
+    pub fn is_headless(&self) -> bool {
+        self.parts.as_slice().is_empty() && self.broken_after.is_some()
+    }
+
     /// Position of the next record, or of the end.
     pub fn position(&self) -> u64 {
         self.position

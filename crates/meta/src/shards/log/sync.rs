@@ -71,6 +71,8 @@ fn sync_now(log: &Log) -> Result<(), LogError> {
         match fsync(log, &work) {
             Ok(()) => {
                 refuse_if_fenced(log)?;
+                // Behind the look for a fence: a successor finds all that it is told of here.
+                log.mark.note(work.target);
                 report(log, &work);
                 return Ok(());
             }

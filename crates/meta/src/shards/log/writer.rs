@@ -2,6 +2,7 @@
 
 use super::failure::LogError;
 use super::format::FileHeader;
+use super::mark::Mark;
 use super::state::State;
 use super::sync::drive;
 use super::{LogConfig, UNSYNCED_BYTES_EARLY, UNSYNCED_BYTES_MAX, directory};
@@ -21,6 +22,7 @@ pub struct Log {
     pub(super) config: LogConfig,
     pub(super) epoch: u64,
     pub(super) state: Mutex<State>,
+    pub(super) mark: Mark,
     pub(super) progress: watch::Sender<Progress>,
     /// Wakes the sync driver: there is something to sync, or it is urgent, or the log closes.
     pub(super) wake: Notify,
@@ -43,13 +45,20 @@ pub(super) struct Demand {
 
 impl Log {
     /// `replayed`: batches of earlier epochs are in memory and not in tables.
-    pub(super) fn begin(config: LogConfig, header: FileHeader, path: PathBuf, replayed: bool) -> Result<Log, LogError> {
+    pub(super) fn begin(
+        config: LogConfig,
+        header: FileHeader,
+        path: PathBuf,
+        mark: Mark,
+        replayed: bool,
+    ) -> Result<Log, LogError> {
         let file = File::open_to_write(&path).map_err(LogError::io("open", &path))?;
         let state = State::begin(header, file, path, replayed.then(Instant::now));
         let (progress, _) = watch::channel(Progress { synced: state.synced(), failure: None });
         Ok(Log {
             epoch: header.epoch,
             state: Mutex::new(state),
+            mark,
             progress,
             wake: Notify::new(),
             demand: Mutex::default(),

@@ -25,6 +25,11 @@ fn golden_bytes() {
         hex(&seal.encode()),
         "564152565345414c 0100000003000000 0500000000000000 d204000000000000 2b00000000000000 557b560b6c582ca0"
     );
+    let mark = SyncedMark { shard: 3, epoch: 5, synced: 1234 };
+    assert_eq!(
+        hex(&mark.encode()),
+        "5641525653594e43 0100000003000000 0500000000000000 d204000000000000 f27bfd3187b0760e"
+    );
     let mut records = Vec::new();
     GroupHeader { id: 43, synced: 900 }.encode(5, 1000, &mut records);
     let rows = [
@@ -83,6 +88,7 @@ proptest! {
     fn any_bytes_are_decoded_or_refused(bytes in any::<Vec<u8>>()) {
         let _ = FileHeader::decode(&bytes);
         let _ = Seal::decode(&bytes);
+        let _ = SyncedMark::decode(&bytes);
         let _ = GroupHeader::decode(&bytes);
         let _ = decode_batch(&Bytes::from(bytes));
     }

@@ -153,7 +153,7 @@ impl Shard {
         state.fetched = 0;
         state.partitions.shrink(self.names_max, state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
-        state.resident.shrink(state.appended, |key| partitions.is_loaded(key) || locks.contains_key(key));
+        state.resident.shrink(state.appended, |key| partitions.hold(key) || locks.contains_key(key));
     }
 
     /// Ready when `batch` is appended to the log.

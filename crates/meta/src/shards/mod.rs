@@ -1,10 +1,12 @@
 //! One fenced table after another: what is stored, fetched, decided and committed.
 //!
 //! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows
-//! resident, [`apply`] changes them, [`commit`] appends batches, [`transaction`] carries changes over several shards,
-//! [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`] removes them, [`open`] begins and ends.
+//! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches, [`transaction`]
+//! carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`]
+//! removes them, [`open`] begins and ends.
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
+mod ahead;
 mod apply;
 mod at_once;
 mod batch;

@@ -74,6 +74,7 @@ impl Shard {
         let state = State {
             resident: Resident::new(config.cache),
             fetched: 0,
+            reads_ahead: 0,
             partitions: Partitions::default(),
             loading: HashSet::default(),
             locks: HashMap::default(),

@@ -1,5 +1,6 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
+use super::ahead::Order;
 use super::names::NameSet;
 use super::resident::BatchNumber;
 use crate::tables::{Key, PartitionRow, PartitionState};
@@ -19,6 +20,7 @@ pub(super) struct Partition {
     /// Tallies in intents that are not decided yet.
     pub pending_tallies: u32,
     pub split: Option<Split>,
+    pub order: Order,
     pub used: bool,
 }
 
@@ -42,6 +44,7 @@ impl Partition {
             row_dirty: false,
             pending_tallies: 0,
             split: None,
+            order: Order::default(),
             used: true,
         }
     }
@@ -128,8 +131,15 @@ impl Partitions {
         dirty.drain(..).filter_map(clean).collect()
     }
 
-    pub fn is_loaded(&self, key: &Key) -> bool {
-        matches!(key, Key::Partition(directory, _) if self.loaded.contains_key(directory))
+    /// Whether the row of `key` must stay resident: a partition's while it is loaded, an entry's while it may be read ahead.
+    pub fn hold(&self, key: &Key) -> bool {
+        match key {
+            Key::Partition(directory, _) => self.loaded.contains_key(directory),
+            Key::Entry(directory, name) => {
+                self.loaded.get(directory).is_some_and(|partition| partition.order.is_being_read(name.hash()))
+            }
+            _ => false,
+        }
     }
 
     /// Unloads partitions that were not used since the last call, until at most `names_max` names are kept. A partition

@@ -19,8 +19,9 @@ use varve_world::key_hash::KeyHashing;
 pub struct BatchNumber(pub(super) u64);
 
 struct Slot {
-    /// `None`: known to be absent.
-    row: Option<Row>,
+    /// `None`: known to be absent. Apart, for the map has a good many places that are empty, and absent rows are many where
+    /// much is removed.
+    row: Option<Box<Row>>,
     bytes: usize,
     changed_in: BatchNumber,
     /// Second chance: set on use, cleared when the hand passes.
@@ -38,7 +39,8 @@ pub(super) struct Resident {
     budget: Arc<CacheBudget>,
 }
 
-/// What a slot costs besides its row: key, map entry, place in the hand's queue. A round figure from their sizes.
+/// What a slot costs besides its row: key with its name, place in the map and in the hand's queue, of which a good part is
+/// empty. A round figure from their sizes.
 const SLOT_BYTES: usize = 256;
 
 /// Keys that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
@@ -66,7 +68,7 @@ impl Resident {
             None => (Seen::Unknown, BatchNumber(0)),
             Some(slot) => {
                 slot.used.set(true);
-                (slot.row.as_ref().map_or(Seen::Absent, Seen::Present), slot.changed_in)
+                (slot.row.as_deref().map_or(Seen::Absent, Seen::Present), slot.changed_in)
             }
         }
     }
@@ -75,7 +77,7 @@ impl Resident {
     pub fn row_mut(&mut self, key: &Key, batch: BatchNumber) -> Option<&mut Row> {
         let slot = self.slots.get_mut(key)?;
         slot.changed_in = batch;
-        slot.row.as_mut()
+        slot.row.as_deref_mut()
     }
 
     /// Marks `key` as being read from the table; `false` if it already is, or is resident.
@@ -95,6 +97,13 @@ impl Resident {
         }
     }
 
+    /// Takes in a row that may be asked for, unless more is known of it.
+    pub fn take_ahead(&mut self, key: Key, row: Row) {
+        if !self.slots.contains_key(&key) && !self.fetching.contains(&key) {
+            self.set(key, Some(row), BatchNumber(0));
+        }
+    }
+
     pub fn abandon_fetch(&mut self, key: &Key) {
         self.fetching.remove(key);
     }
@@ -102,7 +111,9 @@ impl Resident {
     /// Sets what a decision made of the row, in `batch`.
     pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) {
         let bytes = SLOT_BYTES + row.as_ref().map_or(0, row_bytes);
-        let slot = Slot { row, bytes, changed_in: batch, used: std::cell::Cell::new(true) };
+        // A loaded partition knows without it that a name is absent.
+        let used = std::cell::Cell::new(row.is_some());
+        let slot = Slot { row: row.map(Box::new), bytes, changed_in: batch, used };
         self.bytes += bytes;
         match self.slots.insert(key.clone(), slot) {
             Some(old) => self.bytes -= old.bytes,
@@ -139,6 +150,13 @@ impl Resident {
             }
         }
         self.tell();
+    }
+
+    /// Has another budget from here on.
+    #[cfg(test)]
+    pub fn measure_by(&mut self, budget: Arc<CacheBudget>) {
+        self.budget.change(self.told, 0);
+        (self.told, self.budget) = (0, budget);
     }
 
     fn tell(&mut self) {

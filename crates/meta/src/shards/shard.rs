@@ -71,6 +71,8 @@ pub(super) struct State {
     pub resident: Resident,
     /// Rows fetched since the cache was last held to its budget.
     pub fetched: usize,
+    /// Readings ahead that were begun, to tell one from another.
+    pub reads_ahead: u64,
     pub partitions: Partitions,
     pub loading: HashSet<InodeId, KeyHashing>,
     pub locks: HashMap<Key, TransactionId, KeyHashing>,

@@ -1,7 +1,7 @@
 //! Several real shards on real tables, on one thread: verbs, several-shard changes, splits, and what a new epoch finds.
 
 mod at_rest;
-mod cluster;
+pub mod cluster;
 mod names;
 mod power;
 mod split;

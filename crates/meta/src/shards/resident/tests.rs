@@ -54,3 +54,22 @@ fn what_others_leave_is_anyones() {
     fill(&mut busy, 1000);
     assert!(busy.bytes() >= 80_000, "{} bytes", busy.bytes());
 }
+
+/// Promise: a slot takes no more than is counted for it, also where much was removed: rows are kept apart, and names of which
+/// nothing is left go first.
+#[test]
+fn what_is_absent_takes_little_and_goes_first() {
+    // A place in the map with its mark and one in the queue, of which a third is empty on average; and the name's bytes.
+    let places = size_of::<Key>() + size_of::<Slot>() + 1 + size_of::<Key>();
+    assert!(places * 3 / 2 + 48 <= SLOT_BYTES, "{places} bytes");
+    let mut resident = Resident::new(Arc::new(CacheBudget::new(100 * (SLOT_BYTES + size_of::<Row>()), 1)));
+    for n in 0..100 {
+        resident.set(key(n), if n % 2 == 0 { row(0) } else { None }, BatchNumber(1));
+    }
+    for n in 100..125 {
+        resident.set(key(n), row(0), BatchNumber(1));
+        resident.shrink(BatchNumber(1), |_| false);
+    }
+    let there = (0..125).filter(|n| matches!(resident.seen(&key(*n)).0, Seen::Present(_))).count();
+    assert_eq!(there, 75);
+}

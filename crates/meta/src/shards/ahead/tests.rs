@@ -13,10 +13,8 @@ fn neighbours_are_followed_and_others_are_not() {
     let step = NameHash::LAST.0 / 1000;
     let at = |n: u64| NameHash(step * n + 5);
     let mut order = Order::default();
-    let rows: Vec<usize> = [1, 2, 3, 4, 5, 6, 7, 8, 500, 501, 9, 100]
-        .into_iter()
-        .map(|n| order.follow(at(n), WHOLE, 1000))
-        .collect();
+    let rows: Vec<usize> =
+        [1, 2, 3, 4, 5, 6, 7, 8, 500, 501, 9, 100].into_iter().map(|n| order.follow(at(n), WHOLE, 1000)).collect();
     assert_eq!(rows, [0, 0, 16, 32, 64, 128, 256, 256, 0, 0, 0, 0]);
     // Nobody knows whether there are others of the same hash.
     assert_eq!([order.follow(at(100), WHOLE, 1000), order.follow(at(101), WHOLE, 1000)], [0, 16]);

@@ -70,7 +70,15 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
         disk::sync_directory(&directory)?;
         Ok(file)
     };
-    made().map_err(|error| Failure::store(&format!("cannot make the backing file {}", path.display()), &error))
+    let failed = || format!("cannot make the backing file {}", path.display());
+    made().map_err(|error| match error.kind() {
+        // ENOENT would say that the file itself is not there.
+        io::ErrorKind::NotFound => {
+            let store = core.config.store.root().display();
+            Failure::new(Errno::EIO, format!("{}: the store's directory {store} is not there; bring it back", failed()))
+        }
+        _ => Failure::store(&failed(), &error),
+    })
 }
 
 /// Reads until `buffer` is full or the file ends.

@@ -1,8 +1,8 @@
 //! The mark of an epoch: it has a file, and its stream was fsynced up to a position.
 //!
-//! The position is written after each fsync and never fsynced itself. So it never says too much; when the process dies it
-//! is exact, and when the power fails it may be an older one, or none. Nothing else says of the last groups of a log that
-//! they were there.
+//! The position is written after each fsync and never fsynced itself. So it never says too much; when the process dies
+//! it is exact, and when the power fails it may be an older one, or none. Nothing else says of the last groups of a log
+//! that they were there.
 
 use super::LogConfig;
 use super::directory;
@@ -32,8 +32,8 @@ impl Mark {
         Ok(Mark { shard: config.shard.0, epoch, path, file, warned: AtomicBool::new(false) })
     }
 
-    /// Everything below `synced` is fsynced, and was before a successor looked. Without the mark it is as safe, so that a
-    /// failure is no reason to fail who waits for that.
+    /// Everything below `synced` is fsynced, and was before a successor looked. Without the mark it is as safe, so that
+    /// a failure is no reason to fail who waits for that.
     pub(super) fn note(&self, synced: u64) {
         let mark = SyncedMark { shard: self.shard, epoch: self.epoch, synced };
         if let Err(error) = self.file.write_all_at(&mark.encode(), 0)
@@ -41,14 +41,14 @@ impl Mark {
         {
             tracing::warn!(
                 file = %self.path.display(), %error,
-                "cannot note how far the log is fsynced; all of that is safe, but if something cuts it, nobody may see that"
+                "cannot note how far the log is fsynced; that is safe, but if something cuts the log it may not be seen"
             );
         }
     }
 }
 
-/// How far the epoch's stream was fsynced at least; 0 where its mark does not say that. To be read before the stream is,
-/// which may still grow.
+/// How far the epoch's stream was fsynced at least; 0 where its mark does not say that. To be read before the stream
+/// is, which may still grow.
 pub(super) fn synced(shard: u16, directory: &Path, epoch: u64) -> u64 {
     let path = directory::begun_path(directory, epoch);
     let mut bytes = Vec::with_capacity(MARK_BYTES);

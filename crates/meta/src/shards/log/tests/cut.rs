@@ -77,8 +77,8 @@ fn a_last_file_that_is_gone_or_cut_is_missed() {
     is_refused(&world, "gone");
 }
 
-/// A mark says no more than was known when it came to the disk, and perhaps nothing: then the log is read as it was before
-/// there were such marks.
+/// A mark says no more than was known when it came to the disk, and perhaps nothing: then the log is read as it was
+/// before there were such marks.
 #[test]
 fn older_marks_and_none_and_garbled_ones_are_no_damage() {
     let world = World::new();
@@ -133,7 +133,7 @@ fn reclaimed_files_are_not_missed() {
     }
 }
 
-/// A mark that cannot be written costs nothing but what it would tell.
+/// A mark that somebody has removed costs nothing but what it would tell.
 #[test]
 fn a_sync_does_not_need_the_mark() {
     let world = World::new();

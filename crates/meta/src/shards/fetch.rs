@@ -138,13 +138,10 @@ impl Shard {
 
     /// Reads a row from the table into memory, unless it is there; with those that will be asked for next ([`super::ahead`]).
     pub(super) async fn read_row(&self, key: &Key) -> Result<(), Refusal> {
-        let mut state = self.state.borrow_mut();
-        if !state.resident.begin_fetch(key) {
-            drop(state);
+        if !self.state.borrow_mut().resident.begin_fetch(key) {
             return self.wait_until(|state| !state.resident.is_fetching(key)).await;
         }
-        let ahead = self.begin_ahead(&mut state, key);
-        drop(state);
+        let ahead = self.begin_ahead(&mut self.state.borrow_mut(), key);
         let read = match ahead {
             Some(ahead) => Box::pin(self.read_ahead(key, ahead)).await,
             None => self.read_table(key).await,

@@ -215,8 +215,8 @@ fn a_volume_file_that_contradicts_its_copy_is_refused() {
         for edited in [volume.volume_file(), volume.volume_file_copy()] {
             std::fs::write(&edited, sound.replace(from, to)).unwrap();
             for refusal in [volume.read_settings().unwrap_err(), volume.read_settings_or_copy().unwrap_err()] {
-                let VolumeFileError::Differs { field: named, .. } = &refusal else { panic!("{refusal}") };
-                assert_eq!(named, field);
+                let VolumeFileError::Differs(difference) = &refusal else { panic!("{refusal}") };
+                assert_eq!(difference.field, field);
                 let text = refusal.to_string();
                 let files = [volume.volume_file(), volume.volume_file_copy()].map(|path| path.display().to_string());
                 assert!(files.iter().all(|file| text.contains(file.as_str())), "{text}");

@@ -88,14 +88,14 @@ impl VolumeDir {
             _ => String::new(),
         };
         let copied = other.get(field).map_or_else(|| "none".to_owned(), ToString::to_string);
-        Err(VolumeFileError::Differs {
+        Err(VolumeFileError::Differs(Box::new(Difference {
             path: self.volume_file(),
             copy: self.volume_file_copy(),
             field: field.clone(),
             value: value.to_string(),
             copied,
             hint,
-        })
+        })))
     }
 
     /// The directories of shards that there are.
@@ -222,10 +222,22 @@ pub enum VolumeFileError {
         "{} is not a volume file: {reason}; `varve fsck --repair` makes it anew from its copy {}", path.display(), copy.display()
     )]
     Damaged { path: PathBuf, reason: String, copy: PathBuf },
-    #[error(
-        "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: neither changes after the format, so one of \
-         them was edited or damaged; copy the right one over the other",
-        path.display(), copy.display()
-    )]
-    Differs { path: PathBuf, copy: PathBuf, field: String, value: String, copied: String, hint: String },
+    #[error(transparent)]
+    Differs(Box<Difference>),
+}
+
+/// A key in which a volume file and its copy differ.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: neither changes after the format, so one of \
+     them was edited or damaged; copy the right one over the other",
+    path.display(), copy.display()
+)]
+pub struct Difference {
+    path: PathBuf,
+    copy: PathBuf,
+    pub field: String,
+    value: String,
+    copied: String,
+    hint: String,
 }

@@ -175,8 +175,6 @@ fn status_shows_the_server_and_notices_its_death() {
     assert!(degraded.stdout.contains("does not answer"), "{}", degraded.stdout);
 }
 
-/// The volume behind a mount is found by the mount, also once nobody answers there; a mount whose source has another name
-/// says so.
 /// A copy of a volume that is served brings the server's record along, and who follows it changes the original.
 #[test]
 fn a_copy_of_a_served_volume_is_not_taken_for_it() {
@@ -215,6 +213,8 @@ fn a_copy_of_a_served_volume_is_not_taken_for_it() {
     mount.unmount();
 }
 
+/// The volume behind a mount is found by the mount, also once nobody answers there; a mount whose source has another name
+/// says so.
 #[test]
 fn status_finds_the_volume_of_a_mount() {
     let volume = Volume::format(&["--shards", "1"]);

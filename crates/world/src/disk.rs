@@ -223,18 +223,23 @@ pub fn create_directories(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// [`create_directories`] of what is missing below `root` alone: a root that was moved away or unmounted is an error, and no
-/// new one takes its name.
+/// [`create_directories`] of what is missing below `root` alone: no new root takes the name of one that was moved away or
+/// unmounted.
+///
+/// # Errors
+/// Where `root` is not there, or `directory` is not below it.
 pub fn create_directories_below(root: &Path, directory: &Path) -> io::Result<()> {
+    if directory == root {
+        return root.metadata().map(drop);
+    }
+    if !directory.starts_with(root) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     match create_directory(directory) {
         Ok(()) => sync_directory(parent(directory)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && parent(directory) != root => {
-            let above = parent(directory);
-            if above.is_dir() || !above.starts_with(root) {
-                return Err(error);
-            }
-            create_directories_below(root, above)?;
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !parent(directory).is_dir() => {
+            create_directories_below(root, parent(directory))?;
             create_directories_below(root, directory)
         }
         Err(error) => Err(error),

@@ -14,6 +14,15 @@ fn shown(directory: &Path) -> String {
     run(Command::new("stat").args(["-c", "%s %h %.9Y %.9Z"]).arg(directory), SHORT).succeeded("stat").stdout
 }
 
+/// What a listing of its parent shows: links and entries, from readdir(3) with attributes.
+fn listed(directory: &Path) -> (u64, u64) {
+    let parent = directory.parent().expect("it is below the mount");
+    let lines = run(Command::new("ls").arg("-l").arg(parent), SHORT).succeeded("ls").stdout;
+    let line = lines.lines().find(|line| line.ends_with("split")).expect("it is listed");
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    (fields[1].parse().expect("links"), fields[4].parse().expect("a size"))
+}
+
 /// A directory of many partitions is shown whole by a mount that has just begun, in every stat, whether the mount is beside
 /// a server or has its own.
 #[test]
@@ -45,6 +54,9 @@ fn a_split_directory_is_shown_whole_from_the_first_stat_on() {
         }
         mount.unmount();
     }
+    let mount = volume.mount(&["-o", "noembedded"]);
+    assert_eq!(listed(&directory), (SUBDIRECTORIES + 2, SUBDIRECTORIES), "in the list of its parent, asked for first");
+    mount.unmount();
     server.stop();
     for _ in 0..3 {
         let mount = volume.mount(&[]);

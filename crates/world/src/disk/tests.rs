@@ -139,3 +139,23 @@ fn directories_are_made_to_any_depth() {
     std::fs::write(deep.join("file"), b"").unwrap();
     assert!(create_directories(&deep.join("file")).is_err());
 }
+
+/// Only what is below the root is made, and nothing where the root is missing.
+#[test]
+fn a_root_is_not_made_with_what_is_below_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    for below in [root.clone(), root.join("a"), root.join("a/b/c")] {
+        let refused = create_directories_below(&root, &below).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound, "{}", below.display());
+        assert!(!root.exists(), "{}", below.display());
+    }
+    create_directory(&root).unwrap();
+    for _ in 0..2 {
+        create_directories_below(&root, &root).unwrap();
+        create_directories_below(&root, &root.join("a/b/c")).unwrap();
+    }
+    assert!(root.join("a/b/c").is_dir());
+    assert!(create_directories_below(&root, &directory.path().join("beside")).is_err());
+    assert!(!directory.path().join("beside").exists());
+}

@@ -153,9 +153,6 @@ impl Inner {
 
     /// Below the root alone: where that was moved away, another would keep it from coming back.
     fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        if directory == self.root {
-            return Ok(());
-        }
         disk::create_directories_below(&self.root, directory)
     }
 

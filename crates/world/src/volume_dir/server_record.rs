@@ -22,7 +22,7 @@ pub struct ServerRecord {
     /// The store's directory, for messages: it may have been moved since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// That directory's device and inode number. Programs from before 0.1.0 wrote neither of the two.
+    /// That directory's device and inode number. Earlier programs wrote neither of the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_id: Option<String>,
     #[serde(default, rename = "worker")]

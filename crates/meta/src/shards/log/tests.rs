@@ -105,6 +105,16 @@ impl World {
         std::fs::write(file, bytes).unwrap();
     }
 
+    /// The log of an owner that has died: epoch 1 in two files, three batches in the first and one in the second, all fsynced.
+    fn two_files(&self) {
+        let mut owner = self.open(1, 0).unwrap();
+        self.append(&mut owner, 1..4);
+        self.sync(&owner);
+        owner.log.leave_file(0);
+        self.append(&mut owner, 4..5);
+        self.sync(&owner);
+    }
+
     /// Ends epoch `of` as if it had crashed, and returns the sequence numbers that the next one finds.
     fn crash_and_replay(&self, owner: Owner, of: u64) -> Vec<u64> {
         drop(owner);

@@ -60,13 +60,7 @@ fn a_log_that_was_cut_below_its_mark_is_refused() {
 #[test]
 fn a_last_file_that_is_gone_or_cut_is_missed() {
     let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
-    world.sync(&owner);
-    owner.log.leave_file(0);
-    world.append(&mut owner, 4..5);
-    world.sync(&owner);
-    drop(owner);
+    world.two_files();
     let last = file_path(world.path(), 1, 1);
     let bytes = std::fs::read(&last).unwrap();
     for length in [bytes.len() - 1, 64, 10, 0] {

@@ -99,13 +99,7 @@ fn limit_file_size(bytes: u64) {
 #[test]
 fn missing_files_are_refused() {
     let world = World::new();
-    let mut owner = world.open(1, 0).unwrap();
-    world.append(&mut owner, 1..4);
-    world.sync(&owner);
-    owner.log.leave_file(0);
-    world.append(&mut owner, 4..5);
-    world.sync(&owner);
-    drop(owner);
+    world.two_files();
     std::fs::remove_file(file_path(world.path(), 1, 0)).unwrap();
     let opened = world.open(2, 0);
     assert!(opened.err().unwrap().to_string().contains("lacks its files"));

@@ -35,7 +35,7 @@ FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
 # Time limits, in the form of timeout(1). The end-to-end suites get one each, so that one that hangs is named.
-UNIT_LIMIT ?= 15m
+UNIT_LIMIT ?= 30m
 SUITE_LIMIT ?= 10m
 SOAK_LIMIT ?= 4h
 SUITES := cli profile readme conformance realwork crash trouble million

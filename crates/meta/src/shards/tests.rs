@@ -6,3 +6,4 @@ mod names;
 mod power;
 mod split;
 mod transactions;
+mod watched;

@@ -1,5 +1,6 @@
 //! A few shards of one volume in a temporary directory, with the real table and log beneath.
 
+use super::watched::Watched;
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::rows::Rows;
 use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
@@ -78,6 +79,8 @@ impl Cluster {
     /// Opens the volume in `directory`, runs `test`, and drops everything, as the death of the process does. When it
     /// returns nothing is changed there any more: a call of the system that was under way has been waited for.
     pub fn run_in<T>(directory: &Path, test: impl AsyncFnOnce(Rc<Cluster>) -> T) -> T {
+        let what = format!("a cluster in {}, of {:?}", directory.display(), std::thread::current().name());
+        let _watched = Watched::begin(what);
         let volume = VolumeDir::new(directory);
         let settings = volume.read_settings().unwrap();
         let store = PosixStore::open(volume.shards()).unwrap();
@@ -97,7 +100,11 @@ impl Cluster {
             cluster.die();
             result
         });
+        let waited = Watched::begin("calls of the system that a cluster which has ended left under way");
+        let begun = Instant::now();
         background.shutdown_timeout(PATIENCE);
+        drop(waited);
+        assert!(begun.elapsed() < PATIENCE, "a call of the system was still under way when its cluster had ended");
         result
     }
 

@@ -16,6 +16,7 @@ mod operations;
 mod picture;
 
 use super::cluster::Cluster;
+use super::watched::Watched;
 use crate::fsck;
 use operations::Operation;
 use picture::Picture;
@@ -172,6 +173,7 @@ impl Run {
     }
 
     fn check(&self, point: usize, fate: Fate, state: &State) {
+        let _watched = Watched::begin(format!("{:?}, power lost at point {point}, {fate:?}", self.operations));
         let directory = tempfile::tempdir().unwrap();
         state.write_to(directory.path()).unwrap();
         let recording = Recording::begin(directory.path()).unwrap();

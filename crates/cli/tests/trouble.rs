@@ -5,6 +5,8 @@
 mod common;
 #[path = "trouble/damage.rs"]
 mod damage;
+#[path = "trouble/moved.rs"]
+mod moved;
 #[path = "trouble/names.rs"]
 mod names;
 #[path = "trouble/sockets.rs"]

@@ -1,6 +1,8 @@
 //! What a call of the library ends with when it does not do what it says.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use varve_types::Errno;
 
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -20,9 +22,23 @@ impl Failure {
 
     /// The failure of an operation on a file of the store. Errors that Varve has no errno for become `EIO` and keep
     /// their text.
-    pub(crate) fn store(what: &str, error: &std::io::Error) -> Failure {
-        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_number);
+    pub(crate) fn store(what: &str, error: &io::Error) -> Failure {
+        let errno = match error.kind() {
+            // What is missing in the store is so although the volume has it.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::StaleNetworkFileHandle => {
+                Errno::EIO
+            }
+            _ => error.raw_os_error().map_or(Errno::EIO, Errno::from_number),
+        };
         Failure::new(errno, format!("{what}: {error}"))
+    }
+
+    /// The store's directory is not in its place.
+    pub(crate) fn away(root: &Path) -> Failure {
+        Failure::new(
+            Errno::EIO,
+            format!("the store {} is not there, or was not a moment ago; bring it back", root.display()),
+        )
     }
 }
 

@@ -54,10 +54,13 @@ impl FileSystem {
 
     /// Backing files, those closed without fsync included, by syncing the store's file system.
     pub(crate) fn sync_backing_files(&self) -> Result<()> {
-        let data = self.core.config.store.data();
+        let store = &self.core.config.store;
+        let data = store.data();
         match disk::sync_file_system(&data) {
             // No file was ever large.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && store.lacks(&data).is_ok_and(|none| none) => {
+                Ok(())
+            }
             synced => synced.map_err(|error| Failure::store("cannot sync the store", &error)),
         }
     }

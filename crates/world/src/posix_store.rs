@@ -21,7 +21,7 @@ mod multipart;
 mod read;
 mod write;
 
-pub use error::{StoreIoError, io_error_within};
+pub use error::{StoreIoError, io_error_within, is_away};
 
 use crate::disk::{self, Exclusive};
 use crate::reserve::{self, Reserve};
@@ -104,6 +104,11 @@ impl PosixStore {
             // An error means that the store itself is gone, where nobody writes either.
             let _ = refused.changed().await;
         }
+    }
+
+    /// Whether the store's directory is in its place: it may have been moved away, or what holds it unmounted.
+    pub fn is_there(&self) -> bool {
+        self.inner.root.is_dir()
     }
 
     pub fn root(&self) -> &Path {

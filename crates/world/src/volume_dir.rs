@@ -25,6 +25,8 @@ pub use server_record::{OtherStore, ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -120,6 +122,21 @@ impl VolumeDir {
 
     pub fn backing_file(&self, inode: InodeId) -> PathBuf {
         self.backing_directory(inode).join(format!("{:016x}", inode.0))
+    }
+
+    /// Whether nothing is at `path`, which is below the root: an error where the volume is not there, because it was
+    /// moved away or what holds it unmounted, so that nothing is known of what is in it. Looked up from the root on, so
+    /// that it does not matter when that goes or comes back.
+    pub fn lacks(&self, path: &Path) -> io::Result<bool> {
+        let below = path.strip_prefix(&self.root).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let root = rustix::fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // Every volume has it, and an empty directory in the place of one has not.
+        rustix::fs::statat(&root, "shards", AtFlags::empty())?;
+        match rustix::fs::statat(&root, below, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(false),
+            Err(Errno::NOENT) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The volume's key.

@@ -43,11 +43,11 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     });
     let shown = path.display();
     opened.map_err(|error| match error.kind() {
-        // The row says that it is there. ENOENT would say that the file itself is not.
-        io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound if core.config.store.lacks(&path).is_ok_and(|none| none) => {
             let advice = "restore it from a copy, or have `varve fsck --repair` set the file apart";
             Failure::new(Errno::EIO, format!("the content of inode {inode} is gone: there is no {shown}; {advice}"))
         }
+        io::ErrorKind::NotFound => Failure::away(core.config.store.root()),
         _ => Failure::store(&format!("cannot open the backing file {shown}"), &error),
     })
 }
@@ -70,14 +70,9 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
         disk::sync_directory(&directory)?;
         Ok(file)
     };
-    let failed = || format!("cannot make the backing file {}", path.display());
     made().map_err(|error| match error.kind() {
-        // ENOENT would say that the file itself is not there.
-        io::ErrorKind::NotFound => {
-            let store = core.config.store.root().display();
-            Failure::new(Errno::EIO, format!("{}: the store's directory {store} is not there; bring it back", failed()))
-        }
-        _ => Failure::store(&failed(), &error),
+        io::ErrorKind::NotFound => Failure::away(core.config.store.root()),
+        _ => Failure::store(&format!("cannot make the backing file {}", path.display()), &error),
     })
 }
 

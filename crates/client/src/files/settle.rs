@@ -186,9 +186,13 @@ impl FileSystem {
 
     /// `false`: there is no such file any more.
     fn sync_closed(&self, inode: InodeId) -> Result<bool> {
-        match disk::File::open(&self.core.config.store.backing_file(inode)).and_then(|file| file.sync_data()) {
+        let store = &self.core.config.store;
+        let path = store.backing_file(inode);
+        match disk::File::open(&path).and_then(|file| file.sync_data()) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && store.lacks(&path).is_ok_and(|none| none) => {
+                Ok(false)
+            }
             Err(error) => Err(Failure::store("cannot sync a backing file", &error)),
         }
     }

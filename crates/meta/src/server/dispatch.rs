@@ -113,7 +113,7 @@ fn wanted_to(call: &Call) -> To {
 }
 
 fn reopen_if_failed(worker: &Rc<Worker>, shard: &Rc<Shard>, answered: &Result<Answered, Failure>) {
-    if matches!(answered, Err(Failure::Server { .. })) && shard.failed().is_some() {
+    if matches!(answered, Err(Failure::Server { .. })) && shard.has_failed() {
         worker.reopen(shard);
     }
 }

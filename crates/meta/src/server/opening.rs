@@ -10,9 +10,11 @@
 //! Opening writes. Where the store takes no writes, what the last owner left is opened *at rest* meanwhile: calls that
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
+mod again;
+
 use super::dispatch::translate;
 use super::worker::Worker;
-use crate::shards::{Cause, HOLD_VALID, Shard, ShardConfig, ShardError, TableConfig};
+use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
 use futures::stream::{self, StreamExt};
 use std::cell::{Cell, RefCell};
@@ -43,12 +45,6 @@ const FAILED_MAX: Duration = Duration::from_secs(2);
 /// next comes a pause later.
 const SYNC_MAX: Duration = Duration::from_secs(10);
 
-/// Before the second attempt to open a shard; the pauses double up to the others, with a store that fails, and with a
-/// shard that is damaged. Each attempt leaves some small files behind.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(5);
-const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
-
 /// What a shard is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum To {
@@ -71,7 +67,7 @@ pub struct Opening {
     failed: RefCell<HashMap<ShardId, Cause>>,
     /// Those that are read at rest until they can be opened.
     at_rest: RefCell<HashMap<ShardId, Rc<Shard>>>,
-    /// Those that were refused and asked for since; those whose next attempt a sync waits for.
+    /// Those that were refused and asked for since; those whose next attempt somebody waits for.
     asked: RefCell<HashSet<ShardId>>,
     hurried: RefCell<HashSet<ShardId>>,
     attempts: RefCell<HashMap<ShardId, Attempts>>,
@@ -163,7 +159,8 @@ impl Worker {
                 let damaged = is_damage(&error);
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
                 let reason = format!("shard {id} cannot be opened: {error}{next}");
-                let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged };
+                let away = is_away(&error) || !self.tables.table.store.is_there();
+                let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged, away };
                 // Before anybody is told, so that nobody who only reads is refused.
                 if !damaged {
                     self.read_at_rest(id, None, refused.cause.errno).await;
@@ -206,53 +203,9 @@ impl Worker {
         }
     }
 
-    /// Tries until the shard is open; sooner where a sync waits for it. One that is damaged is left alone until somebody asks
-    /// for it. What was `refused` before for the same reason is not told again.
-    async fn open_later(self: Rc<Self>, id: ShardId, mut refused: Refused) {
-        let mut pause = REOPEN_PAUSE;
-        loop {
-            let due = async {
-                tokio::time::sleep(REOPEN_PAUSE).await;
-                let rest = tokio::time::sleep(pause - REOPEN_PAUSE);
-                if refused.damaged {
-                    rest.await;
-                    return self.asked_for(id, &self.opening.asked).await;
-                }
-                tokio::select! {
-                    () = rest => {}
-                    () = self.asked_for(id, &self.opening.hurried) => {}
-                }
-            };
-            tokio::select! {
-                () = due => {}
-                () = self.stopping() => return,
-            }
-            match self.open_shard(id).await {
-                Ok(()) => return tracing::info!("shard {id} is open again"),
-                Err(again) => {
-                    if again.cause != refused.cause {
-                        tracing::error!("{}", again.cause);
-                    }
-                    refused = again;
-                }
-            }
-            pause = (pause * 2).min(if refused.damaged { DAMAGED_PAUSE_MAX } else { REOPEN_PAUSE_MAX });
-        }
-    }
-
     /// Whether this server can have acknowledged nothing that is in the shard.
     pub fn never_had(&self, shard: ShardId) -> bool {
         !self.opening.had.borrow().contains(&shard)
-    }
-
-    async fn asked_for(&self, id: ShardId, asked: &RefCell<HashSet<ShardId>>) {
-        loop {
-            let changed = self.changed.notified();
-            if asked.borrow_mut().remove(&id) {
-                return;
-            }
-            changed.await;
-        }
     }
 
     /// Waits until the shard is open, and has it opened next; for ever if it is another worker's. An error if the last
@@ -278,11 +231,16 @@ impl Worker {
             if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause)) {
                 return Err(cause.clone());
             }
-            if let Some(Refused { cause, .. }) = self.opening.refused.borrow().get(&shard) {
-                if self.opening.asked.borrow_mut().insert(shard) {
+            if let Some(Refused { cause, away, .. }) = self.opening.refused.borrow().get(&shard) {
+                // The trouble is over, and the next attempt is about to find that.
+                let waits = *away && self.tables.table.store.is_there();
+                let asked = if waits { &self.opening.hurried } else { &self.opening.asked };
+                if asked.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
                 }
-                return Err(cause.clone());
+                if !waits {
+                    return Err(cause.clone());
+                }
             }
             changed.await;
         }
@@ -301,45 +259,6 @@ impl Worker {
             () = self.stopping() => Err(Failure::Busy),
             () = tokio::time::sleep(wait_max) => Err(late),
         }
-    }
-
-    /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
-    /// that. Until then its calls wait for a while, unless its store takes no writes. `failed` may be another call's
-    /// discovery too.
-    pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
-        let id = failed.id();
-        let mut shards = self.shards.borrow_mut();
-        if !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
-            return;
-        }
-        shards.remove(&id);
-        let cause = failed.failed().unwrap_or_else(|| Cause::from(format!("shard {id} has failed")));
-        let errno = cause.errno;
-        if failed.status().log_bytes_unsynced > 0 {
-            self.opening.owing.borrow_mut().insert(id);
-        }
-        self.opening.failed.borrow_mut().insert(id, cause);
-        let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
-        self.spawn(async move {
-            // A table that has failed writes no more, though it may take seconds to say so.
-            let owned = Some(failed.epoch());
-            let (closed, ()) = future::join(failed.close(), worker.read_at_rest(id, owned, errno)).await;
-            if let Err(error) = closed {
-                tracing::debug!("shard {id} was not closed well: {error}");
-            }
-            // What it held in memory for others is not relied on any longer than that.
-            tokio::time::sleep(HOLD_VALID).await;
-            if worker.is_stopping() {
-                return;
-            }
-            match worker.open_shard(id).await {
-                Ok(()) => tracing::info!("shard {id} is open again"),
-                Err(refused) => {
-                    tracing::error!("{}", refused.cause);
-                    worker.open_later(id, refused).await;
-                }
-            }
-        });
     }
 
     /// Opens no more, waits for those that are being opened, and closes what is open: all of it even where some fail; the
@@ -393,6 +312,8 @@ struct Refused {
     cause: Cause,
     /// Time alone does not heal it.
     damaged: bool,
+    /// The store was not there.
+    away: bool,
 }
 
 /// A store that is full or read-only does not heal in a moment.
@@ -406,4 +327,8 @@ fn is_damage(error: &ShardError) -> bool {
         ShardError::Damaged(..) => true,
         ShardError::Refused(_) => false,
     }
+}
+
+fn is_away(error: &ShardError) -> bool {
+    matches!(error, ShardError::Table(error) if error.is_away())
 }

@@ -197,6 +197,25 @@ impl Shard {
         Err(Refusal::Failed(cause))
     }
 
+    /// Whether it must be opened again. Whose table has ended although nobody wrote, as over a store that was away, is
+    /// found by who reads.
+    pub fn has_failed(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        if state.failed.is_none() && self.table.has_ended() {
+            state.failed = Some(format!("the table of shard {} has ended", self.id).into());
+            drop(state);
+            self.work.notify_one();
+            self.changed.notify_waiters();
+            return true;
+        }
+        state.failed.is_some()
+    }
+
+    /// Whether something that it acknowledged may be lost although it is opened again.
+    pub fn may_have_lost(&self) -> bool {
+        self.table.unsaved_bytes() > 0
+    }
+
     /// Waits while an undecided change locks what is asked for; returns whether one did. Fails at once, with the cause, where
     /// it is known that its outcome will not come soon.
     pub(super) async fn wait_while_locked(

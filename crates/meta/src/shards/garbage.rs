@@ -17,6 +17,7 @@ use std::time::Duration;
 use varve_types::InodeId;
 use varve_world::clock::Moment;
 use varve_world::disk;
+use varve_world::volume_dir::VolumeDir;
 
 /// How often backing files are removed.
 const COLLECT_EVERY: Duration = Duration::from_secs(1);
@@ -122,7 +123,8 @@ impl Shard {
         let (gone, refused) = match recorded {
             Ok(()) => {
                 let files: Vec<_> = inodes.iter().map(|inode| (*inode, self.volume.backing_file(*inode))).collect();
-                match tokio::task::spawn_blocking(move || remove(&files)).await {
+                let volume = self.volume.clone();
+                match tokio::task::spawn_blocking(move || remove(&volume, &files)).await {
                     Ok(removed) => removed,
                     Err(error) => (HashSet::new(), Some(error.to_string())),
                 }
@@ -150,7 +152,7 @@ impl Shard {
 }
 
 /// The inodes whose backing files are gone, on disk too, and what kept others.
-fn remove(files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
+fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
     let mut refused = None;
     let mut refuse = |path: &Path, error: io::Error| {
         refused.get_or_insert_with(|| format!("{}: {error}", path.display()));
@@ -158,7 +160,7 @@ fn remove(files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
     let mut gone: Vec<_> = files
         .iter()
         .filter(|(_, path)| match disk::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error) if !is_gone(volume, path, &error) => {
                 refuse(path, error);
                 false
             }
@@ -168,7 +170,7 @@ fn remove(files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
     let directories: BTreeSet<_> = gone.iter().copied().map(|(_, path)| disk::parent(path)).collect();
     for directory in directories {
         match disk::sync_directory(directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error) if !is_gone(volume, directory, &error) => {
                 refuse(directory, error);
                 gone.retain(|(_, path)| disk::parent(path) != directory);
             }
@@ -177,4 +179,9 @@ fn remove(files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
     }
     let gone = gone.into_iter().map(|(inode, _)| *inode).collect();
     (gone, refused)
+}
+
+/// Whether `error` says that there is no such file, and not that the whole store is away.
+fn is_gone(volume: &VolumeDir, path: &Path, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && volume.lacks(path).is_ok_and(|lacks| lacks)
 }

@@ -59,6 +59,14 @@ impl Rows {
         }
     }
 
+    /// Bytes of log of which it is not known whether they are on disk.
+    pub fn unsaved_bytes(&self) -> u64 {
+        match self {
+            Rows::Own(table) => table.unsaved_bytes(),
+            Rows::AtRest(..) => 0,
+        }
+    }
+
     pub fn unsynced_bytes(&self) -> u64 {
         match self {
             Rows::Own(table) => table.unsynced_bytes(),

@@ -13,6 +13,7 @@ mod error;
 mod merges;
 mod moment;
 mod pending;
+mod presence;
 mod reader;
 mod salvage;
 mod settings;
@@ -71,7 +72,7 @@ pub struct Table {
 
 impl Table {
     /// Takes the shard over: claims the epoch after the stored one, ends the log of the last owner and replays what of
-    /// it is not in the tables. A shard that was never opened begins empty.
+    /// it is not in the tables. A shard that was never opened begins empty; see [`presence`].
     pub async fn open(config: TableConfig) -> Result<Table, TableError> {
         let (shard, sync_interval) = (config.shard, config.sync_interval);
         let background = config.background.clone();
@@ -165,6 +166,11 @@ impl Table {
         self.log.unsynced_bytes()
     }
 
+    /// Bytes of log of which it is not known whether they are on disk.
+    pub fn unsaved_bytes(&self) -> u64 {
+        self.log.unsaved_bytes()
+    }
+
     /// Moves everything that is in memory into tables, so that the log can be reclaimed and the next opening replays
     /// nothing.
     pub async fn flush(&self) -> Result<(), TableError> {
@@ -224,8 +230,12 @@ impl Drop for Table {
 async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError> {
     let failed = |error| TableError::new(config.shard, "open", error, None);
     let path = config.path();
+    presence::ask(config).await?;
     let admin = Admin::builder(path.clone(), config.object_store()).build();
     let stored = admin.read_manifest(None).await.map_err(failed)?;
+    if stored.is_none() {
+        presence::refuse_unless_new(config).await?;
+    }
     let epoch = stored.map_or(0, |manifest| manifest.writer_epoch());
     let (log_init, log) = LogInit::new(config.log());
     let built = Db::builder(path, config.object_store())

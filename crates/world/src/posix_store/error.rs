@@ -1,9 +1,12 @@
 //! Failures as `object_store` names them, with the [`io::Error`] kept in the chain of sources, so that a full or a
 //! failing disk stays recognisable however many layers up ([`io_error_within`]).
 
+use super::Inner;
 use object_store::Error;
 use object_store::path::Path as ObjectPath;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::io;
+use std::path::PathBuf;
 
 pub(super) const STORE: &str = "posix";
 
@@ -16,13 +19,79 @@ pub struct StoreIoError {
     pub source: io::Error,
 }
 
+/// The store's own directory is not there, so that what is missing in it proves nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("the store's directory {} is not there ({source}); bring it back", root.display())]
+struct Away {
+    root: PathBuf,
+    source: io::Error,
+}
+
+/// It was not there a moment ago, for what was not found in it is there.
+#[derive(Debug, thiserror::Error)]
+#[error("the store's directory {} was away for a moment ({source})", root.display())]
+struct WasAway {
+    root: PathBuf,
+    source: io::Error,
+}
+
+impl Inner {
+    /// [`failed`] while an object was read, listed or removed: it is missing only if the store itself is there.
+    pub(super) fn failed(&self, action: &'static str, location: &ObjectPath) -> impl FnOnce(io::Error) -> Error {
+        move |error| failed(action, location)(self.vouched(location, error))
+    }
+
+    /// [`failed`] while an object was written. Nothing that has to be there first is an object, so whatever is missing
+    /// is the store's failure, and may be tried again.
+    pub(super) fn refused(&self, action: &'static str, location: &ObjectPath) -> impl FnOnce(io::Error) -> Error {
+        move |error| match is_absence(&error) {
+            true if self.root.is_dir() => failed(action, location)(self.was_away(error)),
+            true => failed(action, location)(self.away(error)),
+            false => failed(action, location)(error),
+        }
+    }
+
+    /// `error` as it is if it says that nothing is at `location` and that is so, or if it says something else. Looked
+    /// up from the store's directory on, so that it does not matter when that goes or comes back.
+    pub(super) fn vouched(&self, location: &ObjectPath, error: io::Error) -> io::Error {
+        if !is_absence(&error) {
+            return error;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(root) = rustix::fs::open(&self.root, flags, Mode::empty()) else { return self.away(error) };
+        let name = if location.as_ref().is_empty() { "." } else { location.as_ref() };
+        match rustix::fs::statat(&root, name, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => error,
+            Ok(found) => match FileType::from_raw_mode(found.st_mode).is_dir() {
+                // A directory is no object, which no code of the system's says; and a file no directory of objects.
+                true if error.raw_os_error().is_none() => error,
+                false if error.kind() == io::ErrorKind::NotADirectory => error,
+                _ => self.was_away(error),
+            },
+            Err(other) => other.into(),
+        }
+    }
+
+    fn away(&self, source: io::Error) -> io::Error {
+        io::Error::other(Away { root: self.root.clone(), source })
+    }
+
+    fn was_away(&self, source: io::Error) -> io::Error {
+        io::Error::other(WasAway { root: self.root.clone(), source })
+    }
+}
+
+/// Whether it says that something is not there. A path below a file has no object either.
+pub(super) fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 pub(super) fn failed(action: &'static str, location: &ObjectPath) -> impl FnOnce(io::Error) -> Error {
     let path = location.to_string();
     move |source| {
         let kind = source.kind();
         let error = Box::new(StoreIoError { action, path: path.clone(), source });
         match kind {
-            // A path below a file has no object either.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::NotFound { path, source: error },
             io::ErrorKind::AlreadyExists => Error::AlreadyExists { path, source: error },
             // A file that is too short stays so: SlateDB tries again what is `Generic`, seconds for each read, but not this.
@@ -47,14 +116,21 @@ pub(super) fn not_implemented(operation: &str) -> Error {
 
 /// The [`io::Error`] with an operating system's code that caused `error`, if one did: ENOSPC, EIO, EROFS and others.
 pub fn io_error_within<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        next = match error.downcast_ref::<io::Error>() {
-            Some(error) if error.raw_os_error().is_some() => return Some(error),
-            // An `io::Error` made from another error shows that one only through `get_ref`.
-            Some(wrapper) => wrapper.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
-            None => error.source(),
-        };
-    }
-    None
+    causes(error).find_map(|cause| cause.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some()))
+}
+
+/// Whether `error` is of a store whose directory is not in its place, or was not a moment ago.
+pub fn is_away(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error).any(|cause| cause.is::<Away>() || cause.is::<WasAway>())
+}
+
+/// An error and what caused it.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| match error.downcast_ref::<io::Error>() {
+        // An `io::Error` made from another error shows that one only through `get_ref`.
+        Some(wrapper) => wrapper.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
+        None => error.source(),
+    })
 }

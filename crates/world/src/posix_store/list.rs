@@ -1,6 +1,6 @@
 //! Lists, in the order of the objects' paths. No entity tags: they would mean to read every object.
 
-use super::error::failed;
+use super::error::{failed, is_absence};
 use super::read::object_meta;
 use super::{Inner, PosixStore};
 use crate::disk;
@@ -80,23 +80,21 @@ impl Inner {
         Ok(false)
     }
 
-    /// What is directly below `location`; nothing if it does not exist or is an object. Foreign files whose names no
-    /// object could have are skipped.
+    /// What is directly below `location`; nothing if it does not exist or is an object, in a store that is there.
+    /// Foreign files whose names no object could have are skipped.
     fn children(&self, location: &ObjectPath) -> Result<Vec<(ObjectPath, Child)>> {
         let directory = self.file(location)?;
-        match read_children(&directory, location) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(Vec::new())
-            }
+        match read_children(&directory, location).map_err(|error| self.vouched(location, error)) {
+            Err(error) if is_absence(&error) => Ok(Vec::new()),
             other => other.map_err(failed("list", location)),
         }
     }
 
     /// `None` if the object is gone meanwhile.
     fn meta(&self, location: ObjectPath) -> Result<Option<ObjectMeta>> {
-        match std::fs::metadata(self.file(&location)?) {
+        match std::fs::metadata(self.file(&location)?).map_err(|error| self.vouched(&location, error)) {
             Ok(metadata) => Ok(Some(object_meta(location, &metadata))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(failed("list", &location)(error)),
         }
     }

@@ -26,7 +26,7 @@ pub(super) struct Upload {
 impl Upload {
     pub(super) fn start(store: PosixStore, location: ObjectPath) -> Result<Box<dyn MultipartUpload>> {
         let file = store.inner.file(&location)?;
-        let (output, path) = store.inner.create_temporary(&file).map_err(failed("write", &location))?;
+        let (output, path) = store.inner.create_temporary(&file).map_err(store.inner.refused("write", &location))?;
         Ok(Box::new(Upload { store, location, temporary: Some((Arc::new(output), path)), offset: 0 }))
     }
 

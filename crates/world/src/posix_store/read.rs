@@ -98,7 +98,7 @@ struct Opened {
 impl Opened {
     fn open(inner: &Inner, location: &ObjectPath) -> Result<Opened> {
         let path = inner.file(location)?;
-        let (file, metadata) = open_regular(&path).map_err(failed("read", location))?;
+        let (file, metadata) = open_regular(&path).map_err(inner.failed("read", location))?;
         Ok(Opened {
             location: location.clone(),
             file: Arc::new(file),

@@ -361,3 +361,56 @@ fn a_root_that_was_moved_away_is_not_made_again() {
         assert_eq!(content(&store, "0000/a").await, "x");
     });
 }
+
+/// While the store is away nothing is known of what is in it: to say that an object is missing, or that a listing is
+/// empty, would have a database made where there is one. All of it may be tried again.
+#[test]
+fn nothing_is_missing_in_a_store_that_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, moved) = (directory.path().join("volume/shards"), directory.path().join("moved"));
+    std::fs::create_dir_all(&root).unwrap();
+    let store = PosixStore::open(&root).unwrap();
+    let is_trouble = |error: &Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Generic { .. }), "{error:?}");
+        assert!(text.contains("is not there") && text.contains("bring it back"), "{text}");
+    };
+    let all = async |store: &PosixStore| {
+        let names = ["0000/manifest/1", "0000/manifest/2", "absent"];
+        let mut errors = Vec::new();
+        for name in names {
+            errors.extend(store.get(&path(name)).await.err());
+            errors.extend(store.head(&path(name)).await.err());
+            errors.extend(store.delete(&path(name)).await.err());
+            let update = PutMode::Update(UpdateVersion { e_tag: Some("\"0\"".into()), version: None });
+            errors.extend(store.put_opts(&path(name), "y".into(), update.into()).await.err());
+            errors.extend(store.copy(&path(name), &path("copy")).await.err());
+        }
+        for prefix in ["0000/manifest", "0000", "absent"] {
+            errors.extend(store.list(Some(&path(prefix))).try_collect::<Vec<_>>().await.err());
+            errors.extend(store.list_with_delimiter(Some(&path(prefix))).await.err());
+        }
+        errors.extend(store.list(None).try_collect::<Vec<_>>().await.err());
+        errors
+    };
+    block_on(async {
+        put(&store, "0000/manifest/1", b"x").await;
+        std::fs::rename(directory.path().join("volume"), &moved).unwrap();
+        assert!(!store.is_there());
+        let errors = all(&store).await;
+        assert_eq!(errors.len(), 3 * 5 + 3 * 2 + 1);
+        errors.iter().for_each(is_trouble);
+        std::fs::rename(&moved, directory.path().join("volume")).unwrap();
+        assert!(store.is_there());
+        // What is missing in a store that is there is missing, and so is what is below an object.
+        for absent in ["absent", "0000/manifest", "0000/manifest/1/below"] {
+            let error = store.get(&path(absent)).await.unwrap_err();
+            assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
+            store.delete(&path("absent")).await.unwrap();
+        }
+        for empty in ["absent", "0000/manifest/1"] {
+            assert!(store.list(Some(&path(empty))).try_collect::<Vec<_>>().await.unwrap().is_empty());
+        }
+        assert_eq!(content(&store, "0000/manifest/1").await, "x");
+    });
+}

@@ -1,6 +1,6 @@
 //! Puts, copies, renames and deletes. All of them block.
 
-use super::error::{failed, precondition};
+use super::error::{failed, is_absence, precondition};
 use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
 use crate::disk;
 use crate::flock::Locked;
@@ -23,18 +23,18 @@ pub(super) struct Written {
 impl Inner {
     pub(super) fn put_overwriting(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
         let file = self.file(location)?;
-        let written = self.write(&file, payload).map_err(failed("write", location))?;
+        let written = self.write(&file, payload).map_err(self.refused("write", location))?;
         self.publish_over(location, written)
     }
 
     pub(super) fn put_creating(&self, location: &ObjectPath, payload: &PutPayload) -> Result<PutResult> {
         let file = self.file(location)?;
         if file.symlink_metadata().is_ok() {
-            return Err(failed("create", location)(io::ErrorKind::AlreadyExists.into()));
+            return Err(self.refused("create", location)(io::ErrorKind::AlreadyExists.into()));
         }
-        let written = self.write(&file, payload).map_err(failed("write", location))?;
-        let _publishing = self.publishing().map_err(failed("lock the store to create", location))?;
-        disk::publish_if_absent(self.exclusive, &written.path, &file).map_err(failed("create", location))?;
+        let written = self.write(&file, payload).map_err(self.refused("write", location))?;
+        let _publishing = self.publishing().map_err(self.refused("lock the store to create", location))?;
+        disk::publish_if_absent(self.exclusive, &written.path, &file).map_err(self.refused("create", location))?;
         Ok(result(written.e_tag))
     }
 
@@ -48,14 +48,12 @@ impl Inner {
         let Some(expected) = version.e_tag else {
             return Err(precondition(location, "an update needs the entity tag of the version it replaces".into()));
         };
-        let written = self.write(&file, payload).map_err(failed("write", location))?;
-        let _alone = self.publishing_alone().map_err(failed("lock the store to update", location))?;
-        let refusal = match e_tag_of_path(&file) {
+        let written = self.write(&file, payload).map_err(self.refused("write", location))?;
+        let _alone = self.publishing_alone().map_err(self.refused("lock the store to update", location))?;
+        let refusal = match e_tag_of_path(&file).map_err(|error| self.vouched(location, error)) {
             Ok(found) if found == expected => None,
             Ok(found) => Some(precondition(location, format!("the version is {found}, not {expected}"))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Some(precondition(location, "the object does not exist".into()))
-            }
+            Err(error) if is_absence(&error) => Some(precondition(location, "the object does not exist".into())),
             Err(error) => Some(failed("read", location)(error)),
         };
         if let Some(refusal) = refusal {
@@ -63,24 +61,24 @@ impl Inner {
             let _ = disk::remove_file(&written.path);
             return Err(refusal);
         }
-        disk::publish_replacing(&written.path, &file).map_err(failed("replace", location))?;
+        disk::publish_replacing(&written.path, &file).map_err(self.refused("replace", location))?;
         Ok(result(written.e_tag))
     }
 
     /// Publishes `written` as `location`, whatever is there.
     pub(super) fn publish_over(&self, location: &ObjectPath, written: Written) -> Result<PutResult> {
         let file = self.file(location)?;
-        let _publishing = self.publishing().map_err(failed("lock the store to write", location))?;
-        disk::publish_replacing(&written.path, &file).map_err(failed("replace", location))?;
+        let _publishing = self.publishing().map_err(self.refused("lock the store to write", location))?;
+        disk::publish_replacing(&written.path, &file).map_err(self.refused("replace", location))?;
         Ok(result(written.e_tag))
     }
 
     pub(super) fn delete(&self, location: &ObjectPath) -> Result<()> {
         let file = self.file(location)?;
-        let _publishing = self.publishing().map_err(failed("lock the store to delete", location))?;
-        match disk::remove_published(&file) {
+        let _publishing = self.publishing().map_err(self.refused("lock the store to delete", location))?;
+        match disk::remove_published(&file).map_err(|error| self.vouched(location, error)) {
             // Nobody can tell a second delete from the first one's retry.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if is_absence(&error) => Ok(()),
             other => other.map_err(failed("delete", location)),
         }
     }
@@ -88,40 +86,40 @@ impl Inner {
     pub(super) fn copy(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
         let source = self.file(from)?;
         let target = self.file(to)?;
-        let temporary = self.copy_aside(&source, &target).map_err(failed("copy", from))?;
-        let _publishing = self.publishing().map_err(failed("lock the store to copy to", to))?;
+        let temporary = self.copy_aside(&source, &target).map_err(self.failed("copy", from))?;
+        let _publishing = self.publishing().map_err(self.refused("lock the store to copy to", to))?;
         match mode {
             CopyMode::Overwrite => disk::publish_replacing(&temporary, &target),
             CopyMode::Create => disk::publish_if_absent(self.exclusive, &temporary, &target),
         }
-        .map_err(failed("copy to", to))
+        .map_err(self.refused("copy to", to))
     }
 
     pub(super) fn rename(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
         let source = self.file(from)?;
         let target = self.file(to)?;
-        let metadata = source.symlink_metadata().map_err(failed("rename", from))?;
+        let metadata = source.symlink_metadata().map_err(self.failed("rename", from))?;
         if metadata.is_symlink() {
             // A symlink that publishes a content beside it cannot move to another directory.
             self.copy(from, to, mode)?;
             return self.delete(from);
         }
-        self.make_directory(disk::parent(&target)).map_err(failed("make the directory of", to))?;
-        let _publishing = self.publishing().map_err(failed("lock the store to rename", from))?;
+        self.make_directory(disk::parent(&target)).map_err(self.refused("make the directory of", to))?;
+        let _publishing = self.publishing().map_err(self.refused("lock the store to rename", from))?;
         let temporary = disk::temporary(disk::parent(&target));
         match mode {
-            CopyMode::Overwrite => disk::publish_replacing(&source, &target).map_err(failed("rename to", to))?,
+            CopyMode::Overwrite => disk::publish_replacing(&source, &target).map_err(self.refused("rename to", to))?,
             CopyMode::Create => {
                 if target.symlink_metadata().is_ok() {
-                    return Err(failed("rename to", to)(io::ErrorKind::AlreadyExists.into()));
+                    return Err(self.refused("rename to", to)(io::ErrorKind::AlreadyExists.into()));
                 }
                 // By way of a temporary copy, so that a refusal leaves the source in its place.
-                disk::copy_synced(&source, &temporary).map_err(failed("rename", from))?;
-                disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(failed("rename to", to))?;
-                disk::remove_published(&source).map_err(failed("rename", from))?;
+                disk::copy_synced(&source, &temporary).map_err(self.failed("rename", from))?;
+                disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(self.refused("rename to", to))?;
+                disk::remove_published(&source).map_err(self.failed("rename", from))?;
             }
         }
-        disk::sync_directory(disk::parent(&source)).map_err(failed("rename", from))
+        disk::sync_directory(disk::parent(&source)).map_err(self.failed("rename", from))
     }
 
     fn copy_aside(&self, source: &Path, target: &Path) -> io::Result<PathBuf> {

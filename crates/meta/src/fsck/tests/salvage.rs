@@ -276,6 +276,28 @@ fn a_damaged_manifest_costs_no_row() {
     }
 }
 
+/// All of them gone is not a shard that was never opened: it is missed, and its tables and its log have the rows.
+#[test]
+fn manifests_that_are_gone_cost_no_row() {
+    let site = Site::flushed();
+    site.put(SHARD_0, entry_key(ROOT, "later"), entry(InodeId(50), EntryBody::Node(inline(b"later"))));
+    let before = site.tree();
+    let manifests = site.volume.shard(SHARD_0).join("manifest");
+    std::fs::remove_dir_all(&manifests).unwrap();
+    let report = site.check();
+    assert!(!report.is_sound());
+    let finding = report.findings.iter().find(|finding| finding.kind == FindingKind::DamagedTable);
+    assert!(
+        finding.is_some_and(|finding| finding.place.contains(manifests.to_str().unwrap())),
+        "{:#?}",
+        report.findings
+    );
+    assert!(!manifests.exists(), "a check writes nothing");
+    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
+    assert_eq!(site.tree(), before);
+}
+
 /// Manifests of earlier builds have no checksum, and are read.
 #[test]
 fn a_manifest_without_a_checksum_is_read() {

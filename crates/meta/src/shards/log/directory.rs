@@ -64,6 +64,11 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
     Ok(epochs)
 }
 
+/// Whether there is anything of any epoch in the directory.
+pub fn is_begun(directory: &Path) -> Result<bool, LogError> {
+    Ok(!list(directory)?.is_empty())
+}
+
 /// The epoch that nobody has ended and whose files are gone, though its mark says that there were some. Its first file was
 /// there durably before the mark was, and its last one stays until a later epoch has begun: so somebody has removed them.
 pub fn gone(epochs: &BTreeMap<u64, EpochFiles>) -> Option<u64> {

@@ -10,6 +10,8 @@ use varve_types::ShardId;
 pub enum LogError {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("the log's directory {} is not there: {source}; bring the store back", directory.display())]
+    Away { directory: PathBuf, source: io::Error },
     #[error(
         "the log file {} is damaged at byte {offset} ({reason}), below what was fsynced: acknowledged changes are lost. \
          Restore the file from a copy of the store, or save what is intact with `varve fsck --repair`", path.display()
@@ -45,7 +47,7 @@ impl From<LogError> for WalError {
     fn from(error: LogError) -> WalError {
         match error {
             LogError::Fenced => WalError::Fenced,
-            LogError::Io { .. } => WalError::Unavailable(Arc::new(error)),
+            LogError::Io { .. } | LogError::Away { .. } => WalError::Unavailable(Arc::new(error)),
             LogError::TooLarge { .. } => WalError::InternalError(Arc::new(error)),
             LogError::Damaged { .. } | LogError::Missing { .. } | LogError::Gone { .. } | LogError::Newer { .. } => {
                 WalError::DataError(Arc::new(error))

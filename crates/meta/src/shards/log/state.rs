@@ -54,6 +54,8 @@ pub struct State {
     appended: u64,
     /// Everything below is fsynced.
     synced: u64,
+    /// As much is fsynced for certain, and may not be counted as such: somebody else may have ended the epoch.
+    saved: u64,
     /// The bytes from `synced` to `appended`.
     unsynced: VecDeque<Bytes>,
     /// When the oldest of them was appended.
@@ -90,6 +92,7 @@ impl State {
             header,
             appended: header.base,
             synced: header.base,
+            saved: header.base,
             unsynced: VecDeque::new(),
             unsynced_since: None,
             handed: None,
@@ -119,6 +122,15 @@ impl State {
 
     pub fn unsynced_bytes(&self) -> u64 {
         self.appended - self.synced
+    }
+
+    /// Bytes of which nobody knows whether they are on disk.
+    pub fn unsaved_bytes(&self) -> u64 {
+        self.appended - self.synced.max(self.saved)
+    }
+
+    pub fn note_saved(&mut self, target: u64) {
+        self.saved = self.saved.max(target);
     }
 
     pub fn unsynced_since(&self) -> Option<Instant> {

@@ -30,7 +30,14 @@ pub(super) async fn drive(log: Arc<Log>) {
         drop(permit);
         match done {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return log.fail(error.into()),
+            Ok(Err(error)) => {
+                let away = matches!(error, LogError::Away { .. });
+                log.fail(error.into());
+                if away {
+                    save_rest(&log).await;
+                }
+                return;
+            }
             Err(join) => return log.fail(WalError::InternalError(Arc::new(join))),
         }
     }
@@ -70,6 +77,7 @@ fn sync_now(log: &Log) -> Result<(), LogError> {
         let Some(work) = log.state.lock().begin_sync() else { return Ok(()) };
         match fsync(log, &work) {
             Ok(()) => {
+                log.state.lock().note_saved(work.target);
                 refuse_if_fenced(log)?;
                 // Behind the look for a fence: a successor finds all that it is told of here.
                 log.mark.note(work.target);
@@ -106,7 +114,24 @@ fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
 fn missing_directory(directory: &Path) -> Result<(), LogError> {
     match directory.metadata() {
         Ok(_) => Ok(()),
-        Err(error) => Err(LogError::io("find", directory)(error)),
+        Err(error) => Err(LogError::Away { directory: directory.to_owned(), source: error }),
+    }
+}
+
+/// Fsyncs what was appended until the store was found to be away: it is wherever the file is, and is found there when
+/// the store is back.
+async fn save_rest(log: &Arc<Log>) {
+    let worker = log.clone();
+    let save = move || {
+        let Some(work) = worker.state.lock().begin_sync() else { return };
+        match fsync(&worker, &work) {
+            Ok(()) => worker.state.lock().note_saved(work.target),
+            Err(error) => tracing::warn!("the log of a store that is away may have lost its end: {error}"),
+        }
+    };
+    let _permit = fsyncs().acquire().await;
+    if let Err(error) = log.config.background.spawn_blocking(save).await {
+        tracing::warn!("the log of a store that is away was not fsynced: {error}");
     }
 }
 

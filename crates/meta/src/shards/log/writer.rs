@@ -167,6 +167,11 @@ impl Log {
         self.state.lock().unsynced_bytes()
     }
 
+    /// Those of which nobody knows whether they are on disk: the log has failed over it, or has still to be synced.
+    pub fn unsaved_bytes(&self) -> u64 {
+        self.state.lock().unsaved_bytes()
+    }
+
     /// The last group that is fsynced; each was one sync.
     pub fn synced_groups(&self) -> u64 {
         match self.status() {

@@ -1,6 +1,7 @@
 //! Why a table cannot do what it was asked.
 
 use super::checked_store::DamagedObject;
+use super::presence::Lost;
 use crate::shards::log::LogError;
 use crate::shards::refusal::errno_of_store;
 use crate::shards::rows::no_changes;
@@ -11,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Errno, ShardId};
-use varve_world::posix_store::{StoreIoError, io_error_within};
+use varve_world::posix_store::{self, StoreIoError, io_error_within};
 use varve_world::volume_dir::VolumeDir;
 
 /// Kinds that a caller acts on differently; the text is for the administrator.
@@ -88,6 +89,11 @@ impl TableError {
         matches!(self, TableError::Damaged { .. } | TableError::Internal { .. })
     }
 
+    /// Whether the store's directory was not in its place.
+    pub fn is_away(&self) -> bool {
+        matches!(self, TableError::Unavailable { source, .. } if posix_store::is_away(source.as_ref()))
+    }
+
     /// What callers are told: the store's own errno where it takes no writes.
     pub fn errno(&self) -> Errno {
         match self {
@@ -119,6 +125,9 @@ fn plain(shard: ShardId, error: &(dyn Error + 'static)) -> String {
     while let Some(error) = next {
         if let Some(ours) = error.downcast_ref::<LogError>() {
             return ours.to_string();
+        }
+        if let Some(lost) = error.downcast_ref::<Lost>() {
+            return lost.to_string();
         }
         if let Some(damaged) = error.downcast_ref::<DamagedObject>() {
             return damaged.to_string();

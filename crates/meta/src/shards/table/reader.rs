@@ -1,6 +1,6 @@
 //! A shard's table as it lies in the store, read by somebody who does not own it: nothing is claimed, nothing written.
 
-use super::{Cursor, SCAN_AHEAD_BYTES, TableConfig, TableError};
+use super::{Cursor, SCAN_AHEAD_BYTES, TableConfig, TableError, presence};
 use crate::shards::log::LogAtRest;
 use bytes::Bytes;
 use slatedb::admin::Admin;
@@ -65,8 +65,12 @@ impl TableReader {
 
 async fn open(config: &TableConfig) -> Result<(Epoch, Option<DbReader>), TableError> {
     let failed = |error| TableError::new(config.shard, "open", error, None);
+    presence::ask(config).await?;
     let admin = Admin::builder(config.path(), config.object_store()).build();
-    let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? else { return Ok((Epoch(0), None)) };
+    let Some(manifest) = admin.read_manifest(None).await.map_err(failed)? else {
+        presence::refuse_unless_new(config).await?;
+        return Ok((Epoch(0), None));
+    };
     let epoch = Epoch(manifest.writer_epoch());
     let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
     let flushed = manifest.next_wal_sst_id().saturating_sub(1);

@@ -1,7 +1,7 @@
 //! What is intact in a damaged shard, and a new table of it.
 
 use super::{Table, TableBatch, TableConfig, TableError};
-use crate::shards::log::{DamagedPlace, read_intact};
+use crate::shards::log::{DamagedPlace, is_begun, read_intact};
 use bytes::Bytes;
 use slatedb::admin::Admin;
 use slatedb::wal::WalError;
@@ -135,7 +135,7 @@ impl Newest {
             names(&directory, "manifest").map_err(failed)?.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
         let mut damaged = Vec::new();
-        for number in numbers.into_iter().rev() {
+        for number in numbers.iter().copied().rev() {
             match admin.read_manifest(Some(number)).await {
                 Ok(Some(manifest)) => return Ok(Newest { manifest: Some(manifest), damaged }),
                 Ok(None) => {}
@@ -148,6 +148,11 @@ impl Newest {
                     damaged.push(DamagedPlace { path, offset: Some(0), reason: error.to_string() });
                 }
             }
+        }
+        // A shard that was never opened has lost nothing.
+        if numbers.is_empty() && is_begun(&config.volume.shard_log(config.shard)).is_ok_and(|begun| begun) {
+            let reason = "there is no manifest, and the shard's log was begun".to_owned();
+            damaged.push(DamagedPlace { path: directory, offset: None, reason });
         }
         Ok(Newest { manifest: None, damaged })
     }

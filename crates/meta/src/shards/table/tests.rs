@@ -7,6 +7,7 @@ use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 mod killed;
 mod measured;
+mod presence;
 
 const LONG: Duration = Duration::from_secs(300);
 

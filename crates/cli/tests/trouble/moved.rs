@@ -1,0 +1,142 @@
+//! A store's directory that is moved away while it is at work, and comes back.
+
+use super::common::{Mount, SHORT, Volume, run, until, varve};
+use super::{Kept, RECOVERY, comes_back, expect_no_panic};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Longer than the sync interval and than the first attempts to open a shard again.
+const AWAY: Duration = Duration::from_secs(8);
+const FLAGS: [&str; 4] = ["--shards", "4", "--inline-limit", "4KiB"];
+const OPTIONS: &str = "deadline=5s,noembedded";
+const EMBEDDED: &str = "deadline=5s";
+
+/// What a worker was answered.
+#[derive(Default)]
+struct Seen {
+    kept: Kept,
+    /// Errnos other than success, of changes and of reads of what is there.
+    refusals: BTreeSet<i32>,
+}
+
+/// Makes and fsyncs files, reads earlier ones again and lists, whatever it is answered, until `done`.
+fn work(directory: &Path, worker: usize, done: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let note = |result: io::Result<()>, refusals: &mut BTreeSet<i32>| {
+        refusals.extend(result.err().map(|error| error.raw_os_error().unwrap_or_default()));
+    };
+    for number in 0.. {
+        if done.load(Relaxed) {
+            break;
+        }
+        let name = format!("d{}/w{worker}-{number}", number % 8);
+        let made = seen.kept.write_one(directory, &name, if number % 5 == 0 { 20_000 } else { 300 });
+        note(made, &mut seen.refusals);
+        let earlier: Vec<_> = seen.kept.files.iter().step_by(17).map(|(name, bytes)| (name, bytes.len())).collect();
+        for (name, length) in earlier {
+            let read = fs::read(directory.join(name)).map(|found| assert_eq!(found.len(), length, "{name}"));
+            note(read, &mut seen.refusals);
+        }
+        let listed = fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+        note(listed.map(|names| assert_eq!(names.len(), 8)), &mut seen.refusals);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    seen
+}
+
+fn make_directories(directory: &Path) {
+    (0..8).for_each(|number| fs::create_dir(directory.join(format!("d{number}"))).expect("a directory"));
+}
+
+/// Moves the store away for a while under load and back. Returns what is to be there.
+fn moved_and_back(volume: &Volume, directory: &Path) -> Kept {
+    let (store, aside) = (volume.store(), volume.beside("aside"));
+    let done = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let done = &done;
+        let workers: Vec<_> = (0..3).map(|worker| scope.spawn(move || work(directory, worker, done))).collect();
+        std::thread::sleep(Duration::from_secs(2));
+        fs::rename(&store, &aside).expect("the store goes");
+        let begun = Instant::now();
+        while begun.elapsed() < AWAY {
+            assert!(!store.exists(), "something took the store's place");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        fs::rename(&aside, &store).expect("the store comes back");
+        done.store(true, Relaxed);
+        workers.into_iter().map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
+    });
+    let mut kept = Kept::default();
+    for Seen { kept: of_worker, refusals } in seen {
+        assert!(refusals.contains(&libc::EIO), "nothing failed: {refusals:?}");
+        // A busy machine may take longer than the deadline; but nothing that is there is said to be missing.
+        let others: Vec<_> = refusals.iter().filter(|errno| ![libc::EIO, libc::ETIMEDOUT].contains(errno)).collect();
+        assert!(others.is_empty(), "{:?}", others.iter().map(|errno| io::Error::from_raw_os_error(**errno)));
+        kept.files.extend(of_worker.files);
+    }
+    kept
+}
+
+/// All of it is there, and new files can be made, by the same mount.
+fn goes_on(kept: &mut Kept, mount: &Mount) {
+    comes_back("writing", || kept.write_one(&mount.directory, "d1/after", 5_000));
+    for number in 0..8 {
+        comes_back("listing", || {
+            fs::read_dir(mount.directory.join(format!("d{number}")))?.try_for_each(|name| name.map(drop))
+        });
+    }
+    until("all files can be read", RECOVERY, || {
+        kept.files.keys().all(|name| fs::metadata(mount.directory.join(name)).is_ok())
+    });
+    kept.expect(&mount.directory);
+}
+
+#[test]
+fn a_store_that_was_moved_away_works_again_when_it_is_back() {
+    let volume = Volume::format(&FLAGS);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", OPTIONS]);
+    make_directories(&mount.directory);
+    let mut kept = moved_and_back(&volume, &mount.directory);
+    goes_on(&mut kept, &mount);
+    let status = run(varve().arg("status").arg(volume.store()).arg("--shards"), SHORT).succeeded("varve status");
+    assert!(!status.stdout.contains("problem"), "{}", status.stdout);
+    expect_no_panic("the server", &server.log());
+    mount.unmount();
+    server.stop();
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    kept.expect(&mount.directory);
+    mount.unmount();
+}
+
+#[test]
+fn an_embedded_mount_whose_store_was_moved_away_works_again_when_it_is_back() {
+    let volume = Volume::format(&FLAGS);
+    let mount = volume.mount(&["-o", EMBEDDED]);
+    make_directories(&mount.directory);
+    let mut kept = moved_and_back(&volume, &mount.directory);
+    goes_on(&mut kept, &mount);
+    expect_no_panic("the mount", &mount.log());
+    mount.unmount();
+    volume.expect_sound();
+}
+
+/// The first thing that comes after the return is the unmount: all is there. One that is the first to find a shard closed is
+/// told so, and goes when it is tried again.
+#[test]
+fn an_unmount_after_the_stores_return_leaves_all_on_disk() {
+    let volume = Volume::format(&FLAGS);
+    let mount = volume.mount(&["-o", "deadline=60s"]);
+    make_directories(&mount.directory);
+    let kept = moved_and_back(&volume, &mount.directory);
+    mount.unmount_within(RECOVERY);
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    kept.expect(&mount.directory);
+    mount.unmount();
+}

@@ -1,0 +1,73 @@
+//! A shard that is not there, wholly or in part, is no new one.
+
+use super::*;
+
+async fn refused(config: TableConfig, words: &[&str]) -> TableError {
+    let reading = TableReader::open(&config).await.err().expect("it is not read as an empty one");
+    let opening = Table::open(config).await.err().expect("nor opened");
+    for error in [&reading, &opening] {
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        assert_eq!(error.errno(), varve_types::Errno::EIO, "{error:?}");
+        assert_eq!(error.is_damage(), opening.is_damage(), "{error:?}");
+    }
+    opening
+}
+
+/// Only a shard whose log was never begun is opened as empty. What is missing of another is damage, and nothing is made
+/// in its place.
+#[test]
+fn a_shard_that_has_lost_its_manifests_is_not_opened_as_a_new_one() {
+    let world = World::new();
+    world.worker(async || {
+        assert!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await.is_empty());
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..10).await;
+        table.close().await.unwrap();
+        let shard = world.config(LONG).volume.shard(ShardId(1));
+        let aside = world.directory.path().join("aside");
+        for (lost, words) in [
+            (shard.join("manifest"), ["there is no manifest", "varve fsck --repair"]),
+            (shard.clone(), ["is not there, which the format made", "varve fsck --repair"]),
+        ] {
+            std::fs::rename(&lost, &aside).unwrap();
+            assert!(refused(world.config(LONG), &words).await.is_damage());
+            assert!(!lost.exists(), "something was made in its place");
+            std::fs::rename(&aside, &lost).unwrap();
+        }
+        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+    });
+}
+
+/// Where the whole store is away that is no damage, and time heals it.
+#[test]
+fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..10).await;
+        let config = world.config(LONG);
+        let (shards, aside) = (config.volume.shards(), world.directory.path().join("aside"));
+        std::fs::rename(&shards, &aside).unwrap();
+        // Its file is still open, and takes what is written.
+        put(&table, 10..20).await;
+        let error = table.sync().await.unwrap_err();
+        assert!(
+            matches!(error, TableError::Unavailable { .. }) && error.to_string().contains("is not there"),
+            "{error}"
+        );
+        assert!(table.has_ended());
+        let error = refused(config, &["the store's directory", "is not there", "bring it back"]).await;
+        assert!(matches!(error, TableError::Unavailable { .. }), "{error:?}");
+        assert!(!shards.exists(), "something was made in its place");
+        let begun = std::time::Instant::now();
+        while table.unsaved_bytes() > 0 {
+            assert!(begun.elapsed() < LONG, "what it took is not fsynced");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(table.unsynced_bytes() > 0);
+        std::fs::rename(&aside, &shards).unwrap();
+        // As a server does.
+        assert!(table.close().await.is_err());
+        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..20).collect::<Vec<_>>());
+    });
+}

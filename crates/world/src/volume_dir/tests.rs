@@ -220,7 +220,7 @@ fn a_volume_file_that_contradicts_its_copy_is_refused() {
                 let text = refusal.to_string();
                 let files = [volume.volume_file(), volume.volume_file_copy()].map(|path| path.display().to_string());
                 assert!(files.iter().all(|file| text.contains(file.as_str())), "{text}");
-                assert_eq!(text.contains("has 4 directories of shards"), field == "shards", "{text}");
+                assert_eq!(text.contains("has directories of 4 shards"), field == "shards", "{text}");
             }
             std::fs::write(&edited, &sound).unwrap();
         }
@@ -228,6 +228,51 @@ fn a_volume_file_that_contradicts_its_copy_is_refused() {
     let older = sound.replace("format_version = 3", "format_version = 1");
     std::fs::write(volume.volume_file_copy(), older).unwrap();
     assert_eq!(volume.read_settings().unwrap(), settings());
+}
+
+/// Where the copy is gone, damaged or edited alike, the directories of the shards tell. What else is there does not
+/// matter, and one that is lost is a lost shard where file and copy agree.
+#[test]
+fn a_number_of_shards_that_is_not_that_of_their_directories_is_refused() {
+    let (_directory, volume) = formatted();
+    let sound = std::fs::read_to_string(volume.volume_file()).unwrap();
+    let (file, copy) = (volume.volume_file(), volume.volume_file_copy());
+    let read = || volume.read_settings_or_copy().map(|(settings, _)| settings.shards.get());
+    let refusal = |of: &std::path::Path, value: &str| {
+        for refused in [volume.read_settings().map(drop), read().map(drop)] {
+            let text = refused.unwrap_err().to_string();
+            let (of, shards) = (of.display().to_string(), volume.shards().display().to_string());
+            let words = [of.as_str(), value, &shards, "directories of 4", "set the file right"];
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+    };
+    for shards in ["shards = 1", "shards = 2", "shards = 8", "shards = 4096"] {
+        let edited = sound.replace("shards = 4", shards);
+        std::fs::write(&file, &edited).unwrap();
+        for damaged in [None, Some("not toml")] {
+            let _ = std::fs::remove_file(&copy);
+            damaged.map_or(Ok(()), |text| std::fs::write(&copy, text)).unwrap();
+            refusal(&file, shards);
+        }
+        // Fewer than they say might be lost, but not more.
+        std::fs::write(&copy, &edited).unwrap();
+        match shards {
+            "shards = 1" | "shards = 2" => refusal(&file, shards),
+            _ => assert!(read().is_ok()),
+        }
+        std::fs::remove_file(&file).unwrap();
+        refusal(&copy, shards);
+    }
+    std::fs::write(&file, &sound).unwrap();
+    std::fs::remove_file(&copy).unwrap();
+    for lost in [0, 1, 2] {
+        std::fs::remove_dir_all(volume.shard(ShardId(lost))).unwrap();
+    }
+    std::fs::create_dir(volume.shards().join("0009")).unwrap();
+    std::fs::write(volume.shards().join("1234"), "no directory").unwrap();
+    assert_eq!(read().unwrap(), 4);
+    std::fs::remove_dir_all(volume.shard(ShardId(3))).unwrap();
+    assert_eq!(read().unwrap(), 4, "nothing is there that says otherwise");
 }
 
 /// Loses the power at every point of `work` around a change of the volume file or its copy, on a volume of one shard that

@@ -11,10 +11,11 @@
 //! owner_uid = 1000
 //! ```
 //!
-//! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there is
-//! or was a volume: it is written after the first volume file, and removed before the last. Where both change, the copy
-//! comes first, so that it is never of an older format than the tables. Nothing but the format's version ever changes, so
-//! where they differ in anything else one of them was damaged or edited, and nobody opens the volume by either.
+//! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there
+//! is or was a volume: it is written after the first volume file, and removed before the last. Where both change, the
+//! copy comes first, so that it is never of an older format than the tables. Nothing but the format's version ever
+//! changes, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
+//! either. Nor does anybody where their number of shards is not that of the shards' directories.
 
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
@@ -56,9 +57,9 @@ impl VolumeDir {
         let reason = match read(&path) {
             Ok(settings) => {
                 // A copy that cannot be read is made anew, and says nothing against the file.
-                if let Ok(copied) = read(&copy) {
-                    self.compare(&settings, &copied)?;
-                }
+                let copied = read(&copy).ok();
+                copied.as_ref().map_or(Ok(()), |copied| self.compare(&settings, copied))?;
+                self.compare_with_shards(path, &settings, copied.is_some())?;
                 return Ok((settings, None));
             }
             Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path, source }),
@@ -68,6 +69,7 @@ impl VolumeDir {
         };
         match (read(&copy), reason) {
             (Ok(settings), reason) => {
+                self.compare_with_shards(copy.clone(), &settings, false)?;
                 let reason = reason.unwrap_or_else(|| "it is missing".to_owned());
                 Ok((settings, Some(VolumeFileError::Damaged { path, reason, copy })))
             }
@@ -83,8 +85,8 @@ impl VolumeDir {
         let Some((field, value)) = own.iter().find(|(field, value)| other.get(*field) != Some(*value)) else {
             return Ok(());
         };
-        let hint = match (field.as_str(), self.count_shards()) {
-            ("shards", Some(found)) => format!(" ({} has {found} directories of shards)", self.shards().display()),
+        let hint = match (field.as_str(), self.shards_there()) {
+            ("shards", Some(found)) => format!(" ({} has directories of {found} shards)", self.shards().display()),
             _ => String::new(),
         };
         let copied = other.get(field).map_or_else(|| "none".to_owned(), ToString::to_string);
@@ -98,11 +100,40 @@ impl VolumeDir {
         })))
     }
 
-    /// The directories of shards that there are.
-    fn count_shards(&self) -> Option<usize> {
+    /// Refuses a volume whose `file` says another number of shards than the format has made directories for: names
+    /// would be looked for in wrong shards, and what is not found there be taken for lost. `confirmed`: file and copy
+    /// agree, so that directories that are missing are lost.
+    fn compare_with_shards(
+        &self,
+        file: PathBuf,
+        settings: &VolumeSettings,
+        confirmed: bool,
+    ) -> Result<(), VolumeFileError> {
+        let value = settings.shards.get();
+        match self.shards_there() {
+            Some(found) if found > u64::from(value) || (found < u64::from(value) && !confirmed) => {
+                Err(VolumeFileError::OtherShards { file, value, directory: self.shards(), found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// For how many shards there are directories, as far as those that there are say: their number is a power of two,
+    /// and one that is lost leaves higher ones, mostly. `None` where there are none.
+    fn shards_there(&self) -> Option<u64> {
         let entries = std::fs::read_dir(self.shards()).ok()?.flatten();
-        let is_shard = |name: &str| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit());
-        Some(entries.filter(|entry| entry.file_name().to_str().is_some_and(is_shard)).count())
+        let shard = |entry: std::fs::DirEntry| {
+            let name = entry.file_name();
+            let name =
+                name.to_str().filter(|name| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit()))?;
+            Some((name.parse::<u32>().ok()?, entry.path()))
+        };
+        let mut shards: Vec<_> = entries.filter_map(shard).collect();
+        shards.sort_unstable();
+        // A format makes the one, and an opening the other; something else's directory has neither.
+        let made = |directory: &Path| ["log", "manifest"].iter().any(|part| directory.join(part).is_dir());
+        let (highest, _) = shards.iter().rev().find(|(_, directory)| made(directory))?;
+        Some((u64::from(*highest) + 1).next_power_of_two())
     }
 
     /// Makes the volume one of [`FORMAT_VERSION`], before anything is written that programs of an older one would take
@@ -224,6 +255,12 @@ pub enum VolumeFileError {
     Damaged { path: PathBuf, reason: String, copy: PathBuf },
     #[error(transparent)]
     Differs(Box<Difference>),
+    #[error(
+        "{} has shards = {value}, and {} has the directories of {found}: the number never changes after the format, so \
+         either the file was edited or damaged, or directories were lost or put there; set the file right, or bring the \
+         right directories back from a copy of the store", file.display(), directory.display()
+    )]
+    OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64 },
 }
 
 /// A key in which a volume file and its copy differ.

@@ -20,6 +20,7 @@ mod problem;
 mod quantity;
 mod server;
 mod signals;
+mod stdout;
 
 pub use config::with_file;
 pub use definition::definition;

@@ -1,6 +1,7 @@
 //! Where words go: results to stdout, as text or JSON; progress to stderr, and only where a person watches.
 
 use crate::problem::{Problem, Result};
+use crate::stdout::{self, Stdout};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
@@ -37,24 +38,32 @@ impl Output {
 
     /// Prints a command's result: the fields of `result` beside `schema_version` and `command`, or `text`.
     pub fn result<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-        let line = if self.json {
+        print_line(&self.line(command, result, text)?)
+    }
+
+    /// [`Output::result`] of what then goes on to run: who starts it without a stdout does not want to be told.
+    pub fn announce<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        if stdout::is_closed() { Ok(()) } else { self.result(command, result, text) }
+    }
+
+    fn line<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
+        if self.json {
             let envelope = Envelope { schema_version: SCHEMA_VERSION, command, result };
             serde_json::to_string(&envelope)
-                .map_err(|error| Problem::new("cannot write the result as JSON").caused_by(&error))?
+                .map_err(|error| Problem::new("cannot write the result as JSON").caused_by(&error))
         } else {
-            text(result)
-        };
-        print_line(&line)
+            Ok(text(result))
+        }
     }
 }
 
 /// Prints `text` and a newline unless it ends with one. A reader who closed the pipe has what they wanted.
 pub fn print_line(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    match write!(out, "{text}{newline}").and_then(|()| out.flush()) {
+    match Stdout.write_all(format!("{text}{newline}").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Problem::new("cannot write to standard output").caused_by(&error))
+            let problem = Problem::new("cannot write the result to standard output").caused_by(&error);
+            Err(if stdout::is_closed() { problem.next("It was closed when the program was started.") } else { problem })
         }
         _ => Ok(()),
     }

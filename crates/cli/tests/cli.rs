@@ -3,6 +3,8 @@
 mod common;
 #[path = "cli/directories.rs"]
 mod directories;
+#[path = "cli/stdout.rs"]
+mod stdout;
 
 use common::mounted::is_mounted;
 use common::process::is_running;

@@ -4,6 +4,7 @@ use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes as Quantity;
 use crate::server;
+use crate::stdout::Stdout;
 use async_trait::async_trait;
 use bytes::Bytes;
 use clap::Args;
@@ -69,7 +70,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         |progress: Progress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
     let written = match file {
         Some(path) => to_file(&volume, path, &mut progress),
-        None => dump_volume(&volume, &mut io::stdout().lock(), &mut progress),
+        None => dump_volume(&volume, &mut Stdout, &mut progress),
     };
     bar.finish_and_clear();
     let dumped = written.map_err(|error| {

@@ -118,7 +118,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
     })?;
     let code = outcome.exit_code();
-    output.result("fsck", &checked(store, outcome), |checked| text(checked, arguments.verbose))?;
+    let told = output.result("fsck", &checked(store, outcome), |checked| text(checked, arguments.verbose));
+    told.map_err(|problem| problem.exits(Exit::Fsck(OPERATIONAL_ERROR)))?;
     Ok(Exit::Fsck(code))
 }
 

@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments, log: &str, output: &Output) -> Result<Exit> {
 fn show(output: &Output, options: &Options, pid: u32, embedded: Option<bool>, log_file: Option<&Path>) -> Result<()> {
     let shown = Shown { store: &options.store, directory: &options.directory, pid, embedded, log_file };
     // mount(8) is silent when all went well.
-    output.result("mount", &shown, |_| String::new())
+    output.announce("mount", &shown, |_| String::new())
 }
 
 /// A mount that answers, and what stands behind it.

@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             tracing::error!("the server did not stop well: {error}");
         }
     })?;
-    output.result("serve", &serving(store.clone(), &running), text)?;
+    output.announce("serve", &serving(store.clone(), &running), text)?;
     running.wait().map_err(|error| {
         // What still can be is closed well; why the server has failed is more than what its stop has to say.
         let _ = running.stop(server::STOP_DEADLINE);

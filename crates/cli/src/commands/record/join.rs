@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let failed = |error: ServiceError| Problem::new("this share cannot be taken").caused_by(&error);
     let service = Service::join(config, Joining { coordinator, sources: arguments.sources }).map_err(failed)?;
     let serving = Serving { run: arguments.run.clone(), pid: std::process::id(), listen: service.address() };
-    output.result("record join", &serving, |serving| {
+    output.announce("record join", &serving, |serving| {
         columns(&[("run", serving.run.clone()), ("frames", serving.listen.to_string())])
     })?;
     let ended = loop {

@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         listen: service.address(),
         http: service.http().expect("it was asked for"),
     };
-    output.result("record serve", &serving, text)?;
+    output.announce("record serve", &serving, text)?;
     // An error means that nobody can ask any more: that is a reason to stop too.
     let _ = stopped.recv();
     for left in service.stop() {

@@ -1,8 +1,13 @@
-//! `varve bench profile` finds a place for the time of every operation.
+//! `varve bench profile` finds a place for the time of every operation; benchmarks that mount something can be killed.
 
 mod common;
 
-use common::{must, scratch, varve};
+use common::process::{Launcher, Process};
+use common::{SHORT, must, scratch, soak, until, varve};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 const STAGES: [&str; 7] = ["client", "wire", "queue", "fetch", "decide", "log", "reply"];
 
@@ -31,4 +36,47 @@ fn the_stages_of_an_operation_are_told() {
         assert!(log.and_then(|log| log["us"].as_f64()) > Some(0.0), "a create goes to the log: {create}");
     }
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the volumes made for it are removed");
+}
+
+/// What is mounted below `directory`.
+fn mounted_below(directory: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("proc(5) is there");
+    let targets = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    targets.filter(|target| target.starts_with(directory)).collect()
+}
+
+/// A benchmark that is killed while it waits for its own mount dies, for another process serves that; and the mount
+/// goes with it.
+fn dies_while_it_measures(command: &Command, directory: &Path, mounts: &str) {
+    let launcher = Arc::new(Launcher::start());
+    for round in 0..if soak() { 40 } else { 3 } {
+        let mut benchmark = Process::start(&launcher, command, &directory.join("log"));
+        until("the benchmark mounts", SHORT, || {
+            benchmark.expect_alive();
+            mounted_below(directory).iter().any(|mount| mount.to_string_lossy().contains(mounts))
+        });
+        std::thread::sleep(Duration::from_millis(50 + 137 * round));
+        benchmark.kill();
+        until("its mount is gone", SHORT, || mounted_below(directory).is_empty());
+    }
+}
+
+#[test]
+fn a_profile_that_is_killed_dies_and_unmounts() {
+    let scratch = scratch();
+    let mut command = varve();
+    command.args(["bench", "profile", "--files", "2000"]).arg(scratch.path());
+    dies_while_it_measures(&command, scratch.path(), "mnt");
+}
+
+#[test]
+fn a_benchmark_of_ceilings_that_is_killed_dies_and_unmounts() {
+    let scratch = scratch();
+    let plain = scratch.path().join("plain");
+    std::fs::create_dir(&plain).expect("a directory");
+    let mut command = varve();
+    command.env("TMPDIR", scratch.path());
+    command.args(["bench", "mdtest", "--ceilings", "--files", "100000", "--via"]);
+    command.arg(format!("path:{}", plain.display()));
+    dies_while_it_measures(&command, scratch.path(), "varve-null-fuse");
 }

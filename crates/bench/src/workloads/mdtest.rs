@@ -14,7 +14,7 @@ mod turns;
 
 pub use pass::PhaseOutcome;
 pub use plan::{FILES_MAX, Order, Phase, Plan};
-pub use profile::{CounterCost, OperationProfile, StageProfile, counter_cost, profile, table};
+pub use profile::{CounterCost, Meter, OperationProfile, OwnStages, StageProfile, Sums, counter_cost, profile, table};
 pub use turns::{CeilingSeries, Measured, Role, Series};
 
 use crate::ceilings::CeilingsConfig;

@@ -1,5 +1,6 @@
 //! `varve bench`: how fast a volume is, measured beside the storage beneath it and the ceilings above it.
 
+mod companion;
 mod compare;
 mod detector;
 mod mdtest;
@@ -25,6 +26,8 @@ pub struct Arguments {
 enum Workload {
     Detector(detector::Arguments),
     Mdtest(mdtest::Arguments),
+    #[command(hide = true)]
+    Companion(companion::Arguments),
     Compare(compare::Arguments),
     Profile(profile::Arguments),
     Stream(stream::Arguments),
@@ -48,6 +51,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     match &arguments.workload {
         Workload::Detector(arguments) => detector::run(arguments, output),
         Workload::Mdtest(arguments) => mdtest::run(arguments, output),
+        Workload::Companion(arguments) => companion::run(arguments),
         Workload::Compare(arguments) => compare::run(arguments, output),
         Workload::Profile(arguments) => profile::run(arguments, output),
         Workload::Stream(arguments) => stream::run(arguments, output),

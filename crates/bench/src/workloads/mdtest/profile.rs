@@ -1,5 +1,6 @@
-//! Where an operation's time goes: each phase alone, with the sums that this process keeps of its stages
-//! ([`varve_world::stages`]). So target, client and server must live in this process.
+//! Where an operation's time goes: each phase alone, with the sums that one process keeps of its stages
+//! ([`varve_world::stages`]). So client and server must live in one process: this one, whose stages [`OwnStages`] has,
+//! or another, which a mount must be served by, for no process may wait for itself in the kernel.
 
 use super::{Phase, Plan, pass};
 use crate::progress::Progress;
@@ -7,11 +8,15 @@ use crate::target::Target;
 use crate::workloads::Workplace;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::time::{Duration, Instant};
 use varve_world::stages::{self, Spent, Stage};
 
 /// What comes behind the last answer (releases, forgets) has come by then.
 const AFTERMATH: Duration = Duration::from_millis(50);
+
+/// What fails when they do.
+const COUNTERS: &str = "the counters of stages";
 
 /// Passages counted to tell what counting costs.
 const PASSAGES: u32 = 1_000_000;
@@ -45,34 +50,72 @@ pub struct CounterCost {
     pub on_ns: f64,
 }
 
-/// Sums over one phase.
-struct Sums {
-    door: Spent,
-    client: Spent,
-    call: Spent,
-    queue: Spent,
-    served: Spent,
-    fetch: Spent,
-    log: Spent,
-    reply: Spent,
+/// Counts what the stages of a process take.
+pub trait Meter {
+    /// From now on, from nothing.
+    fn begin(&mut self) -> io::Result<()>;
+    /// No longer.
+    fn end(&mut self) -> io::Result<Sums>;
 }
 
-/// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone.
-pub fn profile(target: &dyn Target, files: u64, clients: usize) -> Result<Vec<OperationProfile>> {
+/// The stages of this process.
+pub struct OwnStages;
+
+impl Meter for OwnStages {
+    fn begin(&mut self) -> io::Result<()> {
+        Sums::take();
+        stages::measure(true);
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<Sums> {
+        stages::measure(false);
+        Ok(Sums::take())
+    }
+}
+
+/// What was spent in a stage by all threads together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct StageSum {
+    time: Duration,
+    times: u64,
+}
+
+/// Sums over one phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sums {
+    door: StageSum,
+    client: StageSum,
+    call: StageSum,
+    queue: StageSum,
+    served: StageSum,
+    fetch: StageSum,
+    log: StageSum,
+    reply: StageSum,
+}
+
+/// Measures create, stat and delete of `files` files in one directory of `target`, each phase alone; `meter` counts the
+/// stages of the process behind it.
+pub fn profile(
+    target: &dyn Target,
+    meter: &mut dyn Meter,
+    files: u64,
+    clients: usize,
+) -> Result<Vec<OperationProfile>> {
     crate::workloads::check_clients_and_repeat(&[clients], 1)?;
     if files < clients as u64 {
         return Err(Error::Usage(format!("{files} files are not enough for {clients} clients: each needs one")));
     }
     let mut control = target.connect()?;
     let workplace = Workplace::make(target, &mut *control)?;
-    let profiled = profile_in(target, &mut *control, &workplace.directory, files, clients);
-    stages::measure(false);
+    let profiled = profile_in(target, &mut *control, meter, &workplace.directory, files, clients);
     workplace.remove(target, &mut *control, profiled)
 }
 
 fn profile_in(
     target: &dyn Target,
     control: &mut dyn crate::target::Client,
+    meter: &mut dyn Meter,
     workplace: &str,
     files: u64,
     clients: usize,
@@ -103,12 +146,11 @@ fn profile_in(
         })?;
         for phase in [Phase::Create, Phase::Stat, Phase::Delete] {
             settle();
-            Sums::take();
-            stages::measure(true);
-            let outcomes = pass::run(target, &path, &plan(phase), &progress)?;
+            meter.begin().map_err(Error::io(COUNTERS))?;
+            let outcomes = pass::run(target, &path, &plan(phase), &progress);
             settle();
-            stages::measure(false);
-            let sums = Sums::take();
+            let sums = meter.end().map_err(Error::io(COUNTERS));
+            let (outcomes, sums) = (outcomes?, sums?);
             if round == "measured" {
                 profiles.extend(outcomes.iter().map(|outcome| sums.of(outcome, clients)));
             }
@@ -123,15 +165,19 @@ fn settle() {
 
 impl Sums {
     fn take() -> Sums {
+        let take = |stage| {
+            let Spent { time, times } = stages::take(stage);
+            StageSum { time, times }
+        };
         Sums {
-            door: stages::take(Stage::Door),
-            client: stages::take(Stage::Client),
-            call: stages::take(Stage::Call),
-            queue: stages::take(Stage::Queue),
-            served: stages::take(Stage::Served),
-            fetch: stages::take(Stage::Fetch),
-            log: stages::take(Stage::Log),
-            reply: stages::take(Stage::Reply),
+            door: take(Stage::Door),
+            client: take(Stage::Client),
+            call: take(Stage::Call),
+            queue: take(Stage::Queue),
+            served: take(Stage::Served),
+            fetch: take(Stage::Fetch),
+            log: take(Stage::Log),
+            reply: take(Stage::Reply),
         }
     }
 

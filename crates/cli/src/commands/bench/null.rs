@@ -1,12 +1,12 @@
 //! Brings the door's null file system to the benchmark, which knows no FUSE.
 
+use super::companion::Companion;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 use varve_bench::ceilings::{Mounted, NullMount};
 use varve_bench::target::Via;
 use varve_client::Timeouts;
-use varve_fuse::MountOptions;
 
 /// Null file systems whose kernel may believe them for as long as it may the mount that they are compared with.
 pub struct Null(Timeouts);
@@ -27,20 +27,11 @@ impl Null {
     }
 }
 
-struct MountedNull(varve_fuse::Mounted);
-
 impl NullMount for Null {
     fn mount(&self, directory: &Path) -> io::Result<Box<dyn Mounted>> {
-        let options = MountOptions::new("null");
-        let mounted = varve_fuse::null::mount(directory, self.0, &options).map_err(io::Error::other)?;
+        let companion = Companion::null(directory, self.0)?;
         // It is usable once it answers.
         std::fs::metadata(directory)?;
-        Ok(Box::new(MountedNull(mounted)))
-    }
-}
-
-impl Mounted for MountedNull {
-    fn unmount(self: Box<Self>) -> io::Result<()> {
-        self.0.unmount().map_err(io::Error::other)
+        Ok(Box::new(companion))
     }
 }

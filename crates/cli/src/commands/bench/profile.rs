@@ -1,6 +1,8 @@
-//! `varve bench profile`: where the time of create, stat and delete goes, stage by stage. Server, mount and library live
-//! in this process, around volumes of their own, so that one set of counters sees all stages.
+//! `varve bench profile`: where the time of create, stat and delete goes, stage by stage. Around volumes of their own,
+//! the library and its server live in this process, and each mount and its server in another ([`super::companion`]), so
+//! that one set of counters sees all stages.
 
+use super::companion::Companion;
 use super::explain;
 use crate::embedded::Embedded;
 use crate::output::Output;
@@ -10,7 +12,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_bench::target::{DirectoryTarget, LibraryTarget};
-use varve_bench::workloads::mdtest::{self, CounterCost, OperationProfile};
+use varve_bench::workloads::mdtest::{self, CounterCost, OperationProfile, OwnStages};
 use varve_client::{ClientConfig, FileSystem};
 use varve_fuse::{MountOptions, Mounted};
 use varve_meta::server::{Server, ServerConfig};
@@ -61,36 +63,57 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 fn profile(arguments: &Arguments, work: &Path) -> Result<Profile> {
     let counters = mdtest::counter_cost();
-    let mut doors = Vec::new();
-    {
-        let site = Site::new(work, "served", false)?;
-        let store = site.volume.root().display().to_string();
-        let target = LibraryTarget::open(&store).map_err(|error| explain(&error))?;
-        let operations = mdtest::profile(&target, arguments.files, arguments.clients);
-        doors.push(Door { door: "library", operations: operations.map_err(|error| explain(&error))? });
-        doors.push(Door { door: "served mount", operations: site.profile_mount(arguments, work)? });
-        site.end()?;
+    let mut doors = vec![Door { door: "library", operations: profile_library(arguments, &work.join("library"))? }];
+    for (door, embedded) in [("served mount", false), ("embedded mount", true)] {
+        let store = work.join(if embedded { "embedded" } else { "served" });
+        doors.push(Door { door, operations: profile_mount(arguments, &store, &work.join("mnt"), embedded)? });
     }
-    let site = Site::new(work, "embedded", true)?;
-    doors.push(Door { door: "embedded mount", operations: site.profile_mount(arguments, work)? });
-    site.end()?;
     Ok(Profile { files: arguments.files, clients: arguments.clients, counters, doors })
 }
 
+fn profile_library(arguments: &Arguments, store: &Path) -> Result<Vec<OperationProfile>> {
+    let site = Site::new(store, false)?;
+    let target = LibraryTarget::open(&store.display().to_string()).map_err(|error| explain(&error))?;
+    let profiled = mdtest::profile(&target, &mut OwnStages, arguments.files, arguments.clients);
+    drop(target);
+    let ended = site.end();
+    let profiled = profiled.map_err(|error| explain(&error))?;
+    ended.map(|()| profiled)
+}
+
+fn profile_mount(
+    arguments: &Arguments,
+    store: &Path,
+    directory: &Path,
+    embedded: bool,
+) -> Result<Vec<OperationProfile>> {
+    let failed =
+        |error: std::io::Error| Problem::new(format!("cannot mount at {}", directory.display())).caused_by(&error);
+    std::fs::create_dir(directory).map_err(failed)?;
+    let mut companion = Companion::volume(store, directory, embedded).map_err(failed)?;
+    let profiled = DirectoryTarget::open("mount", directory)
+        .and_then(|target| mdtest::profile(&target, &mut companion, arguments.files, arguments.clients));
+    let ended = companion.end();
+    let profiled = profiled.map_err(|error| explain(&error))?;
+    ended.map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
+    std::fs::remove_dir(directory).map_err(failed)?;
+    Ok(profiled)
+}
+
 /// A volume with its server.
-struct Site {
+pub(super) struct Site {
     volume: VolumeDir,
     server: Arc<Server>,
     embedded: bool,
 }
 
 impl Site {
-    fn new(work: &Path, name: &str, embedded: bool) -> Result<Site> {
-        let failed = |doing: &str| format!("cannot {doing} a volume in {}", work.display());
-        let volume = VolumeDir::new(work.join(name));
+    pub fn new(store: &Path, embedded: bool) -> Result<Site> {
+        let failed = |doing: &str| format!("cannot {doing} a volume at {}", store.display());
+        let volume = VolumeDir::new(store);
         let settings = VolumeSettings {
             id: VolumeId(random::bytes()),
-            name: name.to_owned(),
+            name: "profile".to_owned(),
             shards: ShardCount::new(VolumeSettings::SHARDS_DEFAULT).expect("the default is valid"),
             split_threshold: VolumeSettings::SPLIT_THRESHOLD_DEFAULT,
             inline_limit: VolumeSettings::INLINE_LIMIT_DEFAULT,
@@ -105,25 +128,8 @@ impl Site {
         Ok(Site { volume, server: Arc::new(server), embedded })
     }
 
-    fn profile_mount(&self, arguments: &Arguments, work: &Path) -> Result<Vec<OperationProfile>> {
-        let directory = work.join("mnt");
-        let failed = || format!("cannot mount at {}", directory.display());
-        match std::fs::create_dir(&directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(Problem::new(failed()).caused_by(&error));
-            }
-            _ => {}
-        }
-        let mounted = self.mount(&directory)?;
-        let profiled = DirectoryTarget::open("mount", &directory)
-            .and_then(|target| mdtest::profile(&target, arguments.files, arguments.clients));
-        let unmounted = mounted.unmount();
-        let profiled = profiled.map_err(|error| explain(&error))?;
-        unmounted.map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
-        Ok(profiled)
-    }
-
-    fn mount(&self, directory: &Path) -> Result<Mounted> {
+    /// Mounts it and touches nothing there, for this process serves it.
+    pub fn mount(&self, directory: &Path) -> Result<Mounted> {
         let failed = || format!("cannot mount at {}", directory.display());
         let options = MountOptions::new(self.volume.root().display().to_string());
         let config = ClientConfig::new(self.volume.clone());
@@ -132,13 +138,10 @@ impl Site {
             false => FileSystem::connect(config),
         };
         let file_system = connected.map_err(|error| Problem::new(failed()).because(error))?;
-        let mounted = varve_fuse::mount(file_system, directory, &options)
-            .map_err(|error| Problem::new(failed()).caused_by(&error))?;
-        std::fs::metadata(directory).map_err(|error| Problem::new(failed()).caused_by(&error))?;
-        Ok(mounted)
+        varve_fuse::mount(file_system, directory, &options).map_err(|error| Problem::new(failed()).caused_by(&error))
     }
 
-    fn end(self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
         let stopped = self.server.stop(crate::server::STOP_DEADLINE);
         stopped.map_err(|error| crate::server::explain("the server did not stop well", &error))
     }

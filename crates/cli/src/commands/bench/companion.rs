@@ -1,0 +1,213 @@
+//! Mounts of the benchmark's own, each served by a process apart. A process that waits in the kernel for a mount which
+//! it serves itself cannot be killed: it waits for itself for ever, and everybody who looks at the mount with it.
+//!
+//! That process is this program once more, in a group of its own, so that what breaks the benchmark off leaves it the
+//! mount until the end. It never touches what it serves. On its stdout it says [`READY`], or why it cannot; then it
+//! obeys the lines on its stdin, until that ends: with the benchmark, however that ends. Then it unmounts.
+
+use super::profile::Site;
+use crate::problem::{Exit, Problem, Result};
+use crate::stdout::Stdout;
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use varve_bench::ceilings::Mounted;
+use varve_bench::workloads::mdtest::{Meter, OwnStages, Sums};
+use varve_client::Timeouts;
+use varve_fuse::MountOptions;
+use varve_fuse::unmount::{Unwritten, unmount};
+
+const READY: &str = "ready";
+const BEGIN: &str = "begin";
+const BEGUN: &str = "begun";
+const END: &str = "end";
+
+/// How long a process that has unmounted, and closed a volume of the benchmark's, may take to end.
+const END_MAX: Duration = Duration::from_secs(60);
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
+
+/// A mount for a benchmark, which starts this by itself
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The null file system, which the kernel may believe for so many nanoseconds
+    Null { directory: PathBuf, directories: u64, files: u64, absent: u64 },
+    /// A fresh volume, which this makes
+    Volume {
+        store: PathBuf,
+        directory: PathBuf,
+        /// The server is the mount's own
+        #[arg(long)]
+        embedded: bool,
+    },
+}
+
+/// The process that serves a mount.
+pub fn run(arguments: &Arguments) -> Result<Exit> {
+    match &arguments.what {
+        What::Null { directory, directories, files, absent } => {
+            let [directories, files, absent] = [*directories, *files, *absent].map(Duration::from_nanos);
+            let timeouts = Timeouts { directories, files, absent };
+            let mounted = varve_fuse::null::mount(directory, timeouts, &MountOptions::new("null"));
+            let mounted = mounted.map_err(|error| told(Problem::new("cannot mount").caused_by(&error)))?;
+            obey()?;
+            mounted.unmount().map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
+        }
+        What::Volume { store, directory, embedded } => {
+            let site = Site::new(store, *embedded).map_err(told)?;
+            let mounted = site.mount(directory).map_err(told)?;
+            obey()?;
+            mounted.unmount().map_err(|error| Problem::new("the mount did not end well").caused_by(&error))?;
+            site.end()?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// The benchmark is told too, whose problem it is.
+fn told(problem: Problem) -> Problem {
+    // Where that has ended nobody asks any more.
+    let _ = say(&problem.to_string());
+    problem
+}
+
+fn say(line: &str) -> io::Result<()> {
+    Stdout.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Counts stages when it is told to, until its stdin ends.
+fn obey() -> Result<()> {
+    let failed = |error: io::Error| Problem::new("cannot answer the benchmark").caused_by(&error);
+    say(READY).map_err(failed)?;
+    for order in io::stdin().lines() {
+        let answer = match order.map_err(failed)?.as_str() {
+            BEGIN => OwnStages.begin().map(|()| BEGUN.to_owned()),
+            END => OwnStages.end().and_then(|sums| serde_json::to_string(&sums).map_err(io::Error::other)),
+            other => Err(io::Error::other(format!("{other} is no order"))),
+        };
+        let answered = answer.and_then(|answer| say(&answer));
+        // Nobody hears it: the benchmark was killed, and the mount goes as when it ends.
+        if answered.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            return Ok(());
+        }
+        answered.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The benchmark's side.
+pub struct Companion {
+    directory: PathBuf,
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Companion {
+    pub fn null(directory: &Path, timeouts: Timeouts) -> io::Result<Companion> {
+        let Timeouts { directories, files, absent } = timeouts;
+        let numbers = [directories, files, absent].map(|timeout| OsString::from(timeout.as_nanos().to_string()));
+        Companion::start(directory, [[OsString::from("null"), directory.into()].as_slice(), &numbers].concat())
+    }
+
+    pub fn volume(store: &Path, directory: &Path, embedded: bool) -> io::Result<Companion> {
+        let flag = embedded.then(|| OsString::from("--embedded"));
+        let words = [OsString::from("volume"), store.into(), directory.into()];
+        Companion::start(directory, words.into_iter().chain(flag).collect())
+    }
+
+    fn start(directory: &Path, words: Vec<OsString>) -> io::Result<Companion> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "companion"]).args(words).process_group(0);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut companion = Companion { directory: directory.to_owned(), child, orders, answers };
+        let word = companion.answer()?;
+        if word != READY {
+            let mut rest = String::new();
+            companion.answers.read_to_string(&mut rest)?;
+            return Err(io::Error::other(format!("{word}\n{}", rest.trim_end()).trim_end().to_owned()));
+        }
+        Ok(companion)
+    }
+
+    fn answer(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("the process that serves the mount has ended"));
+        }
+        Ok(line.trim_end_matches('\n').to_owned())
+    }
+
+    fn ask(&mut self, order: &str) -> io::Result<String> {
+        let mut orders = self.orders.as_ref().expect("only its end takes them");
+        orders.write_all(format!("{order}\n").as_bytes())?;
+        self.answer()
+    }
+
+    /// Has it unmount, and returns when it has ended.
+    pub fn end(mut self) -> io::Result<()> {
+        let status = self.wait()?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("the process that serves the mount has ended with {status}"))),
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<ExitStatus> {
+        drop(self.orders.take());
+        let end = Instant::now() + END_MAX;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) => return Ok(status),
+                None if Instant::now() > end => {
+                    self.child.kill()?;
+                    return self.child.wait();
+                }
+                None => std::thread::sleep(LOOKED_AT_EVERY),
+            }
+        }
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        if self.wait().is_ok_and(|status| status.success()) {
+            return;
+        }
+        // Of one that died, or could not unmount, the mount is there still, and nobody answers for it.
+        if let Err(error) = unmount(&self.directory, LOOKED_AT_EVERY, Unwritten::GiveUp) {
+            tracing::debug!("{} was not left mounted: {error}", self.directory.display());
+        }
+    }
+}
+
+impl Meter for Companion {
+    fn begin(&mut self) -> io::Result<()> {
+        match self.ask(BEGIN)? {
+            answer if answer == BEGUN => Ok(()),
+            other => Err(io::Error::other(other)),
+        }
+    }
+
+    fn end(&mut self) -> io::Result<Sums> {
+        let answer = self.ask(END)?;
+        serde_json::from_str(&answer).map_err(io::Error::other)
+    }
+}
+
+impl Mounted for Companion {
+    fn unmount(self: Box<Self>) -> io::Result<()> {
+        Companion::end(*self)
+    }
+}

@@ -32,6 +32,12 @@ impl Drop for Damaged {
 
 /// A volume that was worked on and is not served.
 fn worked_on(stop: bool) -> (Volume, Kept) {
+    let (volume, kept, _) = worked_on_files(stop);
+    (volume, kept)
+}
+
+/// The same, with the inode numbers of the files.
+fn worked_on_files(stop: bool) -> (Volume, Kept, BTreeSet<u64>) {
     let volume = Volume::format(&["--shards", "1", "--inline-limit", "4KiB"]);
     let server = volume.serve(&[]);
     let mount = volume.mount(&[]);
@@ -39,13 +45,18 @@ fn worked_on(stop: bool) -> (Volume, Kept) {
     kept.write(&mount.directory, "first");
     // A second fsync records that everything before it was fsynced.
     kept.write(&mount.directory, "second");
+    let ids = ids_of(&files_below(&mount.directory, &|_| true));
     mount.unmount();
     if stop {
         server.stop()
     } else {
         server.kill()
     }
-    (volume, kept)
+    (volume, kept, ids)
+}
+
+fn ids_of(files: &[PathBuf]) -> BTreeSet<u64> {
+    files.iter().map(|path| path.metadata().expect("a file").ino()).collect()
 }
 
 fn works_again(volume: &Volume, kept: &Kept) {
@@ -195,8 +206,8 @@ fn a_log_that_was_cut_is_refused_and_gone_on_without_by_a_repair() {
         assert!(checked.stdout.contains("damaged-log"), "cut to {length}: {}", checked.stdout);
     }
     works_again(&volume, &kept);
-    // Again, and now without a copy: a repair goes on with what is left, and no file takes the place of another.
-    let (volume, _) = worked_on(false);
+    // Again, and now without a copy: a repair goes on with what is left, and no file takes the place or number of another.
+    let (volume, _, given) = worked_on_files(false);
     let logs = files_below(&volume.store().join("shards"), &|path| path.ends_with(".log"));
     std::fs::write(logs.last().expect("a log"), []).expect("it can be emptied");
     let repaired = run(varve().args(["fsck", "--repair"]).arg(volume.store()), SHORT);
@@ -213,8 +224,10 @@ fn a_log_that_was_cut_is_refused_and_gone_on_without_by_a_repair() {
         assert!(std::fs::read(path).expect("it is still there") == *bytes, "{} is another", path.display());
     }
     let files = files_below(&mount.directory, &|_| true);
-    let ids: BTreeSet<_> = files.iter().map(|path| path.metadata().expect("a file").ino()).collect();
+    let ids = ids_of(&files);
     assert_eq!(ids.len(), files.len(), "no id twice: {files:?}");
+    let made = files.into_iter().filter(|path| before.iter().all(|(old, _)| old != path)).collect::<Vec<_>>();
+    assert!(!made.is_empty() && given.is_disjoint(&ids_of(&made)), "numbers of lost files are given again: {given:?}");
     mount.unmount();
     server.stop();
     volume.expect_sound();

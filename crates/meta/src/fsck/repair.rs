@@ -162,7 +162,10 @@ impl Bench<'_> {
             Fix::EndLog { shard } => self.end_log(shard).await,
             Fix::MoveRow { from, to, key } => self.move_row(from, to, key).await,
             Fix::DropRow { shard, key } => self.drop_row(shard, key),
-            Fix::RaiseCounter { shard, above } => self.raise_counter(shard, above).await,
+            Fix::RaiseCounter { shard, above } => {
+                self.raise_counter(shard, above);
+                Ok(())
+            }
             Fix::MakeRoot => self.make_root().await,
             Fix::MakePartition { directory, index, depth } => self.make_partition(directory, index, depth).await,
             Fix::DissolvePartition { directory, index } => self.dissolve_partition(directory, index).await,

@@ -8,7 +8,7 @@ use crate::tables::{Change, CounterRow, Key, Row};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
-use varve_types::{InodeId, ShardId};
+use varve_types::{Errno, InodeId, ShardId};
 use varve_world::key_hash::KeyHashing;
 
 /// Ids recorded as used at a time. One fsync for so many creates; as many are lost at most when a server dies, of 2^48.
@@ -65,8 +65,12 @@ impl Shard {
                 if block.taking {
                     None
                 } else {
-                    block.taking = true;
                     let end = block.end + BLOCK;
+                    if end > InodeId::COUNTER_MAX {
+                        tracing::error!("shard {} has given all the inode ids that it has", self.id);
+                        return Err(Errno::ENOSPC.into());
+                    }
+                    block.taking = true;
                     self.apply(&mut state, Change::Put(Key::Counter, Row::Counter(CounterRow { inodes_end: end })));
                     Some((state.open.number, end))
                 }

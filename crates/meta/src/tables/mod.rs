@@ -283,3 +283,17 @@ pub struct CounterRow {
     /// Inode counters below this are used or leased to an epoch, and are never given again.
     pub inodes_end: u64,
 }
+
+/// How far the counter of a shard can be beyond any older version of it that is left, and beyond the ids that are in use.
+/// Each block of 65,536 ids is a record of at least 100 bytes in the shard's log, beside those of what they were given to,
+/// and all of that which is not in tables is in a server's memory: it is flushed long before there are the 2^22 records
+/// of these. A shard has 2^48 ids, so they can be left out a thousand times.
+const IDS_LOST_MAX: u64 = 1 << 38;
+
+impl CounterRow {
+    /// Ids begin beyond all that can have been given by a shard of which it is only known that it had given those below
+    /// `known`.
+    pub fn beyond(known: u64) -> CounterRow {
+        CounterRow { inodes_end: known.saturating_add(IDS_LOST_MAX).min(InodeId::COUNTER_MAX) }
+    }
+}

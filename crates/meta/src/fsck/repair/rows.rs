@@ -5,13 +5,9 @@ use super::bench::{Bench, Step, make_private};
 use crate::snapshot::Snapshot;
 use crate::snapshot::at_rest::AtRest;
 use crate::tables::{CounterRow, Key, Kind, Row, codec};
-use varve_types::ShardId;
+use varve_types::{InodeId, ShardId};
 use varve_world::disk;
 use xxhash_rust::xxh3::xxh3_64;
-
-/// Ids of files that are gone are known to nobody when a counter is lost, so the new one leaves them room. A shard has
-/// 2^48 of them.
-const COUNTER_MARGIN: u64 = 1 << 20;
 
 impl Bench<'_> {
     /// In each shard, what is applied and the intents that said so change in one batch; the decisions go last.
@@ -82,7 +78,13 @@ impl Bench<'_> {
         let length = (key.len() as u32).to_le_bytes();
         let kept = disk::replace(&path, &[&length, key, row].concat());
         kept.map_err(|source| self.io("write", &path, source))?;
-        self.remove(shard, key.to_vec());
+        if codec::decode_key(key) == Ok(Key::Counter) {
+            // Another takes its place: without one, ids would begin anew.
+            let highest = self.census.ids.iter().rev().find(|inode| inode.shard() == shard);
+            self.raise_counter(shard, highest.map_or(0, |inode| inode.0 & InodeId::COUNTER_MAX));
+        } else {
+            self.remove(shard, key.to_vec());
+        }
         self.note(format!("shard {shard}: removed a row of {} bytes; they are in {}", row.len(), path.display()));
         Ok(())
     }
@@ -107,10 +109,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    pub async fn raise_counter(&mut self, shard: ShardId, above: u64) -> Result<(), FsckError> {
-        let end = (above + 1).saturating_add(COUNTER_MARGIN).min(varve_types::InodeId::COUNTER_MAX);
-        self.put(Step::Rows, shard, &Key::Counter, Row::Counter(CounterRow { inodes_end: end }));
-        self.note(format!("shard {shard}: new ids begin with counter {end}"));
-        Ok(())
+    pub fn raise_counter(&mut self, shard: ShardId, above: u64) {
+        let counter = CounterRow::beyond(above + 1);
+        self.put(Step::Rows, shard, &Key::Counter, Row::Counter(counter));
+        self.note(format!("shard {shard}: new ids begin with counter {}", counter.inodes_end));
     }
 }

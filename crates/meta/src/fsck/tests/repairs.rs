@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 type Tree = BTreeMap<String, String>;
 
 impl Site {
-    fn rows(&self, kind: Kind) -> Vec<(Key, Row)> {
+    pub(super) fn rows(&self, kind: Kind) -> Vec<(Key, Row)> {
         let runtime = at_rest::runtime().unwrap();
         let store = at_rest::store_for_reading(&self.volume);
         let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
@@ -536,6 +536,16 @@ fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
 fn counters_are_raised() {
     let counter = Row::Counter(CounterRow { inodes_end: 4 });
     repaired(|site| site.put(SHARD_0, Key::Counter, counter), FindingKind::CounterTooLow, &NOTHING);
+}
+
+/// A counter that cannot be read: ids begin beyond those that it can have been at, of which none is in use any more.
+#[test]
+fn a_damaged_counter_is_put_beyond_what_it_was() {
+    let damage = |site: &Site| {
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage".to_vec()));
+    };
+    let site = repaired(damage, FindingKind::DamagedRow, &NOTHING);
+    assert!(site.ids_begin_with(SHARD_0) >= 1_000_000);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Table, TableBatch, TableConfig, TableError};
 use crate::shards::log::{DamagedPlace, is_begun, read_intact};
+use crate::tables::{CounterRow, Key, Kind, Row, codec};
 use bytes::Bytes;
 use slatedb::admin::Admin;
 use slatedb::wal::WalError;
@@ -93,8 +94,25 @@ impl Salvage {
         }
     }
 
+    /// Where rows may be lost, the shard's counter may be one of them, and with it all trace of ids that were given since:
+    /// ids begin anew beyond all that can have been.
+    fn leave_lost_ids(&mut self) {
+        if self.damaged.is_empty() {
+            return;
+        }
+        let key = Bytes::from(codec::encode_key(&Key::Counter));
+        let (sequence, row) = self.rows.get(&key).cloned().unwrap_or_default();
+        let known = match row.map(|row| codec::decode_row(Kind::Counter, &row)) {
+            Some(Ok(Row::Counter(counter))) => counter.inodes_end,
+            _ => 0,
+        };
+        let row = Row::Counter(CounterRow::beyond(known));
+        self.rows.insert(key, (sequence, Some(Bytes::from(codec::encode_row(&row)))));
+    }
+
     /// Writes what was read to a new shard, and closes it. Returns how many rows that are.
-    pub async fn write(self, config: TableConfig) -> Result<u64, TableError> {
+    pub async fn write(mut self, config: TableConfig) -> Result<u64, TableError> {
+        self.leave_lost_ids();
         let table = Table::open(config).await?;
         let (mut batch, mut bytes, mut count) = (TableBatch::default(), 0, 0);
         for (key, (_, value)) in self.rows {

@@ -3,29 +3,16 @@
 use crate::locate::unexpected;
 use crate::{FileSystem, Handle, Node, Operation, Result, XattrMode};
 use std::time::Duration;
-use varve_types::{Credentials, Errno, FileKind, InodeId, PartitionIndex, PartitionMap, SetAttributes, Timestamp};
+use varve_types::{Credentials, FileKind, InodeId, PartitionMap, SetAttributes};
 use varve_wire::{Call, NodeReply, Reply};
 
 /// What a directory's home says of it.
 pub(crate) struct DirectoryReply {
-    pub node: NodeReply,
+    node: NodeReply,
     pub parent: InodeId,
     pub map: PartitionMap,
-    subdirectories: u64,
-    pub lease: Duration,
+    lease: Duration,
 }
-
-/// What a directory's partitions other than the home's say together.
-#[derive(Default)]
-struct Others {
-    entries: u64,
-    subdirectories: u64,
-    mtime: Option<Timestamp>,
-    ctime: Option<Timestamp>,
-}
-
-/// Times that a directory which goes on splitting is asked before its counts are taken as they are.
-const MERGES_MAX: usize = 4;
 
 impl FileSystem {
     /// For a door whose kernel believes what it is told: of a directory that may be what it was told before, with this
@@ -77,18 +64,21 @@ impl FileSystem {
         }
     }
 
-    /// Asks a directory's home.
+    /// Asks a directory's home for what it alone knows.
     pub(crate) async fn directory_reply(&self, caller: &Credentials, directory: InodeId) -> Result<DirectoryReply> {
-        let call = |_| Call::GetDirectory { directory: directory.0 };
+        self.ask_home(caller, directory, Call::GetDirectory { directory: directory.0 }).await
+    }
+
+    async fn ask_home(&self, caller: &Credentials, directory: InodeId, call: Call) -> Result<DirectoryReply> {
         let asked = self.core.clock.monotonic();
-        match self.core.ask_inode(caller, directory, call).await? {
-            Reply::Directory { node, parent, map, subdirectories, lease_ms, .. } => {
+        match self.core.ask_inode(caller, directory, |_| call.clone()).await? {
+            Reply::Directory { node, parent, map, lease_ms, .. } => {
                 self.core.routing.learn(directory, &map);
                 let map = self.core.routing.map(directory);
                 let lease = self.leased(asked, lease_ms);
-                Ok(DirectoryReply { node, parent: InodeId(parent), map, subdirectories, lease })
+                Ok(DirectoryReply { node, parent: InodeId(parent), map, lease })
             }
-            other => Err(unexpected("GetDirectory", &other)),
+            other => Err(unexpected("a call about a directory", &other)),
         }
     }
 
@@ -111,10 +101,6 @@ impl FileSystem {
     }
 
     /// A directory's attributes, merged of all its partitions.
-    ///
-    /// A split moves names to a partition with a higher index, and the home hears of it before it begins. So partitions
-    /// are asked from the highest index down, the home last, and all again if it knows of further ones by then: what
-    /// moved meanwhile is counted once.
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
         let known = &self.known;
         if self.embedded()
@@ -123,56 +109,12 @@ impl FileSystem {
             return Ok(node);
         }
         let ticket = known.ask(directory);
-        let node = self.ask_directory_node(caller, directory).await?;
+        let reply = self.ask_home(caller, directory, Call::StatDirectory { directory: directory.0 }).await?;
+        let node = self.node(&reply.node, reply.lease);
         if let Some(ticket) = ticket {
             known.keep(directory, ticket, node, self.core.clock.monotonic());
         }
         Ok(node)
-    }
-
-    async fn ask_directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
-        let mut asked = self.core.routing.map(directory);
-        let mut others = self.other_partitions(directory, &asked).await?;
-        let mut reply = self.directory_reply(caller, directory).await?;
-        for _ in 0..MERGES_MAX {
-            if reply.map == asked {
-                break;
-            }
-            asked = reply.map;
-            others = self.other_partitions(directory, &asked).await?;
-            reply = self.directory_reply(caller, directory).await?;
-        }
-        let mut node = self.node(&reply.node, reply.lease);
-        let attributes = &mut node.attributes;
-        attributes.nlink = nlink(reply.subdirectories + others.subdirectories);
-        // A directory's size is the number of its entries.
-        attributes.size += others.entries;
-        attributes.mtime = attributes.mtime.max(others.mtime.unwrap_or(attributes.mtime));
-        attributes.ctime = attributes.ctime.max(others.ctime.unwrap_or(attributes.ctime));
-        Ok(node)
-    }
-
-    /// What the partitions of `map` other than the home's have together.
-    async fn other_partitions(&self, directory: InodeId, map: &PartitionMap) -> Result<Others> {
-        let mut others = Others::default();
-        let mut indexes: Vec<PartitionIndex> = map.iter().skip(1).collect();
-        indexes.reverse();
-        for index in indexes {
-            let shard = index.shard(directory.shard(), self.core.settings.shards);
-            match self.core.ask_shard(shard, Call::PartitionStatus { directory: directory.0 }).await {
-                Ok(Reply::Partition { entries, subdirectories, mtime, ctime }) => {
-                    others.entries += entries;
-                    others.subdirectories += subdirectories;
-                    others.mtime = others.mtime.max(Some(mtime.into()));
-                    others.ctime = others.ctime.max(Some(ctime.into()));
-                }
-                Ok(other) => return Err(unexpected("PartitionStatus", &other)),
-                // The map is ahead of the shard, or the directory is being removed.
-                Err(failure) if matches!(failure.errno, Errno::ESTALE | Errno::ENOENT) => {}
-                Err(failure) => return Err(failure),
-            }
-        }
-        Ok(others)
     }
 
     /// chmod, chown, truncate and utimensat. `handle`: the open file through which it was asked (ftruncate needs no
@@ -290,9 +232,4 @@ impl FileSystem {
         })
         .await
     }
-}
-
-/// Names of a directory with so many subdirectories: its own, its `.`, and each one's `..`.
-fn nlink(subdirectories: u64) -> u32 {
-    u32::try_from(subdirectories.saturating_add(2)).unwrap_or(u32::MAX)
 }

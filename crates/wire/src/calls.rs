@@ -155,8 +155,7 @@ pub enum Call {
     },
 
     // Directories; to their home.
-    /// Attributes and partition map. Count and times are those of the home's own partition: the client adds the
-    /// others' (`PartitionStatus`).
+    /// Attributes and partition map. Count and times are those of the home's own partition: `StatDirectory` has all.
     GetDirectory {
         directory: u64,
     },
@@ -270,6 +269,10 @@ pub enum Call {
         at: Locator,
         generation: u32,
         at_least: u64,
+    },
+    /// As `GetDirectory`, with the counts and times of all partitions together.
+    StatDirectory {
+        directory: u64,
     },
 }
 

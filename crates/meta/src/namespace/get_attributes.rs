@@ -4,7 +4,7 @@ use super::locate::Found;
 use super::reader::Reader;
 use super::{At, Context, Decision, Node, NodeContent, Refusal, Rule};
 use crate::tables::{DirectoryRow, PartitionRow};
-use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, PartitionIndex, PartitionMap};
+use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, PartitionIndex, PartitionMap, Timestamp};
 
 /// Attributes of a file or directory; nobody needs a permission on the file itself.
 #[derive(Clone, Debug)]
@@ -39,21 +39,51 @@ pub(super) fn look_with_home<'a>(at: &'a At, reader: &Reader<'a>) -> Option<(Fou
     Some((found, home))
 }
 
-/// Attributes of a directory, and what its other partitions are asked for.
+/// What a directory's home knows of it.
 #[derive(Clone, Debug)]
 pub struct GetDirectory {
     pub directory: InodeId,
 }
 
-/// A directory with the counts of partition 0 alone: who wants all adds the other partitions' (and takes the latest
-/// mtime and ctime).
+/// A directory as its home knows it: with what is counted in partition 0 alone, until those of the others are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryNode {
-    pub node: Node,
-    pub parent: InodeId,
+    pub inode: InodeId,
+    pub row: DirectoryRow,
+    /// As far as the home knows.
     pub map: PartitionMap,
+    /// Of partition 0: says which others were cut from it.
+    pub depth: u8,
+    pub counts: Counts,
+}
+
+impl DirectoryNode {
+    pub fn node(&self) -> Node {
+        shown(self.inode, &self.row, &self.counts)
+    }
+}
+
+/// What partitions of a directory count together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
     pub entries: u64,
     pub subdirectories: u64,
+    /// Latest change of a name.
+    pub changed: Option<Timestamp>,
+}
+
+impl Counts {
+    pub fn add(&mut self, partition: &PartitionRow) {
+        self.entries = self.entries.saturating_add(partition.entries);
+        self.subdirectories = self.subdirectories.saturating_add(partition.subdirectories);
+        self.changed = self.changed.max(Some(partition.mtime));
+    }
+
+    fn of(partition: Option<&PartitionRow>) -> Counts {
+        let mut counts = Counts::default();
+        partition.into_iter().for_each(|partition| counts.add(partition));
+        counts
+    }
 }
 
 impl Rule for GetDirectory {
@@ -73,27 +103,31 @@ impl Rule for GetDirectory {
             map.merge(&home.map);
         }
         Ok(Decision::Answer(DirectoryNode {
-            node: directory_node(self.directory, row, home),
-            parent: row.parent,
+            inode: self.directory,
+            row: row.clone(),
             map,
-            entries: home.map_or(0, |home| home.entries),
-            subdirectories: home.map_or(0, |home| home.subdirectories),
+            depth: home.map_or(0, |home| home.depth),
+            counts: Counts::of(home),
         }))
     }
 }
 
-/// A directory as stat shows it, as far as its row and one partition tell. Its size is the number of its entries, as
-/// directories here have no bytes; its mtime and ctime are at least the latest change of a name.
+/// A directory as far as its row and one partition tell.
 pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Option<&PartitionRow>) -> Node {
-    let changed = partition.map_or(row.mtime, |partition| partition.mtime);
-    let subdirectories = partition.map_or(0, |partition| partition.subdirectories);
+    shown(inode, row, &Counts::of(partition))
+}
+
+/// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes; its mtime and
+/// ctime are at least the latest change of a name.
+fn shown(inode: InodeId, row: &DirectoryRow, counts: &Counts) -> Node {
+    let changed = counts.changed.unwrap_or(row.mtime);
     let attributes = Attributes {
         kind: FileKind::Directory,
         mode: row.mode,
         uid: row.uid,
         gid: row.gid,
-        nlink: u32::try_from(subdirectories.saturating_add(2)).unwrap_or(u32::MAX),
-        size: partition.map_or(0, |partition| partition.entries),
+        nlink: u32::try_from(counts.subdirectories.saturating_add(2)).unwrap_or(u32::MAX),
+        size: counts.entries,
         rdev: 0,
         atime: row.atime,
         mtime: row.mtime.max(changed),

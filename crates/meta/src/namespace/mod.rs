@@ -28,12 +28,13 @@ mod xattr;
 
 pub use crate::tables::Change;
 pub use create::{Create, NewNode};
-pub use get_attributes::{DirectoryNode, GetAttributes, GetDirectory};
+pub use get_attributes::{Counts, DirectoryNode, GetAttributes, GetDirectory};
 pub use link::{LINKS_MAX, Link};
 pub use list::List;
 pub use lookup::Lookup;
 pub use make_directory::MakeDirectory;
 pub use open::{Open, OpenMode};
+pub use partitions::cut_off;
 pub use read_link::ReadLink;
 pub use remove_directory::RemoveDirectory;
 pub use rename::{Rename, RenameFlags};

@@ -9,9 +9,15 @@ use varve_types::{InodeId, PartitionIndex};
 /// directory.
 pub(super) type Partitions<'a> = Vec<(PartitionIndex, &'a PartitionRow)>;
 
-/// Every partition of `directory`. A partition of depth `d` that was cut off at depth `b` has itself been cut at depths
-/// `b` to `d - 1`, and what was cut off is `index | 1 << depth`; so from partition 0 all are reached. `row`'s map only
-/// helps to ask for many at once.
+/// The partitions that were cut off partition `index`, which has `depth`. One that was cut off itself at depth `b` has been
+/// cut at depths `b` to `depth - 1`, and what was cut off is `index | 1 << depth`.
+pub fn cut_off(index: PartitionIndex, depth: u8) -> impl Iterator<Item = PartitionIndex> {
+    let born_at = if index == PartitionIndex::FIRST { 0 } else { index.depth_of_cut() + 1 };
+    (born_at..depth).map(move |depth| index.upper_half(depth))
+}
+
+/// Every partition of `directory`: from partition 0 all are reached by what was cut off them. `row`'s map only helps to ask
+/// for many at once.
 pub(super) fn look<'a>(
     directory: InodeId,
     row: Option<&'a DirectoryRow>,
@@ -22,13 +28,13 @@ pub(super) fn look<'a>(
     }
     let mut found = Partitions::new();
     let mut known = true;
-    let mut open = vec![(PartitionIndex::FIRST, 0)];
-    while let Some((index, born_at)) = open.pop() {
+    let mut open = vec![PartitionIndex::FIRST];
+    while let Some(index) = open.pop() {
         match reader.partition(directory, index) {
             None => known = false,
             Some(None) => {}
             Some(Some(partition)) => {
-                open.extend((born_at..partition.depth).map(|depth| (index.upper_half(depth), depth + 1)));
+                open.extend(cut_off(index, partition.depth));
                 found.push((index, partition));
             }
         }

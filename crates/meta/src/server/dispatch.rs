@@ -196,6 +196,7 @@ fn changes(call: &Call) -> bool {
         Call::Lookup { .. }
         | Call::List { .. }
         | Call::GetDirectory { .. }
+        | Call::StatDirectory { .. }
         | Call::PartitionStatus { .. }
         | Call::GetAttributes { .. }
         | Call::ReadLink { .. }
@@ -253,6 +254,7 @@ impl Case<'_> {
             Call::Link { source, inode, parent, name } => self.link(source, inode, parent, &name).await,
             Call::List { directory, from, bytes_max } => self.list(directory, from, bytes_max).await,
             Call::GetDirectory { directory } => self.get_directory(directory).await,
+            Call::StatDirectory { directory } => self.stat_directory(directory).await,
             Call::PartitionStatus { directory } => self.partition_status(directory).await,
             Call::GetAttributes { at } => self.get_attributes(at).await,
             Call::SetAttributes { at, set } => self.set_attributes(at, set).await,

@@ -34,7 +34,7 @@ call_kinds! {
     Lookup = "lookup", Create = "create", MakeDirectory = "make_directory",
     ReviveDirectory = "revive_directory", Unlink = "unlink",
     RemoveDirectory = "remove_directory", Rename = "rename", Link = "link", List = "list",
-    GetDirectory = "get_directory", PartitionStatus = "partition_status", GetAttributes = "get_attributes",
+    GetDirectory = "get_directory", StatDirectory = "stat_directory", PartitionStatus = "partition_status", GetAttributes = "get_attributes",
     SetAttributes = "set_attributes", Open = "open", WriteInline = "write_inline", Promote = "promote",
     UnsettleSize = "unsettle_size", SettleSize = "settle_size", RaiseSize = "raise_size", ReadLink = "read_link", GetXattr = "get_xattr",
     SetXattr = "set_xattr", ListXattrs = "list_xattrs", RemoveXattr = "remove_xattr", Sync = "sync",

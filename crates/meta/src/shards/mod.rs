@@ -3,7 +3,7 @@
 //! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows
 //! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches, [`transaction`]
 //! carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`]
-//! removes them, [`open`] begins and ends.
+//! removes them, [`whole`] sees a directory over all its shards, [`open`] begins and ends.
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod ahead;
@@ -33,6 +33,7 @@ mod shard;
 mod split;
 pub mod table;
 mod transaction;
+mod whole;
 
 pub use at_once::Ran;
 pub use effects::SESSIONS_RETURN;

@@ -7,3 +7,4 @@ mod power;
 mod split;
 mod transactions;
 mod watched;
+mod whole;

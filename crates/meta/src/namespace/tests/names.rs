@@ -111,11 +111,11 @@ fn a_new_directory_is_empty_at_the_home_that_its_id_names() {
     let mut table = Table::new();
     let inode = mkdir(&mut table, InodeId::ROOT, "d", 0o755, &root()).unwrap().inode;
     let node = table.run(&GetDirectory { directory: inode }, &root()).unwrap();
-    assert_eq!((node.parent, node.entries, node.subdirectories), (InodeId::ROOT, 0, 0));
+    assert_eq!((node.row.parent, node.counts.entries, node.counts.subdirectories), (InodeId::ROOT, 0, 0));
     assert_eq!(node.map.shard_of(inode.shard(), NameHash::LAST), inode.shard());
     assert_eq!(node.map.shards(), shards());
     let parent = table.run(&GetDirectory { directory: InodeId::ROOT }, &root()).unwrap();
-    assert_eq!((parent.entries, parent.subdirectories, parent.node.attributes.nlink), (1, 1, 3));
+    assert_eq!((parent.counts.entries, parent.counts.subdirectories, parent.node().attributes.nlink), (1, 1, 3));
 }
 
 #[test]

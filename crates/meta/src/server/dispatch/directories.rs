@@ -3,7 +3,7 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
-use crate::namespace::{Context, Decision, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View};
+use crate::namespace::{Context, Decision, DirectoryNode, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View};
 use crate::shards::Address;
 use crate::tables::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};
@@ -13,19 +13,35 @@ use varve_wire::{Child, EntryReply, Failure, Listing, Reply, WireMap};
 const LISTING_BYTES_MAX: usize = 1024 * 1024;
 
 impl Case<'_> {
+    /// As the home knows it.
     pub async fn get_directory(&self, directory: u64) -> Result<Answered, Failure> {
         let directory = self.inode(directory)?;
+        self.leased(directory, self.ask(&GetDirectory { directory }, Address::Inode(directory))).await
+    }
+
+    /// Of all partitions together.
+    pub async fn stat_directory(&self, directory: u64) -> Result<Answered, Failure> {
+        let directory = self.inode(directory)?;
+        let whole = self.shard.whole_directory(&self.credentials, directory);
+        self.leased(directory, async { whole.await.map_err(translate::failure) }).await
+    }
+
+    async fn leased(
+        &self,
+        directory: InodeId,
+        asked: impl Future<Output = Result<DirectoryNode, Failure>>,
+    ) -> Result<Answered, Failure> {
         let key = LeaseKey::attributes(directory);
         let leases = &self.worker.shared.leases;
         let ticket = leases.ticket(key);
-        let found = self.ask(&GetDirectory { directory }, Address::Inode(directory)).await?;
+        let found = asked.await?;
         let lease_ms = leases.grant(key, self.caller.session, ticket).as_millis() as u32;
         Ok(Reply::Directory {
-            node: translate::node(&found.node),
-            parent: found.parent.0,
+            node: translate::node(&found.node()),
+            parent: found.row.parent.0,
             map: WireMap::from(&found.map),
-            entries: found.entries,
-            subdirectories: found.subdirectories,
+            entries: found.counts.entries,
+            subdirectories: found.counts.subdirectories,
             lease_ms,
         }
         .into())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use varve_types::{Epoch, Errno, InodeId, PartitionIndex, ShardId};
 
 /// Waits until the splits that are under way have ended: the map does not change any more.
-async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
+pub async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
     for _ in 0..1000 {
         if cluster.map(directory).await.len() >= partitions {
             return;

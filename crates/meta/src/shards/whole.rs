@@ -1,0 +1,62 @@
+//! A directory as a whole: what all its partitions count together, asked of their shards by its home.
+//!
+//! A partition's row says which others were cut off it, so those are found from partition 0 down, and each is asked after
+//! the row that it was cut off was read. Where that row has been cut, the other half is live already, for the cut is what
+//! makes it so; where it has not yet, it counts what will go. So each name is counted once, whatever is split meanwhile.
+
+use super::peers::{PeerCall, PeerReply};
+use super::refusal::Refusal;
+use super::shard::{Address, Makes, Run, Shard};
+use crate::namespace::{self, DirectoryNode, GetDirectory};
+use crate::tables::{Key, PartitionRow, Row};
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::rc::Rc;
+use varve_types::{Credentials, InodeId, PartitionIndex};
+
+/// Partitions of one directory that are asked at once: the workers of a server are fewer, and a store that has to be read
+/// for each gains little from more.
+pub(super) const ASKED_AT_ONCE: usize = 16;
+
+impl Shard {
+    /// `directory`, whose home this is, with the counts of all its partitions.
+    pub async fn whole_directory(
+        self: &Rc<Self>,
+        caller: &Credentials,
+        directory: InodeId,
+    ) -> Result<DirectoryNode, Refusal> {
+        let run = Run { caller, address: Address::Inode(directory), makes: Makes::Nothing, record: None };
+        let mut whole = self.run(&GetDirectory { directory }, run).await?;
+        let mut open: Vec<PartitionIndex> = namespace::cut_off(PartitionIndex::FIRST, whole.depth).collect();
+        let mut asked = FuturesUnordered::new();
+        loop {
+            while asked.len() < ASKED_AT_ONCE
+                && let Some(index) = open.pop()
+            {
+                asked.push(self.partition_of_peer(directory, index));
+            }
+            let Some(answer) = asked.next().await else { return Ok(whole) };
+            // One that is not there is of a directory that is being removed.
+            if let Some(row) = answer? {
+                whole.counts.add(&row);
+                open.extend(namespace::cut_off(row.index, row.depth));
+            }
+        }
+    }
+
+    async fn partition_of_peer(
+        &self,
+        directory: InodeId,
+        index: PartitionIndex,
+    ) -> Result<Option<PartitionRow>, Refusal> {
+        let shard = index.shard(directory.shard(), self.settings.shards);
+        match self.peers.call(shard, PeerCall::Fetch(vec![Key::Partition(directory, index)])).await {
+            PeerReply::Rows(rows) => Ok(rows.into_iter().find_map(|found| match found.row {
+                Some(Row::Partition(row)) if row.index == index => Some(row),
+                _ => None,
+            })),
+            PeerReply::Absent => Ok(None),
+            PeerReply::Busy => Err(Refusal::Busy),
+            other => Err(other.unexpected(format_args!("shard {shard} did not answer for its part of a directory"))),
+        }
+    }
+}

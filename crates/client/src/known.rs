@@ -157,7 +157,9 @@ impl Delta {
         attributes.size = attributes.size.saturating_add_signed(self.entries);
         let nlink = i64::from(attributes.nlink).saturating_add(self.subdirectories);
         attributes.nlink = u32::try_from(nlink).unwrap_or(attributes.nlink);
-        attributes.mtime = attributes.mtime.max(self.at);
+        // One beyond the ctime is no change's: it was set, until now.
+        let set_ahead = attributes.mtime > attributes.ctime;
+        attributes.mtime = if set_ahead { self.at } else { attributes.mtime.max(self.at) };
         attributes.ctime = attributes.ctime.max(self.at);
         node
     }

@@ -47,6 +47,11 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
+impl Timestamp {
+    /// Before any other: of what has not happened.
+    pub const NEVER: Timestamp = Timestamp { seconds: i64::MIN, nanoseconds: 0 };
+}
+
 /// The attributes of one file. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {

@@ -53,6 +53,20 @@ fn attributes_follow_changes() {
     assert_eq!((now.size, now.nlink, now.mtime, now.ctime, now.atime), (6, 3, time(9), time(9), time(1)));
 }
 
+/// An mtime that was set ahead of now is over with the next change of a name.
+#[test]
+fn a_time_that_was_set_ahead_ends_with_a_change() {
+    let all = Known::default();
+    let ticket = all.ask(DIRECTORY).expect("nothing is under way");
+    let mut set = node(5);
+    set.attributes.mtime = time(1000);
+    all.keep(DIRECTORY, ticket, set, NOW);
+    all.change(DIRECTORY, None).done(delta(1, 9));
+    all.change(DIRECTORY, None).done(delta(1, 8));
+    let now = all.attributes(DIRECTORY, NOW).expect("known").attributes;
+    assert_eq!((now.mtime, now.ctime), (time(9), time(9)));
+}
+
 /// A lease that has run out makes it unknown too.
 #[test]
 fn attributes_are_known_for_as_long_as_they_may_be_believed() {

@@ -6,4 +6,5 @@ mod listings;
 mod names;
 mod recovery;
 mod site;
+mod times;
 mod whole;

@@ -216,3 +216,37 @@ fn permissions_follow_the_caller() {
     assert!(shell(script, &[&shared.join("roots")]).contains("not permitted"));
     volume.close();
 }
+
+/// What `cp -a`, tar and rsync copy has the times of what it was copied from, its directories too, small and split ones.
+#[test]
+fn copies_keep_the_times_of_directories() {
+    let Some(volume) = volume() else { return };
+    let from = volume.join("from");
+    shell(
+        "mkdir -p \"$1/small/below\" \"$1/large\"; cd \"$1/large\"; for n in $(seq 400); do : > $n; done; cd ..; : > small/f
+        touch -d @1000000000.25 small/below large; touch -d @8000000000.5 small; touch -d @1100000000.125 .",
+        &[&from],
+    );
+    let times = "cd \"$1\"; find . -type d -printf '%p %T@\\n' | sort";
+    let expected = shell(times, &[&from]);
+    assert!(expected.contains("./small 8000000000.5") && expected.contains("./large 1000000000.25"), "{expected}");
+    let copies = [
+        ("cp", "cp -a \"$1\" \"$2\""),
+        ("tar", "mkdir \"$2\"; tar -C \"$1\" --format=posix -cf - . | tar -C \"$2\" -xpf -"),
+        ("rsync", "if command -v rsync > /dev/null; then rsync -a \"$1/\" \"$2/\"; else cp -a \"$1\" \"$2\"; fi"),
+    ];
+    for (how, command) in copies {
+        let copy = volume.join(how);
+        shell(command, &[&from, &copy]);
+        assert_eq!(shell(times, &[&copy]), expected, "{how}");
+        // A change shows, whatever was set.
+        shell("touch \"$1/small/new\"; rm \"$1/large/7\"; rmdir \"$1/small/below\"", &[&copy]);
+        for part in ["small", "large"] {
+            let shown = statx(CWD, copy.join(part), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
+            let (mtime, ctime) = (shown.stx_mtime, shown.stx_ctime);
+            assert_eq!((mtime.tv_sec, mtime.tv_nsec), (ctime.tv_sec, ctime.tv_nsec), "{how}: {part}");
+            assert!((1_100_000_001..8_000_000_000).contains(&mtime.tv_sec), "{how}: {part}: {}", mtime.tv_sec);
+        }
+    }
+    volume.close();
+}

@@ -68,7 +68,7 @@ impl DirectoryNode {
 pub struct Counts {
     pub entries: u64,
     pub subdirectories: u64,
-    /// Latest change of a name.
+    /// Latest change of a name since an mtime was set.
     pub changed: Option<Timestamp>,
 }
 
@@ -76,7 +76,8 @@ impl Counts {
     pub fn add(&mut self, partition: &PartitionRow) {
         self.entries = self.entries.saturating_add(partition.entries);
         self.subdirectories = self.subdirectories.saturating_add(partition.subdirectories);
-        self.changed = self.changed.max(Some(partition.mtime));
+        let changed = (partition.mtime != Timestamp::NEVER).then_some(partition.mtime);
+        self.changed = self.changed.max(changed);
     }
 
     fn of(partition: Option<&PartitionRow>) -> Counts {
@@ -117,10 +118,9 @@ pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Opti
     shown(inode, row, &Counts::of(partition))
 }
 
-/// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes; its mtime and
-/// ctime are at least the latest change of a name.
+/// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes. Its mtime is that
+/// of the latest change of a name or, if there was none since, the one that was set; its ctime is at least the former.
 fn shown(inode: InodeId, row: &DirectoryRow, counts: &Counts) -> Node {
-    let changed = counts.changed.unwrap_or(row.mtime);
     let attributes = Attributes {
         kind: FileKind::Directory,
         mode: row.mode,
@@ -130,8 +130,8 @@ fn shown(inode: InodeId, row: &DirectoryRow, counts: &Counts) -> Node {
         size: counts.entries,
         rdev: 0,
         atime: row.atime,
-        mtime: row.mtime.max(changed),
-        ctime: row.ctime.max(changed),
+        mtime: counts.changed.unwrap_or(row.mtime),
+        ctime: row.ctime.max(counts.changed.unwrap_or(row.ctime)),
         btime: row.btime,
     };
     Node { inode, attributes, content: NodeContent::None, generation: LayoutGeneration::default(), by_inode: true }

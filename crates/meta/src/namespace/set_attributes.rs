@@ -21,7 +21,7 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// writes the content to the backing file, promotes, and asks again. So a row never promises bytes that only an effect
 /// would write.
 ///
-/// A directory's mode, owner and mtime are copied into all its partition rows, in the same change.
+/// A directory's mode and owner are copied into all its partition rows, in the same change. So is that an mtime was set.
 #[derive(Clone, Debug)]
 pub struct ChangeAttributes {
     pub at: At,
@@ -140,9 +140,10 @@ impl ChangeAttributes {
         let copy = |partition: &PartitionRow| {
             let mut copy = partition.clone();
             (copy.mode, copy.uid, copy.gid) = (row.mode, row.uid, row.gid);
-            // Else a later change of names in this partition would go on to hide the time that was set.
+            // What changed before hides the time that was set no longer, and what changes from now on does, whatever the
+            // time. So the partition says, and not a comparison of times: clocks are set back, too.
             if self.set.mtime.is_some() {
-                copy.mtime = row.mtime;
+                copy.mtime = Timestamp::NEVER;
             }
             copy
         };

@@ -146,7 +146,7 @@ pub struct PartitionRow {
     /// Entries of this partition, subdirectories included.
     pub entries: u64,
     pub subdirectories: u64,
-    /// Latest change of names in this partition.
+    /// Latest change of names in this partition since the directory's mtime was set: [`Timestamp::NEVER`] if there was none.
     pub mtime: Timestamp,
     /// Partitions that this one knows of. A hint, like a client's.
     pub map: PartitionMap,
@@ -218,7 +218,7 @@ pub struct DirectoryRow {
     pub uid: u32,
     pub gid: u32,
     pub atime: Timestamp,
-    /// Set by utimensat; shown unless a partition's is later.
+    /// Set by utimensat; shown unless names have changed since, as a partition says.
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub btime: Timestamp,

@@ -3,9 +3,9 @@
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
-    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Decision, Effect, FinishTruncate, GetAttributes, Node,
-    NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, SettleSize, SizeState, UnsettleSize,
-    WriteInline,
+    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
+    FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal,
+    SettleSize, SizeState, UnsettleSize, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -131,7 +131,7 @@ fn times_are_the_owners_or_now() {
     assert_eq!(attributes.ctime, table.now);
 }
 
-/// A directory's mode, owner and mtime are in all its partitions, and mtime can be set back.
+/// A directory's mode and owner are in all its partitions, and that an mtime was set, which it may be back and ahead.
 #[test]
 fn a_directorys_attributes_reach_every_partition() {
     let mut table = Table::new();
@@ -154,9 +154,36 @@ fn a_directorys_attributes_reach_every_partition() {
     let partitions = table.partitions(directory);
     assert!(partitions.len() > 2);
     for partition in partitions {
-        assert_eq!((partition.mode, partition.uid, partition.mtime), (Mode(0o700), 9, at_second(5)));
+        assert_eq!((partition.mode, partition.uid, partition.mtime), (Mode(0o700), 9, Timestamp::NEVER));
     }
     assert_eq!(set(&mut table, &at, size(0), &root()), refused(Errno::EISDIR));
+}
+
+/// utimensat(2) of a directory, back and ahead of now: its ctime is that of the call; its mtime stays what was set until a
+/// name changes, and is that change's from then on.
+#[test]
+fn an_mtime_of_a_directory_stays_until_names_change() {
+    let mut table = Table::new();
+    let directory = mkdir(&mut table, ROOT, "d", 0o777, &root()).unwrap().inode;
+    for i in 0..12 {
+        create(&mut table, directory, &i.to_string(), 0o644, &root()).unwrap();
+        table.split(directory, NameHash(i << 59));
+    }
+    let at = At::Inode(directory);
+    let shown = |table: &Table| {
+        let row = table.directory_row(directory).unwrap().clone();
+        let mut counts = Counts::default();
+        table.partitions(directory).iter().for_each(|partition| counts.add(partition));
+        DirectoryNode { inode: directory, map: row.map.clone(), row, depth: 0, counts }.node().attributes
+    };
+    for (step, to) in [at_second(5), at_second(4_000_000_000)].into_iter().enumerate() {
+        set(&mut table, &at, times(None, Some(SetTime::To(to))), &root()).unwrap();
+        assert_eq!((shown(&table).mtime, shown(&table).ctime), (to, table.now));
+        set(&mut table, &at, mode(0o700 + step as u16), &root()).unwrap();
+        assert_eq!((shown(&table).mtime, shown(&table).ctime), (to, table.now), "chmod changes no names");
+        create(&mut table, directory, &format!("new {step}"), 0o644, &root()).unwrap();
+        assert_eq!((shown(&table).mtime, shown(&table).ctime), (table.now, table.now));
+    }
 }
 
 /// An atime alone touches no partition, so that it stays in the home's shard.

@@ -5,9 +5,9 @@ use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{Table, name};
 use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup, MakeDirectory,
-    Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory, RemoveXattr, Rename,
-    SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
+    At, BackingFile, ChangeAttributes, Counts, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup,
+    MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory,
+    RemoveXattr, Rename, SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
 };
 use crate::tables::{Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -375,8 +375,9 @@ impl Both {
             prop_assert_eq!((partition.entries, partition.subdirectories), counted);
             prop_assert_eq!((partition.mode, partition.uid, partition.gid), (row.mode, row.uid, row.gid));
         }
-        let changed = partitions.iter().map(|partition| partition.mtime).max().unwrap();
-        let (mtime, ctime) = (row.mtime.max(changed), row.ctime.max(changed));
+        let mut counts = Counts::default();
+        partitions.iter().for_each(|partition| counts.add(partition));
+        let (mtime, ctime) = (counts.changed.unwrap_or(row.mtime), row.ctime.max(counts.changed.unwrap_or(row.ctime)));
         prop_assert_eq!((row.mode, row.uid, row.gid), (Mode(node.mode), node.uid, node.gid));
         prop_assert_eq!((row.atime, mtime), (node.atime, node.mtime), "times of {}", inode);
         self.compare_ctime(inode, ctime)?;

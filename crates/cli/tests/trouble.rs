@@ -9,6 +9,8 @@ mod damage;
 mod moved;
 #[path = "trouble/names.rs"]
 mod names;
+#[path = "trouble/parts.rs"]
+mod parts;
 #[path = "trouble/sockets.rs"]
 mod sockets;
 #[path = "trouble/stores.rs"]

@@ -176,7 +176,9 @@ impl FileSystem {
     /// What a door is shown of `reply`. `lease`: how long a directory's name may be believed.
     pub(crate) fn node(&self, reply: &NodeReply, lease: Duration) -> Node {
         let attributes = Attributes::from(reply.attributes);
-        let (entry_ttl, attributes_ttl) = if self.embedded() {
+        // What could not be counted is asked for again, though nobody else changes it: it may be readable by then.
+        let counted = attributes.nlink != Attributes::NLINK_UNKNOWN || attributes.kind != FileKind::Directory;
+        let (entry_ttl, attributes_ttl) = if self.embedded() && counted {
             (ALONE_TTL, ALONE_TTL)
         } else if attributes.kind == FileKind::Directory {
             // Mode, owner and name are what the lease is about. Times and counts, which other clients may have changed

@@ -16,7 +16,7 @@ use crate::Node;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use varve_types::{InodeId, NameHash, Timestamp};
+use varve_types::{Attributes, InodeId, NameHash, Timestamp};
 use varve_world::clock::Moment;
 use varve_world::key_hash::KeyHashing;
 
@@ -156,7 +156,9 @@ impl Delta {
         let attributes = &mut node.attributes;
         attributes.size = attributes.size.saturating_add_signed(self.entries);
         let nlink = i64::from(attributes.nlink).saturating_add(self.subdirectories);
-        attributes.nlink = u32::try_from(nlink).unwrap_or(attributes.nlink);
+        if attributes.nlink != Attributes::NLINK_UNKNOWN {
+            attributes.nlink = u32::try_from(nlink).unwrap_or(attributes.nlink);
+        }
         // One beyond the ctime is no change's: it was set, until now.
         let set_ahead = attributes.mtime > attributes.ctime;
         attributes.mtime = if set_ahead { self.at } else { attributes.mtime.max(self.at) };

@@ -71,6 +71,9 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// The links of a directory whose subdirectories are not counted; counted ones are 2 at least.
+    pub const NLINK_UNKNOWN: u32 = 1;
+
     /// 512-byte blocks as `st_blocks` counts them, for content whose allocation is not asked of the store.
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(512)

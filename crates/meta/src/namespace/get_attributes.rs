@@ -70,6 +70,8 @@ pub struct Counts {
     pub subdirectories: u64,
     /// Latest change of a name since an mtime was set.
     pub changed: Option<Timestamp>,
+    /// Some partition cannot be read, and is not counted.
+    pub unread: bool,
 }
 
 impl Counts {
@@ -120,13 +122,17 @@ pub(super) fn directory_node(inode: InodeId, row: &DirectoryRow, partition: Opti
 
 /// A directory as stat shows it. Its size is the number of its entries, as directories here have no bytes. Its mtime is that
 /// of the latest change of a name or, if there was none since, the one that was set; its ctime is at least the former.
+///
+/// Where a partition cannot be read, these are of the others, so that paths lead through the directory to what is sound;
+/// and the number of links is 1, which says, as on file systems that do not count them, that subdirectories are not counted.
 fn shown(inode: InodeId, row: &DirectoryRow, counts: &Counts) -> Node {
+    let subdirectories = u32::try_from(counts.subdirectories.saturating_add(2)).unwrap_or(u32::MAX);
     let attributes = Attributes {
         kind: FileKind::Directory,
         mode: row.mode,
         uid: row.uid,
         gid: row.gid,
-        nlink: u32::try_from(counts.subdirectories.saturating_add(2)).unwrap_or(u32::MAX),
+        nlink: if counts.unread { Attributes::NLINK_UNKNOWN } else { subdirectories },
         size: counts.entries,
         rdev: 0,
         atime: row.atime,

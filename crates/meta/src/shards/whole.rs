@@ -3,6 +3,8 @@
 //! A partition's row says which others were cut off it, so those are found from partition 0 down, and each is asked after
 //! the row that it was cut off was read. Where that row has been cut, the other half is live already, for the cut is what
 //! makes it so; where it has not yet, it counts what will go. So each name is counted once, whatever is split meanwhile.
+//!
+//! A partition that cannot be read takes no other with it: paths lead through the directory all the same.
 
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::Refusal;
@@ -11,14 +13,21 @@ use crate::namespace::{self, DirectoryNode, GetDirectory};
 use crate::tables::{Key, PartitionRow, Row};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::rc::Rc;
-use varve_types::{Credentials, InodeId, PartitionIndex};
+use varve_types::{Credentials, Errno, InodeId, PartitionIndex};
 
 /// Partitions of one directory that are asked at once: the workers of a server are fewer, and a store that has to be read
 /// for each gains little from more.
 pub(super) const ASKED_AT_ONCE: usize = 16;
 
+/// What a shard says of its part of a directory.
+enum Part {
+    Row(PartitionRow),
+    Unread(PartitionIndex),
+    Absent,
+}
+
 impl Shard {
-    /// `directory`, whose home this is, with the counts of all its partitions.
+    /// `directory`, whose home this is, with the counts of all its partitions that can be read.
     pub async fn whole_directory(
         self: &Rc<Self>,
         caller: &Credentials,
@@ -35,27 +44,36 @@ impl Shard {
                 asked.push(self.partition_of_peer(directory, index));
             }
             let Some(answer) = asked.next().await else { return Ok(whole) };
-            // One that is not there is of a directory that is being removed.
-            if let Some(row) = answer? {
-                whole.counts.add(&row);
-                open.extend(namespace::cut_off(row.index, row.depth));
+            match answer? {
+                Part::Row(row) => {
+                    whole.counts.add(&row);
+                    open.extend(namespace::cut_off(row.index, row.depth));
+                }
+                Part::Unread(index) => {
+                    whole.counts.unread = true;
+                    // What was cut off it is known from the map alone then.
+                    open.extend(whole.map.iter().filter(|part| part.cut_from() == index && *part != index));
+                }
+                // Of a directory that is being removed.
+                Part::Absent => {}
             }
         }
     }
 
-    async fn partition_of_peer(
-        &self,
-        directory: InodeId,
-        index: PartitionIndex,
-    ) -> Result<Option<PartitionRow>, Refusal> {
+    async fn partition_of_peer(&self, directory: InodeId, index: PartitionIndex) -> Result<Part, Refusal> {
         let shard = index.shard(directory.shard(), self.settings.shards);
         match self.peers.call(shard, PeerCall::Fetch(vec![Key::Partition(directory, index)])).await {
-            PeerReply::Rows(rows) => Ok(rows.into_iter().find_map(|found| match found.row {
-                Some(Row::Partition(row)) if row.index == index => Some(row),
-                _ => None,
-            })),
-            PeerReply::Absent => Ok(None),
+            PeerReply::Rows(mut rows) => Ok(match rows.pop().and_then(|found| found.row) {
+                Some(Row::Partition(row)) if row.index == index => Part::Row(row),
+                _ => Part::Absent,
+            }),
+            PeerReply::Absent => Ok(Part::Absent),
             PeerReply::Busy => Err(Refusal::Busy),
+            // What damage has taken. A store that is full, or hangs, is no reason to tell less than there is.
+            PeerReply::Failed(cause) if cause.errno == Errno::EIO => {
+                tracing::debug!("directory {directory} is told without its part in shard {shard}: {}", cause.reason);
+                Ok(Part::Unread(index))
+            }
             other => Err(other.unexpected(format_args!("shard {shard} did not answer for its part of a directory"))),
         }
     }

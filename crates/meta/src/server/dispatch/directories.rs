@@ -3,7 +3,9 @@
 use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
-use crate::namespace::{Context, Decision, DirectoryNode, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View};
+use crate::namespace::{
+    Context, Decision, DirectoryNode, Entry, GetDirectory, List, Missing, Refusal, Seen, Verb, View,
+};
 use crate::shards::Address;
 use crate::tables::{Key, PartitionRow, Row};
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex};

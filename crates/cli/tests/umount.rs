@@ -3,9 +3,11 @@
 mod common;
 
 use common::mounted::is_mounted;
-use common::{SHORT, Volume, run, varve};
+use common::{SHORT, Volume, run, until, varve};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Beyond the inline limit of the volume.
 const LARGE: &[u8] = &[7; 10_000];
@@ -72,6 +74,47 @@ fn a_mount_without_server_is_given_up_on_demand() {
     assert_eq!(fs::read_to_string(root.join("closed")).expect("it was acknowledged"), "closed");
     mount.unmount();
     volume.expect_sound();
+}
+
+/// A mount that is taken away in the middle of changes ends what is under way, and has lost nothing that was answered.
+#[test]
+fn an_unmount_by_force_ends_what_is_under_way() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root takes mounts away by force");
+    }
+    let volume = Volume::format(&["--shards", "4"]);
+    let mut mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    // So the unmount is refused because the mount is in use, and ends all requests nevertheless.
+    let held = File::create(root.join("held")).expect("a file");
+    let made = AtomicUsize::new(0);
+    let make_until_refused = |maker: usize| {
+        let path = |number: usize| root.join(format!("{maker}-{number}"));
+        (0..).find(|number| {
+            let all_well =
+                File::create(path(*number)).is_ok() && (number % 2 == 0 || fs::remove_file(path(*number)).is_ok());
+            made.fetch_add(1, Relaxed);
+            !all_well
+        })
+    };
+    let lasts: Vec<usize> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..4).map(|maker| scope.spawn(move || make_until_refused(maker))).collect();
+        until("files are made", SHORT, || made.load(Relaxed) > 400);
+        run(Command::new("umount").arg("-f").arg(&root), SHORT);
+        makers.into_iter().map(|maker| maker.join().expect("it makes files").expect("it is refused")).collect()
+    });
+    mount.expect_end();
+    drop(held);
+    mount.bury();
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    for (maker, last) in lasts.into_iter().enumerate() {
+        for number in 0..last {
+            let found = root.join(format!("{maker}-{number}")).exists();
+            assert_eq!(found, number % 2 == 0, "{maker}-{number} of {last}");
+        }
+    }
+    mount.unmount();
 }
 
 #[test]

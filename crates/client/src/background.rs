@@ -1,5 +1,6 @@
 //! What is done without being asked: releases are told within a second, holds let go, small files written back within
-//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that.
+//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that. Errands
+//! have a thread that waits for nobody.
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +26,9 @@ impl Background {
     /// Begins to work for `file_system`, which it does not keep alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
         Background::spawn("varve-background", file_system, |file_system| now(file_system.tick()))?;
+        if file_system.embedded() {
+            Background::spawn("varve-errands", file_system, FileSystem::tend_errands)?;
+        }
         Background::spawn("varve-settle", file_system, |file_system| now(file_system.settle_closed()))
     }
 

@@ -1,5 +1,6 @@
 //! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
 
+use crate::errand::waiting;
 use crate::inodes::Inodes;
 use crate::routing::Routing;
 use crate::session::{Session, Turn};
@@ -158,7 +159,7 @@ impl Core {
         let mut wait = BUSY_WAIT;
         while !self.session.take_back(inode) {
             self.check_deadline(deadline, "the release of the file just closed is not answered")?;
-            self.transport.pause(wait.next()).await;
+            self.pause(wait.next()).await;
         }
         Ok(())
     }
@@ -168,6 +169,11 @@ impl Core {
             return Ok(());
         }
         Err(Failure::new(Errno::ETIMEDOUT, format!("gave up after {:?}: {why}", self.config.deadline)))
+    }
+
+    /// On a thread that may wait.
+    pub async fn pause(&self, wait: Duration) {
+        waiting(self.transport.pause(wait)).await;
     }
 
     /// Finds the server again after the one numbered `lost` was lost, and tells it which files are open. Returns when any
@@ -184,7 +190,7 @@ impl Core {
                 Some(one) => break one,
                 None => self.check_deadline(deadline, why)?,
             }
-            self.transport.pause(turn.next()).await;
+            self.pause(turn.next()).await;
         };
         tracing::warn!("looking for the server again: {why}");
         let mut wait = SERVER_WAIT;
@@ -208,7 +214,7 @@ impl Core {
                 Err(FindError::Absent(reason)) => reason,
             };
             self.check_deadline(deadline, &why)?;
-            self.transport.pause(wait.next()).await;
+            self.pause(wait.next()).await;
         }
     }
 
@@ -334,20 +340,20 @@ impl Calling<'_> {
             match response.map(|response| response.result) {
                 Ok(Err(wire::Failure::Busy)) => {
                     core.check_deadline(self.deadline, "other changes keep the rows busy")?;
-                    core.transport.pause(busy_wait.next()).await;
+                    core.pause(busy_wait.next()).await;
                 }
                 Ok(Err(wire::Failure::NotOwner)) => {
                     let why = format!("the server does not own shard {shard}");
                     core.check_deadline(self.deadline, &why)?;
-                    Box::pin(core.find_again(server.found, self.deadline, &why)).await?;
-                    core.transport.pause(busy_wait.next()).await;
+                    Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
+                    core.pause(busy_wait.next()).await;
                 }
                 Ok(result) => return Ok(result),
                 Err(CallError::Lost(why)) => {
                     // A server that has ended may still be the one on record, and is found and lost at once.
                     core.check_deadline(self.deadline, &why)?;
-                    Box::pin(core.find_again(server.found, self.deadline, &why)).await?;
-                    core.transport.pause(lost_wait.next()).await;
+                    Box::pin(waiting(core.find_again(server.found, self.deadline, &why))).await?;
+                    core.pause(lost_wait.next()).await;
                 }
                 Err(CallError::Deadline) => {
                     let text = format!("the server has not answered within {:?}", core.config.deadline);
@@ -361,7 +367,7 @@ impl Calling<'_> {
 
     pub async fn pause(&self, wait: &mut Wait, why: &str) -> Result<()> {
         self.core.check_deadline(self.deadline, why)?;
-        self.core.transport.pause(wait.next()).await;
+        self.core.pause(wait.next()).await;
         Ok(())
     }
 }

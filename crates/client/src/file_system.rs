@@ -3,6 +3,7 @@
 use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
+use crate::errand::Errands;
 use crate::files::{Files, backing_blocks};
 use crate::holds::Holds;
 use crate::known::{Change, Known};
@@ -62,6 +63,7 @@ pub struct FileSystem {
     pub(crate) known: Known,
     pub(crate) seen: Seen,
     pub(crate) holds: Holds,
+    pub(crate) errands: Errands,
     /// Counts what might change names or attributes of files, makings and writes aside: of those, the openings for writing.
     pub(crate) changes: AtomicU64,
     /// Milliseconds of the last lease on a directory.
@@ -112,6 +114,7 @@ impl FileSystem {
             known: Known::default(),
             seen: Seen::default(),
             holds: Holds::default(),
+            errands: Errands::default(),
             changes: AtomicU64::new(0),
             lease_ms: AtomicU64::new(0),
             core,

@@ -2,12 +2,14 @@
 //!
 //! One entry: [`FileSystem::connect`]. A call goes through routing (which shard?), a session's slot (which call id?) and a
 //! `Transport` to the worker that owns the shard; answers update what is known of inodes and partition
-//! maps. Methods are `async` over the transport and need no runtime: over the blocking transport every future is
-//! ready as soon as it is polled, and doors use [`now`].
+//! maps. Methods are `async` over the transport and need no runtime: every future is ready as soon as it is polled, and
+//! doors use [`now`]; but one that is polled as an errand ([`FileSystem::errand`]) and waits for a server in this process.
 //!
 //! Invariants:
 //! - Locks that are held over a call are `futures::lock::Mutex`; all others guard memory only and never span an `await`.
 //! - Nothing waits without a deadline ([`ClientConfig::deadline`]).
+//! - An errand does nothing at the thread that brings its answer but change memory; before all else it asks for a thread of
+//!   its own.
 //! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
 mod attributes;
@@ -17,6 +19,7 @@ mod config;
 mod counters;
 mod describe;
 mod directories;
+mod errand;
 mod failure;
 mod file_system;
 mod files;

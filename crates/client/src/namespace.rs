@@ -1,5 +1,6 @@
 //! Operations on names.
 
+use crate::errand::waiting;
 use crate::inodes::Sighting;
 use crate::known::{Change, Delta};
 use crate::locate::unexpected;
@@ -120,7 +121,8 @@ impl FileSystem {
                 Err(failure) if failure.errno == Errno::EEXIST && !flags.exclusive => {}
                 Err(failure) => return Err(failure),
             }
-            match self.lookup_and_open(caller, parent, name, flags).await {
+            // Opening what is there may touch files.
+            match waiting(self.lookup_and_open(caller, parent, name, flags)).await {
                 Err(failure) if matches!(failure.errno, Errno::ENOENT | Errno::ESTALE) => {}
                 result => return result,
             }

@@ -76,4 +76,7 @@ pub trait Transport: Send + Sync {
 
     /// Ends all connections; nothing is called afterwards.
     fn close(&self);
+
+    /// Ends the calls whose deadline has passed and that no thread waits for, if there can be any.
+    fn end_late(&self) {}
 }

@@ -124,6 +124,7 @@ impl FileSystem {
 
     /// Writes back, syncs and ends the session. Handles that are still open are closed. Nothing can be asked afterwards.
     pub async fn shutdown(&self) -> Result<()> {
+        self.see_errands_off().await;
         self.background.stop();
         let written = self.write_back_all().await;
         if written.as_ref().is_err_and(|failure| failure.errno == Errno::ETIMEDOUT) {

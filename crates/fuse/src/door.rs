@@ -43,21 +43,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use varve_client::{FileSystem, Node, now};
-use varve_world::disk::File;
 
 /// Inode ids are never made twice, so an inode has no second generation.
 const GENERATION: Generation = Generation(0);
 
 pub(crate) struct Door {
     fs: Arc<FileSystem>,
-    passthrough: passthrough::Registrations,
+    files: Arc<files::Files>,
     passthrough_wanted: bool,
     closed: Closed,
 }
 
 impl Door {
     pub fn new(fs: Arc<FileSystem>, options: &MountOptions, closed: Closed) -> Door {
-        Door { fs, passthrough: Default::default(), passthrough_wanted: options.passthrough, closed }
+        let files = Arc::new(files::Files::of(Arc::clone(&fs)));
+        Door { fs, files, passthrough_wanted: options.passthrough, closed }
     }
 
     /// [`answer`] to a request about an inode, which may be gone.
@@ -207,7 +207,7 @@ impl Filesystem for Door {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(answer("unlink", || self.unlink(&caller(request), inode(parent), name)), reply);
+        self.unlink(caller(request), inode(parent), name, |result| done(result, reply));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -262,17 +262,19 @@ impl Filesystem for Door {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let register = |file: &File| reply.open_backing(file);
-        match answer("create", || self.create(&caller(request), inode(parent), name, mode, flags, register)) {
-            Ok((node, files::Reply { handle, flags, backing })) => {
+        let files = Arc::clone(&self.files);
+        self.create(caller(request), inode(parent), name, mode, flags, move |result| match result {
+            Ok((node, opening, opened)) => {
+                let answer = files.opened(node.inode, opening, opened, |file| reply.open_backing(file));
                 let (ttl, attr) = (shorter_ttl(&node), file_attr(&node));
+                let files::Reply { handle, flags, backing } = answer;
                 match backing {
                     Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, handle, flags, &backing),
                     None => reply.created(&ttl, &attr, GENERATION, handle, flags),
                 }
             }
             Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn read(

@@ -1,9 +1,10 @@
 //! The one place where a failure of the client becomes an `int`, and where bytes from the kernel are refused.
 
 use std::ffi::OsStr;
+use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use varve_client::{Failure, Result};
+use varve_client::{Failure, FileSystem, Result};
 use varve_types::{Errno, Name, NameError};
 use varve_world::stages::{self, Stage};
 
@@ -14,19 +15,37 @@ use varve_world::stages::{self, Stage};
 /// nothing wrong. The client's locks do not poison, and what they guard is changed in steps that each leave it whole.
 pub(crate) fn answer<T>(what: &'static str, call: impl FnOnce() -> Result<T>) -> std::result::Result<T, fuser::Errno> {
     let _door = stages::enter(Stage::Door);
-    let failure = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(failure)) => failure,
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|failure| refused(what, &failure)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             tracing::error!(call = what, panic = text.unwrap_or("of unknown kind"), "a handler panicked; answered EIO");
-            return Err(fuser::Errno::EIO);
+            Err(fuser::Errno::EIO)
         }
-    };
+    }
+}
+
+/// [`answer`] to a request whose outcome may be there later and on another thread, which takes it by `done`. Should one of
+/// them panic, the reply that `done` holds is dropped, which answers EIO.
+pub(crate) fn answer_later<T: 'static>(
+    fs: &FileSystem,
+    what: &'static str,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+    done: impl FnOnce(std::result::Result<T, fuser::Errno>) + Send + 'static,
+) {
+    let door = stages::enter(Stage::Door);
+    fs.errand(work, move |result| {
+        drop(door);
+        done(result.map_err(|failure| refused(what, &failure)));
+    });
+}
+
+/// With which errno the kernel is told of a failure, which is logged if it has more to say than that.
+fn refused(what: &'static str, failure: &Failure) -> fuser::Errno {
     if failure.message.is_some() {
         tracing::warn!(call = what, "{failure}");
     }
-    Err(fuser::Errno::from_i32(failure.errno.number()))
+    fuser::Errno::from_i32(failure.errno.number())
 }
 
 /// A name as it came from the kernel: every byte value is as good as any other.

@@ -188,6 +188,11 @@ impl Mount {
         detach(&self.directory);
     }
 
+    /// Its process ends by itself, with 0: the kernel has taken the mount away from it.
+    pub fn expect_end(&mut self) {
+        self.process.expect_end("the mount's process", END);
+    }
+
     /// `varve umount`: everything is durable when it returns, and the process has ended with 0.
     pub fn unmount(self) {
         self.unmount_within(BUSY_FOR_A_MOMENT);

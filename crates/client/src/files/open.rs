@@ -2,12 +2,13 @@
 
 use super::content::Content;
 use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened};
+use crate::errand::waiting;
 use crate::locate::unexpected;
 use crate::{FileSystem, OpenMode, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use varve_types::{Credentials, InodeId};
-use varve_wire::{Call, NodeReply, Reply};
+use varve_wire::{Call, FileContent, NodeReply, Reply};
 
 impl FileSystem {
     pub async fn open(&self, caller: &Credentials, inode: InodeId, flags: OpenFlags) -> Result<Opened> {
@@ -185,7 +186,12 @@ impl FileSystem {
         self.core.register(inode, flags.mode);
         let io = self.choose_io_of_new(&open, flags);
         let mut content = open.content.lock().await;
-        let taken = self.take_in(&open, &mut content, made.clone(), true);
+        let mut take_in = || self.take_in(&open, &mut content, made.clone(), true);
+        let taken = match made.content {
+            // Which is opened.
+            FileContent::Backing(_) => waiting(async { take_in() }).await,
+            _ => take_in(),
+        };
         drop(content);
         let registered = match taken {
             Ok(()) => self.register_if_lost(inode, flags.mode, server).await,
@@ -193,7 +199,7 @@ impl FileSystem {
         };
         let handle = self.add_handle(&open, flags, caller, &io);
         if let Err(failure) = registered {
-            self.release(handle).await;
+            waiting(self.release(handle)).await;
             return Err(failure);
         }
         Ok(Opened { handle, io })

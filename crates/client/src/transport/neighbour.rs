@@ -1,15 +1,23 @@
 //! The transport to a server in this very process: a request is handed to its worker as it is, and the calling thread
-//! waits until the worker's thread has laid the answer down.
+//! waits until the worker's thread has laid the answer down. Of an [errand](crate::errand) no thread waits: the worker's
+//! takes it up with the answer.
 
 use super::{CallError, FindError, Server, Transport};
+use crate::errand;
 use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use varve_types::SessionId;
 use varve_wire::handshake::Purpose;
 use varve_wire::{Request, Response};
 use varve_world::clock::{Clock, Moment};
+use varve_world::key_hash::KeyHashing;
 use varve_world::patience::Patience;
 
 /// How often a waiting thread looks at its deadline.
@@ -39,6 +47,14 @@ pub struct NeighbourTransport {
     seat: Mutex<Option<Arc<dyn Seat>>>,
     /// Of the threads that wait: they are alike.
     patience: Mutex<Patience>,
+    awaited: Awaiteds,
+}
+
+/// Answers that no thread waits for, by number, and until when they are waited for: for whoever looks at the clock.
+#[derive(Default)]
+struct Awaiteds {
+    made: AtomicU64,
+    places: Mutex<HashMap<u64, (Moment, Arc<Place>), KeyHashing>>,
 }
 
 impl NeighbourTransport {
@@ -48,8 +64,8 @@ impl NeighbourTransport {
         purpose: Purpose,
         clock: Arc<dyn Clock>,
     ) -> NeighbourTransport {
-        let (seat, patience) = (Mutex::default(), Mutex::default());
-        NeighbourTransport { neighbour, session, purpose, clock, seat, patience }
+        let (seat, patience, awaited) = (Mutex::default(), Mutex::default(), Awaiteds::default());
+        NeighbourTransport { neighbour, session, purpose, clock, seat, patience, awaited }
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
@@ -62,22 +78,27 @@ impl NeighbourTransport {
         Ok(Arc::new(Server { found, owners, workers, embedded }))
     }
 
-    fn call_now(&self, worker: usize, request: &Request, deadline: Moment) -> Result<Response, CallError> {
+    /// Hands a request to its worker; where the answer will be laid down, for `waker` if nobody waits.
+    fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<Place>, CallError> {
         let Some(seat) = self.seat.lock().clone() else { return Err(CallError::Lost("it was closed".into())) };
-        let place = Arc::new(Place::default());
+        let place = Arc::new(Place { answer: Mutex::new(Awaited::Yet(waker)), changed: Condvar::new() });
         let laid = Laying(Arc::clone(&place));
         seat.ask(worker, request.clone(), Box::new(move |response| laid.down(response)));
+        Ok(place)
+    }
+
+    fn call_now(&self, worker: usize, request: &Request, deadline: Moment) -> Result<Response, CallError> {
+        let place = self.ask(worker, request, None)?;
         self.look(&place);
         let mut answer = place.answer.lock();
         loop {
-            match std::mem::take(&mut *answer) {
-                Awaited::Here(response) => return Ok(*response),
-                Awaited::Never => return Err(CallError::Lost("the server in this process has ended".into())),
-                Awaited::Yet if self.clock.monotonic() >= deadline => return Err(CallError::Deadline),
-                Awaited::Yet => {
-                    place.changed.wait_for(&mut answer, WAIT_SLICE);
-                }
+            if let Some(ended) = answer.take() {
+                return ended;
             }
+            if self.clock.monotonic() >= deadline {
+                return Err(CallError::Deadline);
+            }
+            place.changed.wait_for(&mut answer, WAIT_SLICE);
         }
     }
 
@@ -85,7 +106,7 @@ impl NeighbourTransport {
     fn look(&self, place: &Place) {
         let Some(look) = self.patience.lock().look() else { return };
         loop {
-            if !matches!(*place.answer.lock(), Awaited::Yet) {
+            if !matches!(*place.answer.lock(), Awaited::Yet(_)) {
                 return self.patience.lock().succeeded();
             }
             if !look.again() {
@@ -107,7 +128,10 @@ impl Transport for NeighbourTransport {
         request: &'a Request,
         deadline: Moment,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        ready(self.call_now(worker, request, deadline)).boxed()
+        if !errand::leaves() {
+            return ready(self.call_now(worker, request, deadline)).boxed();
+        }
+        async move { Asked::begin(self, worker, request, deadline).await?.await }.boxed()
     }
 
     #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
@@ -119,21 +143,103 @@ impl Transport for NeighbourTransport {
     fn close(&self) {
         *self.seat.lock() = None;
     }
+
+    fn end_late(&self) {
+        let now = self.clock.monotonic();
+        let late = |(deadline, _): &(Moment, _)| *deadline <= now;
+        let places: Vec<_> = self.awaited.places.lock().extract_if(|_, waits| late(waits)).collect();
+        for (_, (_, place)) in places {
+            place.set(Awaited::Late);
+        }
+    }
+}
+
+/// A call of an errand.
+struct Asked<'a> {
+    awaited: &'a Awaiteds,
+    number: u64,
+    place: Arc<Place>,
+}
+
+impl<'a> Asked<'a> {
+    async fn begin(
+        transport: &'a NeighbourTransport,
+        worker: usize,
+        request: &Request,
+        deadline: Moment,
+    ) -> Result<Asked<'a>, CallError> {
+        // The worker's inbox may be full.
+        errand::own_thread().await;
+        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let place = transport.ask(worker, request, Some(waker))?;
+        let awaited = &transport.awaited;
+        let number = awaited.made.fetch_add(1, Relaxed);
+        awaited.places.lock().insert(number, (deadline, Arc::clone(&place)));
+        Ok(Asked { awaited, number, place })
+    }
+}
+
+impl Future for Asked<'_> {
+    type Output = Result<Response, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut answer = self.place.answer.lock();
+        if let Some(ended) = answer.take() {
+            return Poll::Ready(ended);
+        }
+        *answer = Awaited::Yet(Some(context.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.awaited.places.lock().remove(&self.number);
+    }
 }
 
 /// Where one answer is laid down.
-#[derive(Default)]
 struct Place {
     answer: Mutex<Awaited>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 enum Awaited {
-    #[default]
-    Yet,
+    /// For whom, if no thread waits.
+    Yet(Option<Waker>),
     Here(Box<Response>),
     Never,
+    /// It was waited for long enough.
+    Late,
+}
+
+impl Awaited {
+    /// What the call has come to, once it has.
+    fn take(&mut self) -> Option<Result<Response, CallError>> {
+        if let Awaited::Yet(_) = self {
+            return None;
+        }
+        Some(match std::mem::replace(self, Awaited::Yet(None)) {
+            Awaited::Here(response) => Ok(*response),
+            Awaited::Late => Err(CallError::Deadline),
+            Awaited::Never | Awaited::Yet(_) => Err(CallError::Lost("the server in this process has ended".into())),
+        })
+    }
+}
+
+impl Place {
+    /// Only the first that is laid down counts. The calling thread must not wait.
+    fn set(&self, awaited: Awaited) {
+        let waker = {
+            let mut answer = self.answer.lock();
+            let Awaited::Yet(waker) = &mut *answer else { return };
+            let waker = waker.take();
+            *answer = awaited;
+            self.changed.notify_one();
+            waker
+        };
+        waker.into_iter().for_each(errand::bring);
+    }
 }
 
 /// The right to lay the answer down; dropped unused, there will be none.
@@ -141,27 +247,20 @@ struct Laying(Arc<Place>);
 
 impl Laying {
     fn down(self, response: Response) {
-        self.set(Awaited::Here(Box::new(response)));
-    }
-
-    fn set(&self, awaited: Awaited) {
-        let mut answer = self.0.answer.lock();
-        if matches!(*answer, Awaited::Yet) {
-            *answer = awaited;
-            self.0.changed.notify_one();
-        }
+        self.0.set(Awaited::Here(Box::new(response)));
     }
 }
 
 impl Drop for Laying {
     fn drop(&mut self) {
-        self.set(Awaited::Never);
+        self.0.set(Awaited::Never);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
     use varve_wire::handshake::Purpose;
     use varve_wire::{Call, CallId, Reply, WireCredentials};
     use varve_world::clock::RealClock;
@@ -202,17 +301,26 @@ mod tests {
         }
     }
 
+    fn transport(clock: &Arc<RealClock>) -> (NeighbourTransport, Arc<Server>) {
+        let neighbour = Arc::new(Arc::new(Moody(Mutex::default())));
+        let transport = NeighbourTransport::new(neighbour, SessionId(7), Purpose::Work, clock.clone());
+        let server = crate::now(transport.find(1)).unwrap();
+        (transport, server)
+    }
+
+    fn request() -> Request {
+        let credentials = WireCredentials::from(varve_types::Credentials::root());
+        let id = CallId { session: 7, slot: 1, number: 1 };
+        Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Sync }
+    }
+
     /// Promise: a call ends with its answer, with its deadline, or when there will be no answer.
     #[test]
     fn a_call_ends() {
         let clock = Arc::new(RealClock::new());
-        let neighbour = Arc::new(Arc::new(Moody(Mutex::default())));
-        let transport = NeighbourTransport::new(neighbour, SessionId(7), Purpose::Work, clock.clone());
-        let server = crate::now(transport.find(1)).unwrap();
+        let (transport, server) = transport(&clock);
         assert!(server.embedded);
-        let credentials = WireCredentials::from(varve_types::Credentials::root());
-        let id = CallId { session: 7, slot: 1, number: 1 };
-        let request = Request { id, shard: 0, credentials, released: Vec::new(), call: Call::Sync };
+        let request = request();
         let soon = clock.monotonic().after(Duration::from_millis(10));
         let ask = |worker| transport.call_now(worker, &request, soon);
         assert_eq!(ask(0).unwrap().result, Ok(Reply::Done));
@@ -220,5 +328,32 @@ mod tests {
         assert!(matches!(ask(2), Err(CallError::Lost(_))));
         transport.close();
         assert!(matches!(ask(0), Err(CallError::Lost(_))));
+    }
+
+    /// Promise: so does a call that no thread waits for.
+    #[test]
+    fn a_call_of_an_errand_ends() {
+        let clock = Arc::new(RealClock::new());
+        let (transport, server) = transport(&clock);
+        let transport = Arc::new(transport);
+        let ask = |worker| {
+            let (transport, server, (tell, ended)) = (Arc::clone(&transport), Arc::clone(&server), channel());
+            let deadline = clock.monotonic().after(Duration::from_secs(3600));
+            errand::begin(async move {
+                let ended = transport.call(&server, worker, &request(), deadline).await;
+                tell.send(ended.map(|response| response.result)).unwrap();
+            });
+            ended
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(ask(0).recv_timeout(long).unwrap(), Ok(Ok(Reply::Done)));
+        assert!(matches!(ask(2).recv_timeout(long).unwrap(), Err(CallError::Lost(_))));
+        let unanswered = ask(1);
+        transport.end_late();
+        assert!(unanswered.try_recv().is_err(), "there is time yet");
+        transport.awaited.places.lock().values_mut().for_each(|(deadline, _)| *deadline = clock.monotonic());
+        transport.end_late();
+        assert_eq!(unanswered.try_recv(), Ok(Err(CallError::Deadline)));
+        assert!(transport.awaited.places.lock().is_empty());
     }
 }

@@ -2,11 +2,12 @@
 
 use super::Door;
 use super::init::REQUEST_BYTES_MAX;
+use super::passthrough::Registrations;
 use fuser::{BackingId, FileHandle, FopenFlags};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use varve_client::{Handle, Io, OpenFlags, Opened, Result, Whence, now};
+use varve_client::{FileSystem, Handle, Io, OpenFlags, Opened, Result, Whence, now};
 use varve_types::{Credentials, Errno, InodeId};
 use varve_world::disk::File;
 
@@ -41,22 +42,19 @@ pub(crate) fn with_buffer(size: usize, read: impl FnOnce(&mut [u8])) {
     });
 }
 
-impl Door {
-    /// `register` gives the kernel a backing file for passthrough.
-    pub(super) fn open(
-        &self,
-        caller: &Credentials,
-        inode: InodeId,
-        bits: i32,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Result<Reply> {
-        let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
-        let opened = now(self.fs.open(caller, inode, flags))?;
-        Ok(self.opened(inode, flags, opened, register))
+/// What opening needs, on whichever thread it ends.
+pub(super) struct Files {
+    fs: Arc<FileSystem>,
+    pub passthrough: Registrations,
+}
+
+impl Files {
+    pub fn of(fs: Arc<FileSystem>) -> Files {
+        Files { fs, passthrough: Registrations::default() }
     }
 
     /// What the kernel is told of a file that was just opened.
-    pub(super) fn opened(
+    pub fn opened(
         &self,
         inode: InodeId,
         flags: OpenFlags,
@@ -80,9 +78,24 @@ impl Door {
             },
         }
     }
+}
+
+impl Door {
+    /// `register` gives the kernel a backing file for passthrough.
+    pub(super) fn open(
+        &self,
+        caller: &Credentials,
+        inode: InodeId,
+        bits: i32,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<Reply> {
+        let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
+        let opened = now(self.fs.open(caller, inode, flags))?;
+        Ok(self.files.opened(inode, flags, opened, register))
+    }
 
     pub(super) fn release(&self, handle: Handle) -> Result<()> {
-        self.passthrough.release(handle);
+        self.files.passthrough.release(handle);
         now(self.fs.release(handle));
         Ok(())
     }

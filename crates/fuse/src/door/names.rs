@@ -1,16 +1,14 @@
 //! Names: made, removed, renamed, linked.
 
-use super::{Door, files};
-use crate::errno::name as parse;
-use fuser::{BackingId, RenameFlags as KernelFlags};
+use super::Door;
+use crate::errno::{answer_later, name as parse};
+use fuser::RenameFlags as KernelFlags;
 use std::ffi::OsStr;
-
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use varve_client::{NewNode, Node, OpenFlags, RenameFlags, Result, now};
+use std::sync::Arc;
+use varve_client::{NewNode, Node, OpenFlags, Opened, RenameFlags, Result, now};
 use varve_types::{Credentials, Errno, InodeId, Mode};
-use varve_world::disk::File;
 
 /// Permissions that a symlink shows; nobody looks at them (symlink(7)).
 const SYMLINK_MODE: u32 = 0o777;
@@ -25,18 +23,23 @@ impl Door {
         now(self.fs.lookup_by(thread, caller, parent, &parse(name)?))
     }
 
+    /// `done` may be called later, by another thread.
     pub(super) fn create(
         &self,
-        caller: &Credentials,
+        caller: Credentials,
         parent: InodeId,
         name: &OsStr,
         mode: u32,
         flags: i32,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Result<(Node, files::Reply)> {
-        let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-        let (node, opened) = now(self.fs.create(caller, parent, &parse(name)?, Mode::new(mode), flags))?;
-        Ok((node, self.opened(node.inode, flags, opened, register)))
+        done: impl FnOnce(std::result::Result<(Node, OpenFlags, Opened), fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        let created = async move {
+            let flags = OpenFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+            let (node, opened) = fs.create(&caller, parent, &name?, Mode::new(mode), flags).await?;
+            Ok((node, flags, opened))
+        };
+        answer_later(&self.fs, "create", created, done);
     }
 
     pub(super) fn make_node(
@@ -71,8 +74,16 @@ impl Door {
         self.make_node(caller, parent, name, SYMLINK_MODE, NewNode::Symlink { target })
     }
 
-    pub(super) fn unlink(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {
-        now(self.fs.unlink(caller, parent, &parse(name)?))
+    /// `done` may be called later, by another thread.
+    pub(super) fn unlink(
+        &self,
+        caller: Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        done: impl FnOnce(std::result::Result<(), fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        answer_later(&self.fs, "unlink", async move { fs.unlink(&caller, parent, &name?).await }, done);
     }
 
     pub(super) fn remove_directory(&self, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<()> {

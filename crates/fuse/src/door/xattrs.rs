@@ -12,7 +12,7 @@ impl Door {
         let name = name.as_bytes();
         match (name, inode) {
             (own::INFO, _) => Ok(own::description(&now(self.fs.describe(caller, inode))?).into_bytes()),
-            (own::STATS, InodeId::ROOT) => Ok(own::counters(&self.fs, self.passthrough.count()).into_bytes()),
+            (own::STATS, InodeId::ROOT) => Ok(own::counters(&self.fs, self.files.passthrough.count()).into_bytes()),
             (own::PROCESS, InodeId::ROOT) => own::own_process().map(String::into_bytes).map_err(unseen),
             (own::SYNC, InodeId::ROOT) => now(self.fs.sync()).map(|()| Vec::new()),
             _ if name.starts_with(own::PREFIX) => Err(Errno::ENODATA.into()),

@@ -1,0 +1,257 @@
+//! Operations that leave their thread while they wait, and go on at whichever thread brings what they wait for.
+//!
+//! To have an embedded server's answer taken by the thread that asked for it costs a change of threads, on the way that every
+//! caller waits for. An errand needs none: the worker's thread, which has the answer, takes the errand up where it stopped,
+//! to its end.
+//!
+//! A thread that brings an answer has other things to do, and must not wait. What an errand does between two calls waits
+//! for nothing but memory; all else (a pause, a file, a call that may have to wait for room) is done within [`waiting`] or
+//! after [`own_thread`], which cost nothing anywhere else. A panic ends the errand and not the thread.
+//!
+//! Only who [brings](bring) an answer takes the errand up itself. Whoever else wakes one (a mutex that it waited for wakes it
+//! while it is held by half) leaves it to a thread made for it.
+
+use crate::calls::BUSY_WAIT;
+use crate::{FileSystem, Result};
+use futures::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::time::Duration;
+
+/// Operations that are no errands after one that met another: with several callers the worker is what all of them wait
+/// for, and what is left to do in the client is better done beside it.
+const CROWDED: usize = 64;
+
+/// What the calling thread may do for what it polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Here {
+    /// Nothing else is to be done: it waits for what is not ready.
+    Waits,
+    /// It polls an errand, which waits without it.
+    Leaves,
+    /// It brings an answer, and must not wait.
+    Brings,
+}
+
+thread_local! {
+    static HERE: Cell<Here> = const { Cell::new(Here::Waits) };
+    /// As what the thread takes up the errand that it wakes next; `None`: it does not.
+    static TAKES_UP: Cell<Option<Here>> = const { Cell::new(None) };
+}
+
+/// Errands for which no thread could be made, to be tried again.
+static LEFT: Mutex<Vec<Waker>> = Mutex::new(Vec::new());
+
+/// Runs `work` as a thread that is `here`.
+fn being<T>(here: Here, work: impl FnOnce() -> T) -> T {
+    struct Before(Here);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            HERE.set(self.0);
+        }
+    }
+    let _before = Before(HERE.replace(here));
+    work()
+}
+
+/// Wakes what waits for an answer from a thread that must not wait.
+pub(crate) fn bring(waker: Waker) {
+    take_up(waker, Here::Brings);
+}
+
+fn take_up(waker: Waker, here: Here) {
+    TAKES_UP.set(Some(here));
+    waker.wake();
+    TAKES_UP.set(None);
+}
+
+/// Has an errand taken up by a thread made for it.
+fn elsewhere(waker: Waker) {
+    let theirs = waker.clone();
+    let spawned = std::thread::Builder::new().name("varve-errand".into());
+    if let Err(error) = spawned.spawn(move || take_up(theirs, Here::Leaves)) {
+        tracing::warn!(%error, "cannot start a thread for a call that has to wait; trying again soon");
+        LEFT.lock().push(waker);
+    }
+}
+
+/// Tries again to make threads for the errands that wait for one.
+pub(crate) fn take_up_left() {
+    let left = std::mem::take(&mut *LEFT.lock());
+    left.into_iter().for_each(elsewhere);
+}
+
+/// Whether what is polled here is an errand, which is woken when its answer comes.
+pub(crate) fn leaves() -> bool {
+    HERE.get() != Here::Waits
+}
+
+/// Ready on a thread that may wait.
+pub(crate) fn own_thread() -> impl Future<Output = ()> + Send {
+    OwnThread
+}
+
+/// Does `work`, which may wait, on a thread that may, and is no errand there: its calls are waited for.
+pub(crate) async fn waiting<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        ready!(Pin::new(&mut OwnThread).poll(context));
+        being(Here::Waits, || work.as_mut().poll(context))
+    })
+    .await
+}
+
+struct OwnThread;
+
+impl Future for OwnThread {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if HERE.get() != Here::Brings {
+            return Poll::Ready(());
+        }
+        elsewhere(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Counts what is under way that is an errand or might be one.
+#[derive(Default)]
+pub(crate) struct Errands {
+    under_way: Arc<AtomicUsize>,
+    /// Operations to come that are none.
+    crowded: AtomicUsize,
+}
+
+struct UnderWay(Arc<AtomicUsize>);
+
+impl Errands {
+    /// Begins an operation; whether it shall be an errand, of which there is one at a time.
+    fn begin(&self) -> (UnderWay, bool) {
+        let others = self.under_way.fetch_add(1, Relaxed);
+        let crowded = self.crowded.load(Relaxed);
+        // Threads that meet here may count one operation as two or two as one.
+        self.crowded.store(if others > 0 { CROWDED } else { crowded.saturating_sub(1) }, Relaxed);
+        (UnderWay(Arc::clone(&self.under_way)), others == 0 && crowded == 0)
+    }
+
+    fn under_way(&self) -> usize {
+        self.under_way.load(Relaxed)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl FileSystem {
+    /// Has `work` done and `done` called with its outcome, both on this thread as far as nothing has to be waited for, and then
+    /// on another; where that would gain nothing, this thread waits. A panic of either is logged, and drops both.
+    pub fn errand<T: 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let (place, alone) = self.errands.begin();
+        if !(alone && self.embedded()) {
+            let whole = AssertUnwindSafe(|| done(crate::now(work)));
+            catch_unwind(whole).unwrap_or_else(|panic| panicked(&*panic));
+            return drop(place);
+        }
+        begin(async move {
+            let _place = place;
+            done(work.await);
+        });
+    }
+
+    /// Ends errands that have waited for too long, and sees to those for which there was no thread.
+    pub(crate) fn tend_errands(&self) {
+        self.core.transport.end_late();
+        take_up_left();
+    }
+
+    /// Waits for the errands that are under way: after an unmount by force there are some that nobody else waits for.
+    pub(crate) async fn see_errands_off(&self) {
+        // Their own deadlines, which are looked at twice a second, are over before this one.
+        let deadline = self.core.deadline().after(Duration::from_secs(2));
+        let mut wait = BUSY_WAIT;
+        while self.errands.under_way() > 0 {
+            if let Err(failure) = self.core.check_deadline(deadline, "operations of an unmounted volume have not ended")
+            {
+                return tracing::warn!("{failure}");
+            }
+            self.core.pause(wait.next()).await;
+        }
+    }
+}
+
+/// Does `work` on this thread until it waits.
+pub(crate) fn begin(work: impl Future<Output = ()> + Send + 'static) {
+    let errand = Errand { work: Mutex::new(Some(work.boxed())), wakes: AtomicUsize::new(0) };
+    Arc::new(errand).go_on(Here::Leaves);
+}
+
+struct Errand {
+    /// Polled by one thread at a time: by the one that raised `wakes` from zero.
+    work: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// Times that it was woken and has not been polled since; whoever adds to others' leaves the polling to them.
+    wakes: AtomicUsize,
+}
+
+impl Wake for Errand {
+    fn wake(self: Arc<Self>) {
+        match TAKES_UP.take() {
+            Some(here) => self.go_on(here),
+            None => elsewhere(Waker::from(self)),
+        }
+    }
+}
+
+impl Errand {
+    fn go_on(self: Arc<Self>, here: Here) {
+        let mut seen = self.wakes.fetch_add(1, AcqRel) + 1;
+        if seen > 1 {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&self));
+        loop {
+            let mut work = self.work.lock();
+            let Some(future) = work.as_mut() else { return };
+            let polled = being(here, || {
+                catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))))
+            });
+            if let Err(panic) = &polled {
+                panicked(&**panic);
+            }
+            if !matches!(polled, Ok(Poll::Pending)) {
+                let ended = work.take();
+                drop(work);
+                // What it drops may log, or end what it kept.
+                return drop(catch_unwind(AssertUnwindSafe(|| drop(ended))));
+            }
+            drop(work);
+            let woken = self.wakes.fetch_sub(seen, AcqRel);
+            if woken == seen {
+                return;
+            }
+            seen = woken - seen;
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = text.unwrap_or("of unknown kind"), "a call panicked; answered EIO");
+}
+
+#[cfg(test)]
+mod tests;

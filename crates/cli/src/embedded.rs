@@ -32,6 +32,10 @@ impl Seat for Place {
         self.0.embedded()
     }
 
+    fn rouse(&self, worker: usize) {
+        self.0.rouse(worker);
+    }
+
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>) {
         self.0.ask(worker, request, answered);
     }

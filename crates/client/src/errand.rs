@@ -21,9 +21,11 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
+use varve_types::InodeId;
+use varve_world::patience::Patience;
 
 /// Operations that are no errands after one that met another: with several callers the worker is what all of them wait
 /// for, and what is left to do in the client is better done beside it.
@@ -128,6 +130,10 @@ pub(crate) struct Errands {
     under_way: Arc<AtomicUsize>,
     /// Operations to come that are none.
     crowded: AtomicUsize,
+    /// A change was announced, and has not come yet.
+    announced: AtomicBool,
+    /// With announcements: most that asks for a directory's attributes may be no change.
+    patience: Mutex<Patience>,
 }
 
 struct UnderWay(Arc<AtomicUsize>);
@@ -135,11 +141,28 @@ struct UnderWay(Arc<AtomicUsize>);
 impl Errands {
     /// Begins an operation; whether it shall be an errand, of which there is one at a time.
     fn begin(&self) -> (UnderWay, bool) {
+        if self.announced.load(Relaxed) && self.announced.swap(false, Relaxed) {
+            self.patience.lock().succeeded();
+        }
         let others = self.under_way.fetch_add(1, Relaxed);
         let crowded = self.crowded.load(Relaxed);
         // Threads that meet here may count one operation as two or two as one.
         self.crowded.store(if others > 0 { CROWDED } else { crowded.saturating_sub(1) }, Relaxed);
         (UnderWay(Arc::clone(&self.under_way)), others == 0 && crowded == 0)
+    }
+
+    /// Whether a change that may be about to begin is worth an announcement: while callers meet the worker is awake.
+    fn announces(&self) -> bool {
+        if self.crowded.load(Relaxed) > 0 || self.under_way() > 0 {
+            return false;
+        }
+        let mut patience = self.patience.lock();
+        if self.announced.swap(false, Relaxed) {
+            patience.failed();
+        }
+        let announces = patience.look().is_some();
+        self.announced.store(announces, Relaxed);
+        announces
     }
 
     fn under_way(&self) -> usize {
@@ -171,6 +194,15 @@ impl FileSystem {
             let _place = place;
             done(work.await);
         });
+    }
+
+    /// The kernel has been told the attributes of `inode`. Of a directory it asks for them before every change in it, so the
+    /// worker wakes while the kernel gets there.
+    pub fn told_attributes(&self, inode: InodeId) {
+        let directory = inode == InodeId::ROOT || self.core.inodes.is_directory(inode);
+        if directory && self.embedded() && self.errands.announces() {
+            self.core.transport.rouse();
+        }
     }
 
     /// Ends errands that have waited for too long, and sees to those for which there was no thread.

@@ -74,6 +74,9 @@ pub trait Transport: Send + Sync {
     /// Lets `wait` pass.
     fn pause(&self, wait: Duration) -> BoxFuture<'_, ()>;
 
+    /// A request will follow soon, probably to the worker that was asked last. Waits for nothing.
+    fn rouse(&self) {}
+
     /// Ends all connections; nothing is called afterwards.
     fn close(&self);
 

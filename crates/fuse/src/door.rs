@@ -147,6 +147,7 @@ impl Filesystem for Door {
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let asked = || now(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
         attributes(self.answer_of(request, "getattr", ino, asked), reply);
+        self.fs.told_attributes(inode(ino));
     }
 
     fn setattr(

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long one looks: about what waking a processor costs.
 pub const LOOK: Duration = Duration::from_micros(20);
 
-/// Waits without looking after the last of many failures: costs 20 µs in 256 waits at most, and finds out soon when
+/// Waits without looking after the last of many failures: costs one look in 256 waits at most, and finds out soon when
 /// processors have become free.
 const PASSED_OVER_MAX: u32 = 256;
 
@@ -27,11 +27,16 @@ pub struct Patience {
 impl Patience {
     /// Begins a wait; `None`: to be slept through.
     pub fn look(&mut self) -> Option<Look> {
+        self.look_for(LOOK)
+    }
+
+    /// The same, for another while.
+    pub fn look_for(&mut self, length: Duration) -> Option<Look> {
         if self.pass_over > 0 {
             self.pass_over -= 1;
             return None;
         }
-        Some(Look { begun: Instant::now() })
+        Some(Look { begun: Instant::now(), length })
     }
 
     /// What was waited for came while it looked.
@@ -50,13 +55,20 @@ impl Patience {
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     begun: Instant,
+    length: Duration,
 }
 
 impl Look {
     /// Lets others run; `false` when the time is over.
     pub fn again(&self) -> bool {
         rustix::thread::sched_yield();
-        self.begun.elapsed() < LOOK
+        self.begun.elapsed() < self.length
+    }
+
+    /// Others had the processor meanwhile, for far longer than the look should take. Even if what was looked for has come, that
+    /// is no success: who sleeps gets the processor back sooner than who gave it away.
+    pub fn cost_the_processor(&self) -> bool {
+        self.begun.elapsed() > self.length * 10
     }
 }
 
@@ -79,6 +91,15 @@ mod tests {
         while patience.look().is_none() {}
         patience.succeeded();
         assert!((0..1000).all(|_| patience.look().is_some()));
+    }
+
+    /// Promise: a look in which the processor was another's for long is known from one that was not.
+    #[test]
+    fn a_processor_that_was_given_away_is_noticed() {
+        let look = Patience::default().look_for(Duration::from_secs(3600)).expect("nothing has failed yet");
+        assert!(look.again() && !look.cost_the_processor());
+        let look = Patience::default().look_for(Duration::ZERO).expect("nothing has failed yet");
+        assert!(!look.again() && look.cost_the_processor());
     }
 
     /// Promise: a look ends.

@@ -151,3 +151,19 @@ fn only_who_is_alone_has_errands() {
     assert!(alone());
     assert_eq!(errands.under_way(), 0);
 }
+
+/// Promise: changes are announced while they follow, and hardly ever where they do not.
+#[test]
+fn what_does_not_follow_is_announced_seldom() {
+    let errands = Errands::default();
+    for _ in 0..1000 {
+        assert!(errands.announces());
+        errands.begin();
+    }
+    let in_vain = (0..10_000).filter(|_| errands.announces()).count();
+    assert!(in_vain < 60, "{in_vain} announcements in vain");
+    let (first, _) = errands.begin();
+    errands.begin();
+    drop(first);
+    assert!((0..10_000).all(|_| !errands.announces()), "callers meet");
+}

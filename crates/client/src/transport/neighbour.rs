@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use varve_types::SessionId;
@@ -35,6 +35,8 @@ pub trait Seat: Send + Sync {
     fn owners(&self) -> Vec<u16>;
     fn workers(&self) -> usize;
     fn embedded(&self) -> bool;
+    /// A worker will be asked something soon: it may stay awake for that. Waits for nothing.
+    fn rouse(&self, worker: usize);
     /// Has a worker answer. `answered` is called once, on any thread, or dropped where there will be no answer.
     fn ask(&self, worker: usize, request: Request, answered: Box<dyn FnOnce(Response) + Send>);
 }
@@ -48,6 +50,8 @@ pub struct NeighbourTransport {
     /// Of the threads that wait: they are alike.
     patience: Mutex<Patience>,
     awaited: Awaiteds,
+    /// The worker asked last.
+    last: AtomicUsize,
 }
 
 /// Answers that no thread waits for, by number, and until when they are waited for: for whoever looks at the clock.
@@ -64,8 +68,8 @@ impl NeighbourTransport {
         purpose: Purpose,
         clock: Arc<dyn Clock>,
     ) -> NeighbourTransport {
-        let (seat, patience, awaited) = (Mutex::default(), Mutex::default(), Awaiteds::default());
-        NeighbourTransport { neighbour, session, purpose, clock, seat, patience, awaited }
+        let (seat, patience, awaited, last) = Default::default();
+        NeighbourTransport { neighbour, session, purpose, clock, seat, patience, awaited, last }
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
@@ -81,6 +85,7 @@ impl NeighbourTransport {
     /// Hands a request to its worker; where the answer will be laid down, for `waker` if nobody waits.
     fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<Place>, CallError> {
         let Some(seat) = self.seat.lock().clone() else { return Err(CallError::Lost("it was closed".into())) };
+        self.last.store(worker, Relaxed);
         let place = Arc::new(Place { answer: Mutex::new(Awaited::Yet(waker)), changed: Condvar::new() });
         let laid = Laying(Arc::clone(&place));
         seat.ask(worker, request.clone(), Box::new(move |response| laid.down(response)));
@@ -138,6 +143,12 @@ impl Transport for NeighbourTransport {
     fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
         std::thread::sleep(wait);
         ready(()).boxed()
+    }
+
+    fn rouse(&self) {
+        if let Some(seat) = self.seat.lock().clone() {
+            seat.rouse(self.last.load(Relaxed));
+        }
     }
 
     fn close(&self) {
@@ -284,6 +295,8 @@ mod tests {
         fn workers(&self) -> usize {
             3
         }
+
+        fn rouse(&self, _worker: usize) {}
 
         fn embedded(&self) -> bool {
             true

@@ -67,6 +67,13 @@ impl Guest {
         self.shared.embedded
     }
 
+    /// Tells a worker that it is about to be asked something. One that has much to do need not hear it.
+    pub fn rouse(&self, worker: usize) {
+        if let Some(inbox) = self.inboxes.get(worker) {
+            let _ = inbox.try_send(Message::Rouse);
+        }
+    }
+
     /// Has a worker answer a request. Waits while its inbox is full; to be called on no thread of the server's.
     pub fn ask(&self, worker: usize, request: Request, answered: Answered) {
         let Some(inbox) = self.inboxes.get(worker) else { return };

@@ -24,6 +24,8 @@ pub enum Message {
     EndSession { session: SessionId, closed: Arc<[InodeId]> },
     /// A request of a client in this process.
     Visit(Visit),
+    /// A client in this process is about to ask for something.
+    Rouse,
 }
 
 /// What the server tells all its workers to be at. Each follows from the one before, or from any earlier one.
@@ -76,8 +78,16 @@ impl Peers for WorkerPeers {
 
 /// Takes a worker's messages for as long as it lives.
 pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
-    while let Some(message) = inbox.recv().await {
+    let mut next = None;
+    loop {
+        let Some(message) = (match next.take() {
+            Some(message) => Some(message),
+            None => inbox.recv().await,
+        }) else {
+            return;
+        };
         match message {
+            Message::Rouse => next = worker.vigil.rouse(|| inbox.try_recv().ok()).await,
             Message::EndSession { session, closed } => worker.end_session(session, &closed),
             Message::Visit(visit) => guest::receive(&worker, visit),
             Message::Peer { shard, call, reply } => {

@@ -140,3 +140,37 @@ fn an_unmount_after_the_stores_return_leaves_all_on_disk() {
     kept.expect(&mount.directory);
     mount.unmount();
 }
+
+/// As where the store is on a mount that is gone, and its bare mount point is left: files that outgrow their rows meanwhile are
+/// refused, and are not made there, where nobody would find them again.
+#[test]
+fn nothing_is_made_in_a_directory_that_is_in_the_stores_place() {
+    for options in [EMBEDDED, OPTIONS] {
+        let volume = Volume::format(&FLAGS);
+        let server = (options == OPTIONS).then(|| volume.serve(&[]));
+        let mount = volume.mount(&["-o", options]);
+        let (store, aside) = (volume.store(), volume.beside("aside"));
+        let mut kept = Kept::default();
+        kept.write(&mount.directory, "before");
+        fs::rename(&store, &aside).expect("the store goes");
+        fs::create_dir(&store).expect("another takes its place");
+        let content = vec![7; 100_000];
+        let made = |number: &usize| fs::write(mount.directory.join(format!("large {number}")), &content).is_ok();
+        let acknowledged: Vec<_> = (0..20).filter(made).collect();
+        let found = fs::read_dir(&store).expect("it can be listed").count();
+        fs::remove_dir_all(&store).expect("it goes");
+        fs::rename(&aside, &store).expect("the store comes back");
+        assert_eq!(found, 0, "made in its place");
+        comes_back("writing", || kept.write_one(&mount.directory, "after", 50_000));
+        kept.expect(&mount.directory);
+        for number in acknowledged {
+            let read = fs::read(mount.directory.join(format!("large {number}"))).expect("it was written");
+            assert!(read == content, "large {number} is another");
+        }
+        mount.unmount_within(RECOVERY);
+        if let Some(server) = server {
+            server.stop();
+        }
+        volume.expect_sound();
+    }
+}

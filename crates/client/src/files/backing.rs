@@ -55,9 +55,12 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
 /// Makes the backing file of `inode` with `content`, durably: file and name are on disk. What a crash left there goes.
 pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<File> {
     let path = core.config.store.backing_file(inode);
+    let store = &core.config.store;
     let made = || -> io::Result<File> {
-        let directory = core.config.store.backing_directory(inode);
-        disk::create_directories_below(core.config.store.root(), &directory)?;
+        let directory = store.backing_directory(inode);
+        // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
+        store.lacks(&path)?;
+        disk::create_directories_below(store.root(), &directory)?;
         let options = File::options().read(true).write(true).create_empty().mode(BACKING_MODE_FIRST);
         let file = options.open(&path)?;
         if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {
@@ -68,10 +71,11 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
         file.write_all_at(content, 0)?;
         file.sync_all()?;
         disk::sync_directory(&directory)?;
-        Ok(file)
+        // It may have gone since.
+        if store.lacks(&path)? { Err(io::ErrorKind::NotFound.into()) } else { Ok(file) }
     };
     made().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::away(core.config.store.root()),
+        io::ErrorKind::NotFound => Failure::away(store.root()),
         _ => Failure::store(&format!("cannot make the backing file {}", path.display()), &error),
     })
 }

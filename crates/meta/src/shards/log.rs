@@ -35,7 +35,7 @@ mod writer;
 
 pub use at_rest::LogAtRest;
 pub use budget::MemtableBudget;
-pub use directory::is_begun;
+pub use directory::{first_file, is_begun};
 pub use failure::LogError;
 pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;

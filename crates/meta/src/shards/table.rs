@@ -233,8 +233,9 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
     presence::ask(config).await?;
     let admin = Admin::builder(path.clone(), config.object_store()).build();
     let stored = admin.read_manifest(None).await.map_err(failed)?;
-    if stored.is_none() {
-        presence::refuse_unless_new(config).await?;
+    match stored {
+        None => presence::refuse_unless_new(config).await?,
+        Some(_) => presence::refuse_without_log(config).await?,
     }
     let epoch = stored.map_or(0, |manifest| manifest.writer_epoch());
     let (log_init, log) = LogInit::new(config.log());
@@ -249,6 +250,7 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
     let Some(log) = log.get().cloned() else {
         return Err(TableError::internal(config.shard, "it was opened without its log".to_owned()));
     };
+    presence::note_opened(config).await;
     Ok((db, log, Epoch(epoch + 1)))
 }
 

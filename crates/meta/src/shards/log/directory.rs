@@ -64,6 +64,11 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
     Ok(epochs)
 }
 
+/// The first file that there ever is.
+pub fn first_file(directory: &Path) -> PathBuf {
+    file_path(directory, 1, 0)
+}
+
 /// Whether there is anything of any epoch in the directory.
 pub fn is_begun(directory: &Path) -> Result<bool, LogError> {
     Ok(!list(directory)?.is_empty())

@@ -38,7 +38,7 @@ pub fn read_intact(
     }
     if epochs.is_empty() && replay_after.is_some_and(|after| after > 0) {
         let reason = "all files of the log are gone".to_owned();
-        damaged.push(DamagedPlace { path: directory::file_path(directory, 1, 0), offset: None, reason });
+        damaged.push(DamagedPlace { path: directory::first_file(directory), offset: None, reason });
     }
     let highest = epochs.keys().next_back().copied();
     let mut reached = replay_after;

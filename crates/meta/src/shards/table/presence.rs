@@ -4,22 +4,26 @@
 //! A format makes each shard's directory and the log's in it, and the first opening makes a manifest before it makes a
 //! file of the log. So only an empty directory for the log says that a shard without a manifest is new, and was never
 //! opened. Any other has lost it: it would be opened as an empty one, and all its names would be missing.
+//!
+//! Once a shard was opened its log is never empty again. A mark beside the log's directory says that it was, for nothing in the
+//! manifest does, as long as nothing is in tables.
 
 use super::{TableConfig, TableError};
-use crate::shards::log::{LogError, is_begun};
+use crate::shards::log::{DamagedPlace, LogError, first_file, is_begun};
 use slatedb::object_store::ObjectStore;
 use slatedb::object_store::path::Path;
 use slatedb::wal::WalError;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use varve_world::disk;
 
 /// What a shard that is not new has lost.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     #[error(
         "{} is not there, which the format made; restore it from a copy of the store, or, to go on without what it \
-         held, make it, empty, and run `varve fsck --repair`", directory.display()
+         held, make it, empty, and run `varve fsck --repair` before it is served or mounted", directory.display()
     )]
     Directory { directory: PathBuf },
     #[error(
@@ -27,6 +31,12 @@ pub enum Lost {
          with `varve fsck --repair`", directory.display()
     )]
     Manifest { directory: PathBuf },
+    #[error(
+        "the log in {} is gone, which was begun when the shard was first opened; acknowledged changes that it alone held \
+         are lost. Restore the directory from a copy of the store, or go on with what the tables hold by \
+         `varve fsck --repair`", directory.display()
+    )]
+    Log { directory: PathBuf },
 }
 
 /// An error if the store does not say which manifests there are.
@@ -43,6 +53,61 @@ pub(super) async fn refuse_unless_new(config: &TableConfig) -> Result<(), TableE
     let looked_at = config.clone();
     let looked = tokio::task::spawn_blocking(move || look(&looked_at)).await;
     looked.map_err(|join| TableError::internal(config.shard, format!("its directory was not looked at: {join}")))?
+}
+
+/// An error if the shard, which has a manifest, has lost its log.
+pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), TableError> {
+    let looked_at = config.clone();
+    let looked = tokio::task::spawn_blocking(move || log_is_lost(&looked_at)).await;
+    match looked {
+        Ok(Ok(false)) => Ok(()),
+        Ok(Ok(true)) => {
+            let directory = config.volume.shard_log(config.shard);
+            Err(TableError::Damaged { shard: config.shard, source: Arc::new(Lost::Log { directory }) })
+        }
+        Ok(Err(error)) => Err(TableError::from_log(config.shard, WalError::from(error))),
+        Err(join) => Err(TableError::internal(config.shard, format!("its log was not looked at: {join}"))),
+    }
+}
+
+/// Whether nothing is left of the log of a shard that was opened.
+fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
+    match is_begun(&config.volume.shard_log(config.shard)) {
+        Ok(begun) => Ok(!begun && mark(config).exists()),
+        Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// For a salvage: the log as a place that is damaged, if nothing is left of it.
+pub(super) fn lost_log(config: &TableConfig) -> Result<Option<DamagedPlace>, LogError> {
+    let path = first_file(&config.volume.shard_log(config.shard));
+    let reason = "all files of the log are gone".to_owned();
+    Ok(log_is_lost(config)?.then_some(DamagedPlace { path, offset: None, reason }))
+}
+
+/// Its log has begun, durably. Without the mark it is as safe, so that a store without room is no reason to fail.
+pub(super) async fn note_opened(config: &TableConfig) {
+    let (mark, directory) = (mark(config), config.volume.shard(config.shard));
+    let make = move || {
+        if mark.exists() {
+            return Ok(());
+        }
+        disk::File::options().write(true).create().open(&mark)?;
+        disk::sync_directory(&directory)
+    };
+    if let Err(error) = tokio::task::spawn_blocking(make).await.unwrap_or_else(|join| Err(io::Error::other(join))) {
+        tracing::warn!(
+            shard = config.shard.0, %error,
+            "cannot note that the shard was opened; that is safe, but if something takes its whole log it may not be seen"
+        );
+    }
+}
+
+fn mark(config: &TableConfig) -> PathBuf {
+    config.volume.shard(config.shard).join("opened")
 }
 
 fn look(config: &TableConfig) -> Result<(), TableError> {

@@ -71,6 +71,7 @@ async fn open(config: &TableConfig) -> Result<(Epoch, Option<DbReader>), TableEr
         presence::refuse_unless_new(config).await?;
         return Ok((Epoch(0), None));
     };
+    presence::refuse_without_log(config).await?;
     let epoch = Epoch(manifest.writer_epoch());
     let (log, replay_after) = (config.log(), manifest.replay_after_wal_id());
     let flushed = manifest.next_wal_sst_id().saturating_sub(1);

@@ -1,6 +1,6 @@
 //! What is intact in a damaged shard, and a new table of it.
 
-use super::{Table, TableBatch, TableConfig, TableError};
+use super::{Table, TableBatch, TableConfig, TableError, presence};
 use crate::shards::log::{DamagedPlace, is_begun, read_intact};
 use crate::tables::{CounterRow, Key, Kind, Row, codec};
 use bytes::Bytes;
@@ -57,9 +57,14 @@ impl Salvage {
         let known = newest.manifest.as_ref().filter(|_| salvage.damaged.is_empty());
         let replay_after = known.map(VersionedManifest::replay_after_wal_id);
         let directory = config.volume.shard_log(config.shard);
-        let damaged = read_intact(config.shard, &directory, replay_after, &mut |row| salvage.note(row));
-        let damaged = damaged.map_err(|error| TableError::from_log(config.shard, WalError::from(error)))?;
-        salvage.damaged.extend(damaged);
+        let failed = |error| TableError::from_log(config.shard, WalError::from(error));
+        match presence::lost_log(config).map_err(failed)? {
+            Some(lost) => salvage.damaged.push(lost),
+            None => {
+                let damaged = read_intact(config.shard, &directory, replay_after, &mut |row| salvage.note(row));
+                salvage.damaged.extend(damaged.map_err(failed)?);
+            }
+        }
         Ok(salvage)
     }
 

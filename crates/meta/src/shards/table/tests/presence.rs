@@ -38,6 +38,33 @@ fn a_shard_that_has_lost_its_manifests_is_not_opened_as_a_new_one() {
     });
 }
 
+/// Its log alone held what was written: an empty one, or none, is not that of a new shard.
+#[test]
+fn a_shard_that_has_lost_its_whole_log_is_not_opened_as_a_new_one() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..10).await;
+        table.sync().await.unwrap();
+        drop(table);
+        let log = world.config(LONG).volume.shard_log(ShardId(1));
+        let aside = world.directory.path().join("aside");
+        std::fs::rename(&log, &aside).unwrap();
+        for made in [false, true] {
+            if made {
+                std::fs::create_dir(&log).unwrap();
+            }
+            let words = ["the log in", "is gone", "varve fsck --repair"];
+            assert!(refused(world.config(LONG), &words).await.is_damage());
+            let salvage = Salvage::read(&world.config(LONG)).await.unwrap();
+            assert_eq!(salvage.damaged.len(), 1, "{:?}", salvage.damaged);
+        }
+        std::fs::remove_dir(&log).unwrap();
+        std::fs::rename(&aside, &log).unwrap();
+        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+    });
+}
+
 /// Where the whole store is away that is no damage, and time heals it.
 #[test]
 fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {

@@ -11,6 +11,7 @@ mod data;
 mod directories;
 mod files;
 mod partitions;
+mod rounds;
 mod rows;
 pub(super) mod salvage;
 
@@ -19,15 +20,12 @@ use super::fix::{Fix, Stage};
 use super::{FINDINGS_MAX, FsckError, Progress, Report, check_locked};
 use crate::snapshot::Unreadable;
 use bench::Bench;
-use std::collections::HashMap;
+use rounds::Rounds;
 use varve_types::VolumeSettings;
 use varve_world::volume_dir::VolumeDir;
 
 /// Rounds after which what is left is left: each stage needs a few, and each [`super::fix::FIXES_MAX`] fixes one more.
 const ROUNDS_MAX: usize = 1000;
-/// How often the same round is carried out, with others between: what one repair does and the next undoes would go on for
-/// all of [`ROUNDS_MAX`], which is for ever to who waits.
-const SAME_ROUND_MAX: u32 = 4;
 
 /// What a repair came to.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +88,7 @@ pub(crate) fn repair_locked(
         salvage::salvage(volume, settings, &report.damaged_shards, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
-    let mut last: Option<(Stage, Vec<Fix>)> = None;
-    let mut carried_out: HashMap<u64, u32> = HashMap::new();
+    let mut rounds = Rounds::default();
     for _ in 0..ROUNDS_MAX {
         if missing == Missing::Leave
             && let Some(fixes) = report.fixes.get_mut(&Stage::Data)
@@ -105,16 +102,13 @@ pub(crate) fn repair_locked(
             }
         }
         report.fixes.retain(|_, fixes| !fixes.is_empty());
-        let Some(round) = report.fixes.pop_first() else { break };
-        let times = carried_out.entry(xxhash_rust::xxh3::xxh3_64(format!("{round:?}").as_bytes())).or_default();
-        *times += 1;
-        if last.as_ref() == Some(&round) || *times > SAME_ROUND_MAX {
-            tracing::warn!(stage = ?round.0, fixes = round.1.len(), "what was repaired is found again: it is left");
+        let Some((stage, fixes)) = report.fixes.pop_first() else { break };
+        if !rounds.goes_on(stage, &fixes) {
+            tracing::warn!(?stage, fixes = fixes.len(), "what was repaired is found again: it is left");
             break;
         }
-        progress(Progress::Repairing { fixes: round.1.len() });
-        carry_out(volume, settings, census, &round.1, &mut repaired)?;
-        last = Some(round);
+        progress(Progress::Repairing { fixes: fixes.len() });
+        carry_out(volume, settings, census, &fixes, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;
     }
     repaired.after = report;

@@ -1,0 +1,47 @@
+//! Whether a repair goes on: what one round does and a later one undoes would be done for as long as rounds are allowed,
+//! which is for ever to who waits.
+
+use super::super::fix::{Fix, Stage};
+use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often the same round is carried out, with others between.
+const SAME_ROUND_MAX: u32 = 4;
+
+/// The rounds that were carried out, by their digests.
+#[derive(Default)]
+pub(super) struct Rounds {
+    last: Option<u64>,
+    times: HashMap<u64, u32>,
+}
+
+impl Rounds {
+    /// Whether these fixes are to be carried out next, and notes that they are: not if they were just now, nor too often.
+    pub fn goes_on(&mut self, stage: Stage, fixes: &[Fix]) -> bool {
+        let round = xxh3_64(format!("{stage:?} {fixes:?}").as_bytes());
+        let times = self.times.entry(round).or_default();
+        *times += 1;
+        self.last.replace(round) != Some(round) && *times <= SAME_ROUND_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use varve_types::ShardId;
+
+    fn round(shard: u16) -> [Fix; 1] {
+        [Fix::EndLog { shard: ShardId(shard) }]
+    }
+
+    /// Promise: other rounds go on; one that is found again at once does not, nor two that undo each other.
+    #[test]
+    fn rounds_that_undo_each_other_end() {
+        let mut rounds = Rounds::default();
+        assert!((0..1000).all(|shard| rounds.goes_on(Stage::Data, &round(shard))));
+        assert!(!rounds.goes_on(Stage::Data, &round(999)));
+        let mut rounds = Rounds::default();
+        let carried_out = (0..100).take_while(|turn| rounds.goes_on(Stage::Data, &round(turn % 2))).count();
+        assert_eq!(carried_out, 2 * SAME_ROUND_MAX as usize);
+    }
+}

@@ -76,16 +76,16 @@ impl Site {
 }
 
 /// `gone` and `come`: the paths that a repair is to remove and to make; of the others, `changed` may differ.
-struct Outcome<'a> {
+pub(super) struct Outcome<'a> {
     gone: &'a [&'a str],
     come: &'a [(&'a str, &'a str)],
     changed: &'a [&'a str],
 }
 
-const NOTHING: Outcome<'static> = Outcome { gone: &[], come: &[], changed: &[] };
+pub(super) const NOTHING: Outcome<'static> = Outcome { gone: &[], come: &[], changed: &[] };
 
 /// Plants `damage`, expects `kind` among the findings, repairs, and looks at the result.
-fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &Outcome<'_>) -> Site {
+pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &Outcome<'_>) -> Site {
     let site = Site::new();
     let mut expected = site.tree();
     damage(&site);
@@ -530,22 +530,6 @@ fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
         let site = repaired(damage, FindingKind::DamagedVolumeFile, &NOTHING);
         assert_eq!(text(&site), sound);
     }
-}
-
-#[test]
-fn counters_are_raised() {
-    let counter = Row::Counter(CounterRow { inodes_end: 4 });
-    repaired(|site| site.put(SHARD_0, Key::Counter, counter), FindingKind::CounterTooLow, &NOTHING);
-}
-
-/// A counter that cannot be read: ids begin beyond those that it can have been at, of which none is in use any more.
-#[test]
-fn a_damaged_counter_is_put_beyond_what_it_was() {
-    let damage = |site: &Site| {
-        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage".to_vec()));
-    };
-    let site = repaired(damage, FindingKind::DamagedRow, &NOTHING);
-    assert!(site.ids_begin_with(SHARD_0) >= 1_000_000);
 }
 
 #[test]

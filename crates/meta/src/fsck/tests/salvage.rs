@@ -3,7 +3,7 @@
 use super::*;
 use crate::snapshot::at_rest;
 
-fn files_that_end(directory: &std::path::Path, ending: &str) -> Vec<std::path::PathBuf> {
+pub(super) fn files_that_end(directory: &std::path::Path, ending: &str) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect()
 }
@@ -114,26 +114,6 @@ fn a_log_that_is_gone_is_missed_and_gone_on_without() {
     }
 }
 
-/// Blocks of ids that the lost log alone knew of, and of which nothing else knows an id, are not given again.
-#[test]
-fn ids_that_a_lost_log_knew_of_are_not_given_again() {
-    for left in [None, Some(0), Some(64)] {
-        let site = Site::flushed();
-        let taken = site.ids_begin_with(SHARD_0) + 40 * 65_536;
-        site.take_ids(SHARD_0, taken);
-        for log in files_that_end(&site.volume.shard_log(SHARD_0), ".log") {
-            match left {
-                None => std::fs::remove_file(&log).unwrap(),
-                Some(bytes) => std::fs::File::options().write(true).open(&log).unwrap().set_len(bytes).unwrap(),
-            }
-        }
-        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
-        assert_eq!(repaired.after.findings, [], "{left:?}: {:#?}", repaired.repairs);
-        let begin = site.ids_begin_with(SHARD_0);
-        assert!(begin >= taken, "{left:?}: ids begin again with {begin}, and those below {taken} were given");
-    }
-}
-
 /// A log that is torn where nothing says that it was fsynced: what can be read behind that is named, and nothing else is
 /// wrong.
 #[test]
@@ -193,7 +173,7 @@ impl Site {
     }
 
     /// All rows are in tables.
-    fn flushed() -> Site {
+    pub(super) fn flushed() -> Site {
         let site = Site::new();
         let runtime = at_rest::runtime().unwrap();
         let store = PosixStore::open(site.volume.shards()).unwrap();
@@ -257,30 +237,6 @@ fn a_table_that_is_cut_short_or_gone_is_made_again() {
 }
 
 impl Site {
-    /// As a shard does before it gives ids of a block.
-    fn take_ids(&self, shard: ShardId, inodes_end: u64) {
-        let runtime = at_rest::runtime().unwrap();
-        let store = PosixStore::open(self.volume.shards()).unwrap();
-        let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
-        runtime.block_on(async {
-            let table = Table::open(TableConfig { shard, ..config }).await.unwrap();
-            let mut batch = TableBatch::default();
-            let row = codec::encode_row(&Row::Counter(CounterRow { inodes_end }));
-            batch.put(codec::encode_key(&Key::Counter), row);
-            table.write(batch).await.unwrap();
-            table.sync().await.unwrap();
-        });
-    }
-
-    /// The counter of the next id of `shard`.
-    pub(super) fn ids_begin_with(&self, shard: ShardId) -> u64 {
-        let counters = self.rows(Kind::Counter).into_iter().filter_map(|(_, row)| match row {
-            Row::Counter(counter) => Some(counter.inodes_end),
-            _ => None,
-        });
-        counters.collect::<Vec<_>>()[usize::from(shard.0)]
-    }
-
     fn newest_manifest(&self) -> std::path::PathBuf {
         files_that_end(&self.volume.shard(SHARD_0).join("manifest"), ".manifest").into_iter().max().unwrap()
     }

@@ -1,0 +1,72 @@
+//! Inode ids are never given twice, whatever a repair has to go on without.
+
+use super::repairs::{NOTHING, repaired};
+use super::salvage::files_that_end;
+use super::*;
+use crate::snapshot::at_rest;
+
+impl Site {
+    /// As a shard does before it gives ids of a block.
+    fn take_ids(&self, shard: ShardId, inodes_end: u64) {
+        let runtime = at_rest::runtime().unwrap();
+        let store = PosixStore::open(self.volume.shards()).unwrap();
+        let config = at_rest::table_config(&self.volume, &self.settings, store, runtime.handle().clone());
+        runtime.block_on(async {
+            let table = Table::open(TableConfig { shard, ..config }).await.unwrap();
+            let mut batch = TableBatch::default();
+            let row = codec::encode_row(&Row::Counter(CounterRow { inodes_end }));
+            batch.put(codec::encode_key(&Key::Counter), row);
+            table.write(batch).await.unwrap();
+            table.sync().await.unwrap();
+        });
+    }
+
+    /// The counter of the next id of `shard`.
+    fn ids_begin_with(&self, shard: ShardId) -> u64 {
+        let counters = self.rows(Kind::Counter).into_iter().filter_map(|(_, row)| match row {
+            Row::Counter(counter) => Some(counter.inodes_end),
+            _ => None,
+        });
+        counters.collect::<Vec<_>>()[usize::from(shard.0)]
+    }
+}
+
+#[test]
+fn counters_are_raised() {
+    let counter = Row::Counter(CounterRow { inodes_end: 4 });
+    repaired(|site| site.put(SHARD_0, Key::Counter, counter), FindingKind::CounterTooLow, &NOTHING);
+}
+
+/// A counter that cannot be read: ids begin beyond those that it can have been at, of which none is in use any more.
+#[test]
+fn a_damaged_counter_is_put_beyond_what_it_was() {
+    let damage = |site: &Site| {
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage".to_vec()));
+    };
+    let site = repaired(damage, FindingKind::DamagedRow, &NOTHING);
+    assert!(site.ids_begin_with(SHARD_0) >= 1_000_000);
+}
+
+/// Blocks of ids that the lost log alone knew of, and of which nothing else knows an id, are not given again.
+#[test]
+fn ids_that_a_lost_log_knew_of_are_not_given_again() {
+    // Of the log: an empty directory, no file of it, or a file of so many bytes.
+    for left in ["nothing", "marks", "0", "64"] {
+        // Where nothing is in tables, too.
+        let site = if left == "nothing" { Site::new() } else { Site::flushed() };
+        let taken = site.ids_begin_with(SHARD_0) + 40 * 65_536;
+        site.take_ids(SHARD_0, taken);
+        let ending = if left == "nothing" { "" } else { ".log" };
+        for log in files_that_end(&site.volume.shard_log(SHARD_0), ending) {
+            match left.parse() {
+                Err(_) => std::fs::remove_file(&log).unwrap(),
+                Ok(bytes) => std::fs::File::options().write(true).open(&log).unwrap().set_len(bytes).unwrap(),
+            }
+        }
+        assert!(!site.check().is_sound(), "{left}: its loss is not seen");
+        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.findings, [], "{left}: {:#?}", repaired.repairs);
+        let begin = site.ids_begin_with(SHARD_0);
+        assert!(begin >= taken, "{left}: ids begin again with {begin}, and those below {taken} were given");
+    }
+}

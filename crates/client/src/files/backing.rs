@@ -54,8 +54,8 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
 
 /// Makes the backing file of `inode` with `content`, durably: file and name are on disk. What a crash left there goes.
 pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<File> {
-    let path = core.config.store.backing_file(inode);
     let store = &core.config.store;
+    let path = store.backing_file(inode);
     let made = || -> io::Result<File> {
         let directory = store.backing_directory(inode);
         // An error where the store is away: another directory in its place, such as a bare mount point, is not it.

@@ -159,7 +159,8 @@ impl Worker {
                 let damaged = is_damage(&error);
                 let next = if damaged { "; stop the server and run `varve fsck` on the volume" } else { "" };
                 let reason = format!("shard {id} cannot be opened: {error}{next}");
-                let away = is_away(&error) || !self.tables.table.store.is_there();
+                // What is damaged is asked for, and not waited for.
+                let away = !damaged && (is_away(&error) || !self.tables.table.store.is_there());
                 let refused = Refused { cause: Cause { errno: error.errno(), reason }, damaged, away };
                 // Before anybody is told, so that nobody who only reads is refused.
                 if !damaged {

@@ -38,7 +38,10 @@ pub enum LogError {
 }
 
 impl LogError {
-    pub(super) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> LogError + use<'a> {
+    pub(in crate::shards) fn io<'a>(
+        action: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(io::Error) -> LogError + use<'a> {
         move |source| LogError::Io { action, path: path.to_owned(), source }
     }
 }

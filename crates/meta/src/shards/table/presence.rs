@@ -73,7 +73,9 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
 /// Whether nothing is left of the log of a shard that was opened.
 fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
     match is_begun(&config.volume.shard_log(config.shard)) {
-        Ok(begun) => Ok(!begun && mark(config).exists()),
+        Ok(true) => Ok(false),
+        // Nobody takes it for a new one because its mark cannot be looked at.
+        Ok(false) => mark(config).try_exists().map_err(LogError::io("look at", &mark(config))),
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
             Ok(true)
         }

@@ -164,6 +164,7 @@ impl Server {
             return Err(ServerError::NotYours { directory, owner, uid });
         }
         check(&config)?;
+        warn_of_third_owner(&volume, settings.owner_uid);
         let lock = volume.lock()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
@@ -411,6 +412,18 @@ fn spawn_workers(
 
 /// Of the volume's id, in the names of sockets.
 const VOLUME_DIGITS: usize = 16;
+
+/// Some stores give all files to one user, so this is no reason to refuse.
+fn warn_of_third_owner(volume: &VolumeDir, owner: u32) {
+    if let Some(other) = volume.third_owner(owner) {
+        tracing::warn!(
+            "the volume {} belongs to user {owner} by its owner_uid, and its key to user {other}, who can read it and so change \
+             the volume in anybody's name: give the files to their owner (chown -R {owner}), or set owner_uid right in varve.toml \
+             and in its copy shards/varve.toml",
+            volume.root().display()
+        );
+    }
+}
 
 /// The names of the workers' sockets: `<volume>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
 /// server that is just going away is in the way.

@@ -1,4 +1,4 @@
-//! What is chosen when a volume is formatted and never changes.
+//! What is chosen when a volume is formatted, and no program changes.
 
 use crate::{ShardCount, VolumeId};
 use std::time::Duration;

@@ -62,6 +62,13 @@ impl VolumeDir {
         self.shards().join("varve.toml")
     }
 
+    /// Whose the key is, where that is neither root, who copies stores, nor `owner`, whose volume it is to be: either the
+    /// owner was edited and the files were not given to them, or the other way round.
+    pub fn third_owner(&self, owner: u32) -> Option<u32> {
+        let found = self.key_file().metadata().ok()?.uid();
+        (found != owner && found != 0).then_some(found)
+    }
+
     pub fn key_file(&self) -> PathBuf {
         self.root.join("key")
     }

@@ -81,7 +81,7 @@ impl FileSystem {
         content.writer = handle.caller.clone();
         let offset = if handle.flags.append { size_of(open, &content)? } else { offset };
         let end = check_end(offset, data.len() as u64)?;
-        self.make_room(open, &mut content, end).await?;
+        self.make_room_beside(open, &mut content, end).await?;
         if let Some(inline) = &mut content.inline {
             inline.write(offset as usize, data);
             self.inline_changed(open, &mut content).await?;
@@ -105,6 +105,13 @@ impl FileSystem {
     pub(super) async fn make_room(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
         let fits = end <= self.files.inline_limit() as u64;
         if content.inline.is_some() && !fits { self.promote(open, content).await } else { Ok(()) }
+    }
+
+    /// [`Self::make_room`] for a change that leaves as much as there is: of a file that was small under an earlier limit of
+    /// the volume, that may be more than a row is given now.
+    pub(super) async fn make_room_beside(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+        let len = content.inline.as_ref().map_or(0, |inline| inline.len() as u64);
+        self.make_room(open, content, end.max(len)).await
     }
 
     /// Inline content was changed just now: it is written back later, or at once if too much waits.

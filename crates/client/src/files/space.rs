@@ -118,9 +118,8 @@ impl FileSystem {
             let open = &handle.inode;
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
-            if change.reaches_beyond_the_end() {
-                self.make_room(open, &mut content, end).await?;
-            }
+            let reached = if change.reaches_beyond_the_end() { end } else { 0 };
+            self.make_room_beside(open, &mut content, reached).await?;
             if content.inline.is_some() {
                 return self.allocate_inline(open, &mut content, change, offset, end).await;
             }

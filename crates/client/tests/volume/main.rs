@@ -5,6 +5,7 @@ mod files;
 mod listings;
 mod names;
 mod recovery;
+mod settings;
 mod site;
 mod times;
 mod whole;

@@ -8,7 +8,6 @@ use varve_types::{FileKind, InodeId, Name, NameHash, PartitionIndex, ShardCount,
 /// Ordered, so that two checks of one volume say the same.
 pub struct Census {
     pub shards: ShardCount,
-    pub inline_limit: u64,
     pub directories: BTreeMap<InodeId, Directory>,
     pub partitions: BTreeMap<(InodeId, PartitionIndex), Partition>,
     /// Files with an inode row.
@@ -92,7 +91,6 @@ impl Census {
     pub fn new(settings: &VolumeSettings) -> Census {
         Census {
             shards: settings.shards,
-            inline_limit: u64::from(settings.inline_limit),
             directories: BTreeMap::new(),
             partitions: BTreeMap::new(),
             inodes: BTreeMap::new(),

@@ -431,3 +431,15 @@ fn findings_are_bounded() {
     assert_eq!(report.totals[&FindingKind::Orphan], FINDINGS_MAX as u64 + 5);
     assert_eq!(report.findings[0].to_string(), "orphan here: there");
 }
+
+/// A volume whose `inline_limit_bytes` was lowered has rows above it.
+#[test]
+fn a_lowered_inline_limit_is_no_damage() {
+    let site = Site::new();
+    for path in [site.volume.volume_file(), site.volume.volume_file_copy()] {
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace("inline_limit_bytes = 1024", "inline_limit_bytes = 2")).unwrap();
+    }
+    let report = site.check();
+    assert_eq!(report.findings, [], "{:#?}", report.findings);
+}

@@ -196,6 +196,21 @@ fn a_directory_in_the_place_of_the_key_is_to_be_removed() {
     volume.read_key().unwrap();
 }
 
+/// A server warns where the volume's owner was edited and the files are another's.
+#[test]
+fn a_key_of_a_third_user_is_noticed() {
+    let (_directory, volume) = formatted();
+    let own = rustix::process::geteuid().as_raw();
+    if own == 0 {
+        assert_eq!(volume.third_owner(1000), None, "root copied the store");
+        std::os::unix::fs::chown(volume.key_file(), Some(4711), None).unwrap();
+    }
+    let owner = if own == 0 { 4711 } else { own };
+    assert_eq!(volume.third_owner(owner), None);
+    assert_eq!(volume.third_owner(owner + 1), Some(owner));
+    assert_eq!(volume.third_owner(0), Some(owner));
+}
+
 /// Two volume files that are whole and say different things: nobody opens the volume, whichever was edited. The format's
 /// version may differ, for it changes in one after the other.
 #[test]

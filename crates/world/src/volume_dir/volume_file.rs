@@ -13,8 +13,8 @@
 //!
 //! Without it nobody knows how the tables are to be read, so there is a copy of it beside them. A copy says that there
 //! is or was a volume: it is written after the first volume file, and removed before the last. Where both change, the
-//! copy comes first, so that it is never of an older format than the tables. Nothing but the format's version ever
-//! changes, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
+//! copy comes first, so that it is never of an older format than the tables. No program changes anything but the format's
+//! version, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
 //! either. Nor does anybody where their number of shards is not that of the shards' directories.
 
 use super::{VolumeDir, VolumeLock};
@@ -266,8 +266,8 @@ pub enum VolumeFileError {
 /// A key in which a volume file and its copy differ.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: neither changes after the format, so one of \
-     them was edited or damaged; copy the right one over the other",
+    "{} has {field} = {value}, and its copy {} has {field} = {copied}{hint}: one of them was edited or damaged; \
+     copy the right one over the other",
     path.display(), copy.display()
 )]
 pub struct Difference {

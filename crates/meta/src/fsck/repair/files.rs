@@ -5,7 +5,7 @@ use super::super::files::fits;
 use super::bench::{Bench, Named, Step, absent_is_fine, empty_node};
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row, codec};
 use bytes::Bytes;
-use varve_types::{FileKind, InodeId, LayoutGeneration, Name};
+use varve_types::{FileKind, InodeId, LayoutGeneration, Name, VolumeSettings};
 use varve_world::disk;
 
 /// Backing files belong to whoever runs the servers.
@@ -169,7 +169,7 @@ impl Bench<'_> {
         match &row.content {
             Content::Inline(bytes) => {
                 (row.attributes.kind, row.attributes.size) = (FileKind::Regular, bytes.len() as u64);
-                if bytes.len() as u64 > self.census.inline_limit {
+                if bytes.len() > VolumeSettings::INLINE_LIMIT_MAX as usize {
                     let path = self.volume.backing_file(inode);
                     if !path.exists() {
                         disk::write_synced(&path, bytes, BACKING_MODE)

@@ -547,12 +547,13 @@ fn rows_that_contradict_themselves_are_corrected() {
     let come = [("/plain", "1 Regular x")];
     let outcome = Outcome { come: &come, ..NOTHING };
     repaired(|site| site.put(SHARD_0, entry_key(ROOT, "plain"), short), FindingKind::WrongAttributes, &outcome);
-    let long = Bytes::from(vec![b'l'; 2000]);
-    let row = entry(PLAIN, EntryBody::Node(regular(2000, Content::Inline(long))));
+    let limit = VolumeSettings::INLINE_LIMIT_MAX as usize + 1;
+    let long = Bytes::from(vec![b'l'; limit]);
+    let row = entry(PLAIN, EntryBody::Node(regular(limit as u64, Content::Inline(long))));
     let outcome = Outcome { changed: &["/plain"], ..NOTHING };
     let damage = |site: &Site| site.put(SHARD_0, entry_key(ROOT, "plain"), row);
     let site = repaired(damage, FindingKind::WrongAttributes, &outcome);
-    assert_eq!(std::fs::read(site.volume.backing_file(PLAIN)).unwrap().len(), 2000);
+    assert_eq!(std::fs::read(site.volume.backing_file(PLAIN)).unwrap().len(), limit);
     let kind = entry(LINKED, EntryBody::Reference(FileKind::Fifo));
     repaired(|site| site.put(SHARD_0, entry_key(ROOT, "one"), kind), FindingKind::WrongAttributes, &NOTHING);
 }

@@ -20,7 +20,7 @@ use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-use varve_world::disk;
+use varve_world::{disk, toml_text};
 
 /// Flags that a file may not set: those that find the file itself, and clap's own.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
@@ -98,7 +98,8 @@ fn find(arguments: &[OsString]) -> Option<(PathBuf, bool)> {
 /// Makes the file's values the defaults of the flags they name.
 fn apply(command: Command, text: &str, path: &Path) -> Result<Command> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        Problem::usage(format!("the configuration {} is not TOML", path.display())).because(error)
+        Problem::usage(format!("the configuration {} is not TOML", path.display()))
+            .because(toml_text::reason(text, &error))
     })?;
     merge(command, table, "", path)
 }
@@ -115,15 +116,35 @@ fn merge(mut command: Command, table: Table, prefix: &str, path: &Path) -> Resul
             command = command.mut_subcommand(&key, |_| merged);
             continue;
         }
-        let Some(id) = flags(&command).find(|arg| arg.get_long() == Some(&key)).map(|arg| arg.get_id().to_string())
-        else {
+        let Some(flag) = flags(&command).find(|arg| arg.get_long() == Some(&key)) else {
             return Err(unknown(place(), &key, &known_keys(&command)));
         };
         let values = texts(&value)
             .ok_or_else(|| Problem::usage(place()).because("a date or an array of arrays is no value of a flag"))?;
+        check(flag, &key, &values).map_err(|why| Problem::usage(place()).because(why))?;
+        let id = flag.get_id().to_string();
         command = command.mut_arg(id, |arg| arg.default_values(values));
     }
     Ok(command)
+}
+
+/// Whether the flag takes these values. What clap says of a default that it does not take names no file.
+fn check(flag: &Arg, key: &str, values: &[String]) -> std::result::Result<(), String> {
+    let mut alone = Arg::new("VALUE").long(key.to_owned()).action(ArgAction::Append);
+    alone = alone.value_parser(flag.get_value_parser().clone()).allow_hyphen_values(true);
+    if let Some(name) = flag.get_value_names().and_then(<[_]>::first) {
+        alone = alone.value_name(name.clone());
+    }
+    if let Some(delimiter) = flag.get_value_delimiter() {
+        alone = alone.value_delimiter(delimiter);
+    }
+    let words = values.iter().map(|value| format!("--{key}={value}"));
+    let probed = Command::new("alone").no_binary_name(true).arg(alone).try_get_matches_from(words);
+    let Err(refusal) = probed else { return Ok(()) };
+    let text = refusal.to_string();
+    let said = text.split("\n\n").next().unwrap_or_default();
+    let lines: Vec<&str> = said.trim_start_matches("error: ").lines().map(str::trim).collect();
+    Err(lines.join(" "))
 }
 
 fn flags(command: &Command) -> impl Iterator<Item = &Arg> {

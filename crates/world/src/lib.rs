@@ -19,4 +19,5 @@ pub mod random;
 pub mod reserve;
 pub mod stages;
 pub mod store_url;
+pub mod toml_text;
 pub mod volume_dir;

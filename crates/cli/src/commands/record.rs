@@ -20,6 +20,7 @@ use std::path::Path;
 use varve_detector::description::nxmx::Nxmx;
 use varve_detector::description::{Description, RunValue, Structure};
 use varve_detector::layout::Layout;
+use varve_world::toml_text;
 
 /// Record runs of detectors, and look after their files
 #[derive(Debug, Args)]
@@ -77,7 +78,7 @@ impl Metadata {
         if path.extension().is_some_and(|extension| extension == "json") {
             return serde_json::from_str(&text).map_err(|error| cannot("understand").caused_by(&error));
         }
-        toml::from_str(&text).map_err(|error| cannot("understand").caused_by(&error))
+        toml::from_str(&text).map_err(|error| cannot("understand").because(toml_text::reason(&text, &error)))
     }
 
     pub fn add_to(self, description: &mut Description) {

@@ -53,9 +53,16 @@ fn a_file_cannot_name_another_file() {
 
 #[test]
 fn a_wrong_value_is_an_error_of_the_flag() {
-    let command = apply(definition(), "[serve]\nworkers = \"many\"\n", Path::new("config.toml")).expect("sound so far");
-    let error = command.try_get_matches_from(["varve", "serve", "/s"]).expect_err("many is no number");
-    assert!(error.to_string().contains("--workers"), "{error}");
+    for (file, said) in [
+        ("[serve]\nworkers = \"many\"\n", ["sets `serve.workers`", "invalid value 'many' for '--workers"]),
+        ("[serve]\nworkers = 1.5\n", ["sets `serve.workers`", "invalid value '1.5' for '--workers"]),
+        ("json = 5\n", ["sets `json`", "invalid value '5' for '--json"]),
+        ("[serve]\nworkers 3\n", ["is not TOML", "line 2, `workers 3`"]),
+    ] {
+        let text = complaint(file);
+        assert!(text.contains("config.toml") && said.iter().all(|words| text.contains(words)), "{text}");
+        assert!(!text.contains('\n'), "{text}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
 use crate::reserve::is_for_want_of_room;
+use crate::toml_text;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -119,7 +120,8 @@ impl VolumeDir {
             }
         };
         toml::from_str(&text).map(Some).map_err(|error| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a server record: {error}", path.display()))
+            let reason = toml_text::reason(&text, &error);
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a server record: {reason}", path.display()))
         })
     }
 

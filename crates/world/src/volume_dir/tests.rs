@@ -126,6 +126,11 @@ fn volume_files_that_are_not_ours_are_refused() {
     assert!(refusal(good.clone() + "colour = 1\n").contains("colour"));
     assert!(refusal(good.replace("shards = 4", "shards = 5")).contains("shards = 5"));
     assert!(refusal(good.replace("shards = 4\n", "")).contains("shards"));
+    let of_type = refusal(good.replace("shards = 4", "shards = \"4\""));
+    assert!(of_type.contains("varve.toml is not a volume file: line 5, `shards = \"4\"`"), "{of_type}");
+    assert!(refusal(good.replace("owner_uid = 1000", "owner_uid = -1")).contains("line 9, `owner_uid = -1`"));
+    assert!(refusal(good.replace("id = \"07", "id = \"x7")).contains("`id`: a volume id is"));
+    assert!(refusal(good.replace("name = \"scratch\"", "name = \"\"")).contains("volume name"));
     std::fs::remove_file(volume.volume_file_copy()).unwrap();
     assert!(refusal("not toml".into()).contains("not a volume file"));
     let none = VolumeDir::new(directory.path().join("none"));

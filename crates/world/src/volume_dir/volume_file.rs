@@ -18,7 +18,7 @@
 //! either. Nor does anybody where their number of shards is not that of the shards' directories.
 
 use super::{VolumeDir, VolumeLock};
-use crate::disk;
+use crate::{disk, toml_text};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -213,17 +213,17 @@ fn read(path: &Path) -> Result<VolumeSettings, Problem> {
 }
 
 fn parse(text: &str) -> Result<VolumeSettings, Problem> {
-    let invalid = |error: toml::de::Error| Problem::Invalid(error.message().to_owned());
+    let invalid = |error: toml::de::Error| Problem::Invalid(toml_text::reason(text, &error));
     let table: toml::Table = text.parse().map_err(invalid)?;
     // The version first: a newer format may have keys that would otherwise be reported as unknown.
     match table.get("format_version").and_then(toml::Value::as_integer) {
         Some(version) if version > FORMAT_VERSION => return Err(Problem::Newer(version)),
         Some(version) if version >= 1 => {}
-        _ => return Err(Problem::Invalid("format_version is missing or not a number from 1".into())),
+        _ => return Err(Problem::Invalid("`format_version` is missing or not a number from 1".into())),
     }
     let file: VolumeFile = toml::from_str(text).map_err(invalid)?;
     let settings = VolumeSettings {
-        id: file.id.parse().map_err(Problem::Invalid)?,
+        id: file.id.parse().map_err(|error: String| Problem::Invalid(format!("`id`: {error}")))?,
         name: file.name,
         shards: ShardCount::new(file.shards).ok_or_else(|| {
             Problem::Invalid(format!("shards = {}: not a power of two from 1 to {}", file.shards, ShardCount::MAX))

@@ -13,6 +13,7 @@ use varve_detector::description::{Description, Region};
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
 use varve_detector::service::StartRequest;
+use varve_world::toml_text;
 
 /// A store that is slow may take its time to make or end a file.
 const CHANGE_WAIT: Duration = Duration::from_secs(600);
@@ -196,7 +197,7 @@ fn described(path: &std::path::Path) -> Result<Description> {
     if path.extension().is_some_and(|extension| extension == "json") {
         return serde_json::from_str(&text).map_err(|error| cannot("understand").caused_by(&error));
     }
-    toml::from_str(&text).map_err(|error| cannot("understand").caused_by(&error))
+    toml::from_str(&text).map_err(|error| cannot("understand").because(toml_text::reason(&text, &error)))
 }
 
 pub fn start(arguments: &Start, output: &Output) -> Result<Exit> {

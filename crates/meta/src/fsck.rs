@@ -73,6 +73,9 @@ macro_rules! kinds {
 kinds! {
     DamagedVolumeFile = Damage, "damaged-volume-file",
         "no server starts without it: restore the file from a copy, or let --repair make it anew from the copy in shards/";
+    DamagedVolumeCopy = Damage, "damaged-volume-copy",
+        "the volume is served all the same, but if its volume file is damaged too nobody can open it: check the disks beneath; the \
+         next server makes the copy anew, and so does --repair";
     DamagedKey = Damage, "damaged-key",
         "no server starts without the key: restore the file from a copy, or let --repair make another one, which needs nothing \
          else to be changed";
@@ -292,6 +295,12 @@ fn check_locked(
     if let Ok((_, Some(damaged))) = volume.read_settings_or_copy() {
         report.add(FindingKind::DamagedVolumeFile, "varve.toml", damaged);
         report.fix(Fix::MakeVolumeFile);
+    } else if let Some(damaged) = volume.damage_of_copy() {
+        report.add(FindingKind::DamagedVolumeCopy, "shards/varve.toml", damaged);
+        // What somebody keeps in a directory there is not the program's to remove.
+        if !volume.volume_file_copy().is_dir() {
+            report.fix(Fix::MakeVolumeCopy);
+        }
     }
     if let Err(error) = volume.read_key() {
         report.add(FindingKind::DamagedKey, "key", error);

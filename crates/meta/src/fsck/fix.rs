@@ -35,6 +35,8 @@ pub struct Cut {
 pub enum Fix {
     /// Makes the volume file from its copy.
     MakeVolumeFile,
+    /// Makes the copy from the volume file.
+    MakeVolumeCopy,
     /// Makes the volume another key.
     MakeKey,
     /// Applies what is decided and drops the rest, as the next server would.
@@ -184,6 +186,7 @@ impl Fix {
     pub fn stage(&self) -> Stage {
         match self {
             Fix::MakeVolumeFile
+            | Fix::MakeVolumeCopy
             | Fix::MakeKey
             | Fix::Resolve
             | Fix::SetAside { .. }

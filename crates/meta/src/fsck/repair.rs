@@ -150,6 +150,7 @@ impl Bench<'_> {
     async fn carry_out(&mut self, fix: &Fix) -> Result<(), FsckError> {
         match fix.clone() {
             Fix::MakeVolumeFile => self.make_volume_file(),
+            Fix::MakeVolumeCopy => self.make_volume_copy(),
             Fix::MakeKey => self.make_key(),
             Fix::Resolve => self.resolve().await,
             Fix::SetAside { shard, key, row } => self.set_aside(shard, &key, &row),

@@ -79,6 +79,16 @@ impl VolumeDir {
         }
     }
 
+    /// What is wrong with the copy, if it is there: nobody needs it while the file is whole, and then it is too late.
+    pub fn damage_of_copy(&self) -> Option<VolumeFileError> {
+        let path = self.volume_file_copy();
+        match read(&path) {
+            Ok(_) | Err(Problem::Missing | Problem::Newer(_)) => None,
+            Err(Problem::Invalid(reason)) => Some(VolumeFileError::DamagedCopy { path, reason }),
+            Err(Problem::Unreadable(source)) => Some(VolumeFileError::Unreadable { path, source }),
+        }
+    }
+
     /// Refuses a volume whose file and copy differ in more than the format's version.
     fn compare(&self, settings: &VolumeSettings, copied: &VolumeSettings) -> Result<(), VolumeFileError> {
         let (own, other) = (table(settings), table(copied));
@@ -165,7 +175,8 @@ impl VolumeDir {
         self.give_to_owner(&self.volume_file(), settings.owner_uid)
     }
 
-    pub(super) fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
+    /// Makes the copy anew, whatever is in its place.
+    pub fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
         disk::replace(&self.volume_file_copy(), render(settings).as_bytes())?;
         self.give_to_owner(&self.volume_file_copy(), settings.owner_uid)
     }
@@ -253,6 +264,8 @@ pub enum VolumeFileError {
         "{} is not a volume file: {reason}; `varve fsck --repair` makes it anew from its copy {}", path.display(), copy.display()
     )]
     Damaged { path: PathBuf, reason: String, copy: PathBuf },
+    #[error("{} is not a copy of the volume file: {reason}", path.display())]
+    DamagedCopy { path: PathBuf, reason: String },
     #[error(transparent)]
     Differs(Box<Difference>),
     #[error(

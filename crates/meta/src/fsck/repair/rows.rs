@@ -62,6 +62,13 @@ impl Bench<'_> {
         Ok(())
     }
 
+    pub fn make_volume_copy(&mut self) -> Result<(), FsckError> {
+        let failed = |source| FsckError::Io { doing: "cannot make the copy of the volume file anew".into(), source };
+        self.volume.copy_volume_file(self.settings).map_err(failed)?;
+        self.note("made the copy of the volume file anew".to_owned());
+        Ok(())
+    }
+
     /// Whoever connects reads the key anew, so another one is as good.
     pub fn make_key(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };

@@ -532,6 +532,18 @@ fn a_damaged_or_lost_volume_file_is_made_again_from_its_copy() {
     }
 }
 
+/// The copy alone: nobody misses it before the file is damaged too.
+#[test]
+fn a_damaged_copy_of_the_volume_file_is_made_again() {
+    let text = |site: &Site| std::fs::read_to_string(site.volume.volume_file_copy()).unwrap();
+    let sound = text(&Site::new());
+    for damaged in [&b"format_version = 3\nid = \"00"[..], b"", b"\xff\xfe"] {
+        let damage = |site: &Site| std::fs::write(site.volume.volume_file_copy(), damaged).unwrap();
+        let site = repaired(damage, FindingKind::DamagedVolumeCopy, &NOTHING);
+        assert_eq!(text(&site), sound);
+    }
+}
+
 #[test]
 fn misplaced_rows_are_moved() {
     let damage = |site: &Site| {

@@ -25,9 +25,12 @@ pub(super) struct CheckedStore(pub PosixStore);
 
 /// An object whose content is not what was written.
 #[derive(Debug, thiserror::Error)]
-#[error("shards/{path} is damaged: its checksum is not that of its content")]
+#[error(
+    "shards/{path} is damaged: {reason}; restore it from a copy of the store, or save what is left with `varve fsck --repair`"
+)]
 pub(super) struct DamagedObject {
     path: Path,
+    reason: String,
 }
 
 fn is_checked(location: &Path) -> bool {
@@ -42,8 +45,14 @@ fn sealed(content: &PutPayload) -> PutPayload {
     std::iter::once(Bytes::from(head)).chain(content.iter().cloned()).collect()
 }
 
-/// The content of what is stored. Files of earlier builds have no checksum, and are as they are.
+/// The content of what is stored. Files of earlier builds have no checksum, and are as they are; but they, too, are longer
+/// than the magic.
 fn opened(location: &Path, stored: &Bytes) -> Result<Bytes> {
+    // SlateDB tries again after most errors, but not after this one.
+    let damaged = |reason| Error::NotSupported { source: Box::new(DamagedObject { path: location.clone(), reason }) };
+    if stored.len() < HEAD_BYTES {
+        return Err(damaged(format!("it was cut short to {} bytes", stored.len())));
+    }
     if !stored.starts_with(&MAGIC) {
         return Ok(stored.clone());
     }
@@ -51,8 +60,7 @@ fn opened(location: &Path, stored: &Bytes) -> Result<Bytes> {
         let checksum = crc32fast::hash(content).to_le_bytes();
         (head[MAGIC.len()..] == checksum).then(|| stored.slice(HEAD_BYTES..))
     });
-    // SlateDB tries again after most errors, but not after this one.
-    intact.ok_or_else(|| Error::NotSupported { source: Box::new(DamagedObject { path: location.clone() }) })
+    intact.ok_or_else(|| damaged("its checksum is not that of its content".to_owned()))
 }
 
 fn as_a_whole(location: &Path) -> Error {
@@ -136,9 +144,10 @@ mod tests {
         assert_eq!(stored[..], *b"VARVECK1j%\xb5\\\0\x02a manifest", "{stored:02x?}");
         assert_eq!(opened(&path, &stored).expect("intact"), content);
         assert_eq!(opened(&path, &content).expect("of an earlier build"), content);
-        for end in 8..stored.len() {
+        for end in 0..stored.len() {
             let error = opened(&path, &stored.slice(..end)).expect_err("cut short").to_string();
-            assert!(error.contains("checksum") && error.contains("00001.manifest"), "{error}");
+            let words = if end < HEAD_BYTES { "cut short" } else { "checksum" };
+            assert!(error.contains(words) && error.contains("00001.manifest"), "{error}");
         }
     }
 }

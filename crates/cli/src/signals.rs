@@ -1,6 +1,7 @@
 //! SIGTERM and SIGINT as a wish to stop.
 
 use crate::problem::{Problem, Result};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -12,9 +13,18 @@ pub struct Signals {
     interrupt: Signal,
 }
 
+/// Why [`Signals::on_stop_or_later`] runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A signal came.
+    Now,
+    /// The time is over that was to pass.
+    Later,
+}
+
 /// To be called before others can see what is to be stopped by a signal.
 pub fn listen() -> Result<Signals> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (terminate, interrupt) = {
         let _inside = runtime.enter();
         (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?)
@@ -25,19 +35,34 @@ pub fn listen() -> Result<Signals> {
 impl Signals {
     /// Runs `asked` in a thread of its own for each signal, until the process ends.
     pub fn on_stop(self, asked: impl Fn() + Send + 'static) -> Result<()> {
+        self.on_stop_or_later(move |_| {
+            asked();
+            None
+        })
+    }
+
+    /// The same, and [`Asked::Later`], without a signal, after the time that `asked` answered with.
+    pub fn on_stop_or_later(self, mut asked: impl FnMut(Asked) -> Option<Duration> + Send + 'static) -> Result<()> {
         let Signals { runtime, mut terminate, mut interrupt } = self;
         // `asked` runs outside the runtime: what it stops may have one of its own.
         let heed = move || {
-            while runtime
-                .block_on(async {
-                    tokio::select! {
-                        more = terminate.recv() => more,
-                        more = interrupt.recv() => more,
+            let mut pause = None;
+            loop {
+                let later = async {
+                    match pause {
+                        Some(pause) => tokio::time::sleep(pause).await,
+                        None => std::future::pending().await,
                     }
-                })
-                .is_some()
-            {
-                asked();
+                };
+                let event = runtime.block_on(async {
+                    tokio::select! {
+                        signal = terminate.recv() => signal.map(|()| Asked::Now),
+                        signal = interrupt.recv() => signal.map(|()| Asked::Now),
+                        () = later => Some(Asked::Later),
+                    }
+                });
+                let Some(event) = event else { return };
+                pause = asked(event);
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(heed).map(drop).map_err(failed)

@@ -5,6 +5,8 @@ mod common;
 mod directories;
 #[path = "cli/stdout.rs"]
 mod stdout;
+#[path = "cli/stopping.rs"]
+mod stopping;
 
 use common::mounted::is_mounted;
 use common::process::is_running;

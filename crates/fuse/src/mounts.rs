@@ -29,6 +29,11 @@ pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
     table.iter().rev().find(|mount| mount.target == target).cloned()
 }
 
+/// Whether a volume is mounted at `target`, as far as it can be known.
+pub(crate) fn is_ours(target: &Path) -> bool {
+    table().map_or(true, |table| at(&table, target).is_some_and(|mount| mount.kind == TYPE))
+}
+
 /// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');

@@ -124,7 +124,7 @@ impl Mounted {
 
     /// A way to unmount from elsewhere, such as a signal's thread, while this is joined.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { target: self.target.clone() }
+        Unmounter { target: self.target.clone(), closed: Arc::clone(&self.closed) }
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -152,6 +152,7 @@ impl Drop for Mounted {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     target: PathBuf,
+    closed: Closed,
 }
 
 impl Unmounter {
@@ -160,6 +161,41 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Busy`] with what holds it, if something does.
     pub fn unmount(&self) -> Result<()> {
-        crate::unmount::detach(&self.target)
+        if self.is_gone() { Ok(()) } else { crate::unmount::detach(&self.target) }
+    }
+
+    /// [`Unmounter::unmount`], only that nobody is told what holds it, which takes a look at all processes.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where something is open on it.
+    pub fn unmount_if_free(&self) -> Result<()> {
+        match if self.is_gone() { Ok(()) } else { attach::detach(&self.target, false) } {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                Err(Error::Busy { target: self.target.clone(), holders: Vec::new() })
+            }
+            Err(source) => Err(Error::Unmount { target: self.target.clone(), source }),
+        }
+    }
+
+    /// Takes the mount out of everybody's sight at once. What is open on it goes on being served, and with the last of
+    /// that the volume is closed.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`] if the kernel refuses.
+    pub fn detach(&self) -> Result<()> {
+        match if self.is_gone() { Ok(()) } else { attach::detach(&self.target, true) } {
+            Ok(()) => Ok(()),
+            Err(source) => Err(Error::Unmount { target: self.target.clone(), source }),
+        }
+    }
+
+    /// The volume was closed, because somebody has unmounted it: what is mounted there now is another's.
+    pub fn is_gone(&self) -> bool {
+        self.closed.get().is_some() || !crate::mounts::is_ours(&self.target)
+    }
+
+    pub fn target(&self) -> &Path {
+        &self.target
     }
 }

@@ -3,6 +3,7 @@
 
 mod background;
 mod options;
+mod stopping;
 
 use crate::embedded::Embedded;
 use crate::output::Output;
@@ -15,6 +16,7 @@ use options::Options;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use stopping::Stopping;
 use varve_client::{ClientConfig, FileSystem};
 use varve_fuse::Mounted;
 use varve_meta::server::{Server, ServerError};
@@ -23,6 +25,10 @@ use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
 
 /// Mount a volume on a directory
+///
+/// SIGTERM and SIGINT unmount it, and the process ends when everything is durable. While files are open there, the mount stays
+/// usable and is unmounted as soon as it is free; a second signal takes it out of sight at once, and the process ends with the
+/// last open file. What was acknowledged until then is synced at each signal, for whoever goes on to SIGKILL.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
@@ -168,18 +174,8 @@ fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir) -> Result
 impl Mount {
     /// Until somebody unmounts: then everything acknowledged is durable, or this is an error.
     fn serve(self) -> Result<Exit> {
-        let unmounter = self.mounted.unmounter();
-        let file_system = Arc::clone(&self.file_system);
-        self.signals.on_stop(move || match unmounter.unmount() {
-            Ok(()) => {}
-            Err(error) => {
-                // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
-                tracing::warn!("asked to stop: {error}");
-                if let Err(error) = varve_client::now(file_system.sync()) {
-                    tracing::error!("asked to stop, but cannot sync: {error}");
-                }
-            }
-        })?;
+        let mut stopping = Stopping::new(self.mounted.unmounter(), Arc::clone(&self.file_system));
+        self.signals.on_stop_or_later(move |asked| stopping.heed(asked))?;
         if let Some(server) = &self.server {
             let server = Arc::clone(server);
             let watch = move || {

@@ -1,0 +1,76 @@
+//! What a mount does when it is asked to stop: it unmounts, and while it is busy waits until it is not.
+//!
+//! Other file systems in user space go out of sight at the first signal, which pulls the rug from under whoever works
+//! there. Here that takes a second signal: who sends it has read, or knows without, that something is still open.
+
+use crate::signals::Asked;
+use std::sync::Arc;
+use std::time::Duration;
+use varve_client::FileSystem;
+use varve_fuse::{Error, Unmounter};
+
+/// How often a busy mount is tried again: the kernel tells nobody when it is free. So long people wait gladly.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub struct Stopping {
+    unmounter: Unmounter,
+    file_system: Arc<FileSystem>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody has asked, or the kernel refused at first for another reason than that it is busy.
+    Mounted,
+    /// It is unmounted when it is free.
+    Waiting,
+    /// There is nothing left to be done.
+    Gone,
+}
+
+impl Stopping {
+    pub fn new(unmounter: Unmounter, file_system: Arc<FileSystem>) -> Stopping {
+        Stopping { unmounter, file_system, state: State::Mounted }
+    }
+
+    /// Answers when to be asked again.
+    pub fn heed(&mut self, asked: Asked) -> Option<Duration> {
+        let before = self.state;
+        let done = match (before, asked) {
+            (State::Gone, _) => Ok(()),
+            (State::Waiting, Asked::Now) => self.unmounter.detach(),
+            (State::Waiting, Asked::Later) => self.unmounter.unmount_if_free(),
+            (State::Mounted, _) => self.unmounter.unmount(),
+        };
+        self.state = match &done {
+            Ok(()) => State::Gone,
+            Err(Error::Busy { .. }) => State::Waiting,
+            Err(_) => before,
+        };
+        self.tell(before, asked, done.err());
+        if asked == Asked::Now && (self.state != State::Gone || before != State::Mounted) {
+            // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
+            if let Err(error) = varve_client::now(self.file_system.sync()) {
+                tracing::error!("asked to stop, but cannot sync: {error}");
+            }
+        }
+        (self.state == State::Waiting).then_some(PAUSE)
+    }
+
+    fn tell(&self, before: State, asked: Asked, error: Option<Error>) {
+        let target = self.unmounter.target().display();
+        match (asked, before, error) {
+            (Asked::Now, State::Waiting, None) => tracing::warn!(
+                "asked to stop again: {target} is out of sight, and this process ends when the last file that is open there is \
+                 closed"
+            ),
+            (Asked::Now, _, Some(error @ Error::Busy { .. })) => tracing::warn!(
+                "asked to stop: {error}\n  It is unmounted when it is free. To take it out of sight at once, send SIGTERM or SIGINT \
+                 again."
+            ),
+            (Asked::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
+            // It was told already.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A mount that is asked to stop by a signal while somebody works there.
+
+use super::common::mounted::{Mount, is_mounted};
+use super::common::{SHORT, Volume, must, until};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::process::Command;
+
+fn terminate(mount: &Mount) {
+    must(Command::new("kill").arg(mount.pid().to_string()));
+}
+
+fn open(mount: &Mount) -> File {
+    let path = mount.directory.join("open");
+    let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let mut file = made.expect("a file");
+    file.write_all(b"before").expect("it can be written");
+    file
+}
+
+fn read(mut file: &File) -> String {
+    let mut text = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("it can be read");
+    text
+}
+
+/// What the volume has afterwards.
+fn expect_kept(volume: &Volume, content: &str) {
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    assert_eq!(fs::read_to_string(mount.directory.join("open")).expect("it is there"), content);
+    mount.unmount();
+}
+
+/// One signal: the mount says what holds it, is used on, and goes when it is free, without another word.
+#[test]
+fn a_busy_mount_that_is_asked_to_stop_goes_when_it_is_free() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mut mount = volume.mount(&[]);
+    let mut file = open(&mount);
+    terminate(&mount);
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    assert!(mount.log().contains("is busy, held by"), "{}", mount.log());
+    assert!(mount.log().contains(&format!("process {}", std::process::id())), "{}", mount.log());
+    file.write_all(b" and after").expect("it is used on");
+    fs::write(mount.directory.join("new"), "").expect("new files are made, too");
+    assert!(is_mounted(&mount.directory));
+    drop(file);
+    mount.expect_end();
+    assert!(!is_mounted(&mount.directory));
+    assert_eq!(mount.log().matches("asked to stop").count(), 1, "{}", mount.log());
+    expect_kept(&volume, "before and after");
+}
+
+/// Two signals: nobody sees it any more, and what is open goes on until it is closed.
+#[test]
+fn a_busy_mount_that_is_asked_to_stop_twice_is_out_of_sight() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mut mount = volume.mount(&[]);
+    let mut file = open(&mount);
+    terminate(&mount);
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    terminate(&mount);
+    until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
+    until("it says so", SHORT, || mount.log().contains("out of sight, and this process ends"));
+    file.write_all(b" and after").expect("what is open is served");
+    assert_eq!(read(&file), "before and after");
+    assert_eq!(fs::read_dir(&mount.directory).expect("the directory beneath").count(), 0);
+    drop(file);
+    mount.expect_end();
+    expect_kept(&volume, "before and after");
+}

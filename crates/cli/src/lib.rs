@@ -50,8 +50,14 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         }
         Err(answer) => {
             // Help and version are answers on stdout; anything else explains itself on stderr.
-            answer.print().map_err(|error| Problem::new("cannot write to the terminal").caused_by(&error))?;
-            Ok(if answer.use_stderr() { usage } else { Exit::Done })
+            if answer.use_stderr() {
+                let _ = answer.print();
+                return Ok(usage);
+            }
+            let failed =
+                if usage == Exit::Usage { Exit::Failed } else { Exit::Fsck(commands::fsck::OPERATIONAL_ERROR) };
+            print_answer(&answer).map_err(|problem| problem.exits(failed))?;
+            Ok(Exit::Done)
         }
     });
     result.unwrap_or_else(|problem| {
@@ -59,6 +65,20 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         let _ = writeln!(std::io::stderr(), "varve: {problem}");
         problem.exit()
     })
+}
+
+/// Help or version. clap itself takes it for written where stdout is closed or full.
+fn print_answer(answer: &clap::Error) -> Result<()> {
+    let text = answer.render();
+    if colours(std::io::stdout().is_terminal()) {
+        output::print_line(&text.ansi().to_string())
+    } else {
+        output::print_line(&text.to_string())
+    }
+}
+
+fn colours(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
 /// What wrong usage exits with: fsck(8) has a code of its own for it.
@@ -113,7 +133,7 @@ fn listen_to_logs(global: &Global) -> Result<()> {
             .caused_by(&error)
             .next("Say a level, such as info, or crate=level.")
     })?;
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let colours = colours(std::io::stderr().is_terminal());
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     Ok(())
 }

@@ -41,9 +41,16 @@ impl Output {
         print_line(&self.line(command, result, text)?)
     }
 
-    /// [`Output::result`] of what then goes on to run: who starts it without a stdout does not want to be told.
+    /// [`Output::result`] of what then goes on to run, and may have acknowledged something by now: it does so wherever
+    /// this is written or not. Who starts it without a stdout does not want to be told.
     pub fn announce<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-        if stdout::is_closed() { Ok(()) } else { self.result(command, result, text) }
+        let line = self.line(command, result, text)?;
+        if !stdout::is_closed()
+            && let Err(problem) = print_line(&line)
+        {
+            let _ = writeln!(io::stderr(), "varve: {problem}\n  It goes on all the same.");
+        }
+        Ok(())
     }
 
     fn line<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<String> {

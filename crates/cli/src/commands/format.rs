@@ -70,7 +70,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         sync_interval_ms: settings.sync_interval.as_millis() as u64,
         owner_uid: settings.owner_uid,
     };
-    output.result("format", &formatted, text)?;
+    let made = format!("The volume in {} was made, and stays.", formatted.store.display());
+    output.result("format", &formatted, text).map_err(|problem| problem.next(made))?;
     Ok(Exit::Done)
 }
 

@@ -16,7 +16,7 @@ use varve_world::volume_dir::{LockError, VolumeDir};
 /// failed.
 const REPAIRED: u8 = 1;
 const ERRORS_LEFT: u8 = 4;
-const OPERATIONAL_ERROR: u8 = 8;
+pub const OPERATIONAL_ERROR: u8 = 8;
 /// Wrong usage.
 pub const USAGE: u8 = 16;
 

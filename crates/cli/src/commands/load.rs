@@ -17,7 +17,7 @@ use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 /// Make a volume from a dump
 ///
 /// The volume exists when all of it is loaded and was checked; a load that fails leaves none and takes away
-/// what it made, one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
+/// what it made (but for one whose report cannot be written to stdout: it says that the volume stays, and exits with 1), one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
 /// left out or without content, or the check found what it could not put right. It has the dump's
 /// settings, shards and inode ids, so that the dumped volume's `data` directory is its own: bring it with --data, put it
 /// into STORE before the load (with --force), or later.
@@ -88,8 +88,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let report = report(store, loaded);
     let complete = report.sound && report.files_left_out == 0 && report.files_without_content == 0;
     let exit = if complete { Exit::Done } else { Exit::Degraded };
-    output.result("load", &report, text)?;
+    let told = output.result("load", &report, text);
+    told.map_err(|problem| problem.next(kept(&report, complete)))?;
     Ok(exit)
+}
+
+/// The volume is not taken away because nobody can be told of it: a load may take hours.
+fn kept(report: &Report, complete: bool) -> String {
+    let store = report.store.display();
+    match complete {
+        true => format!("The load itself is done: the volume in {store} is whole, and stays."),
+        false => format!(
+            "The load itself is done, and the volume in {store} stays; what it lacks, `varve fsck {store}` tells."
+        ),
+    }
 }
 
 fn report(store: PathBuf, loaded: Loaded) -> Report {

@@ -1,6 +1,6 @@
 //! A stdout that takes nothing.
 
-use super::common::{Outcome, SHORT, Volume, run, varve};
+use super::common::{Outcome, SHORT, Volume, must, run, until, varve};
 use std::path::Path;
 use std::process::Command;
 
@@ -9,17 +9,26 @@ const REFUSING: [&str; 3] = [">&-", "1</dev/null", ">/dev/full"];
 
 /// The program with its stdout redirected as a shell does.
 fn redirected(redirection: &str, arguments: &[&str], path: &Path) -> Outcome {
+    run(shell(redirection, arguments).arg(path), SHORT)
+}
+
+fn redirected_alone(redirection: &str, arguments: &[&str]) -> Outcome {
+    run(&mut shell(redirection, arguments), SHORT)
+}
+
+/// A shell that becomes the program.
+fn shell(redirection: &str, arguments: &[&str]) -> Command {
     let program = varve();
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("exec \"$0\" \"$@\" {redirection}"));
-    shell.arg(program.get_program()).args(arguments).arg(path);
+    shell.arg(program.get_program()).args(arguments);
     for (name, value) in program.get_envs() {
         match value {
             Some(value) => shell.env(name, value),
             None => shell.env_remove(name),
         };
     }
-    run(&mut shell, SHORT)
+    shell
 }
 
 #[test]
@@ -47,6 +56,58 @@ fn a_result_that_cannot_be_written_is_a_failure() {
         let refused = redirected(redirection, &["completions"], Path::new("bash"));
         assert_eq!(refused.code(), Some(1), "{redirection}: {}", refused.stderr);
     }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for redirection in REFUSING {
+        for (arguments, code) in [
+            (&["--version"][..], 1),
+            (&["--help"], 1),
+            (&["help", "format"], 1),
+            (&["format", "--help"], 1),
+            (&["fsck", "--help"], 8),
+        ] {
+            let refused = redirected_alone(redirection, arguments);
+            assert_eq!(refused.code(), Some(code), "{arguments:?} {redirection}: {}", refused.stderr);
+            assert!(refused.stderr.contains("standard output"), "{arguments:?} {redirection}: {}", refused.stderr);
+        }
+    }
+    let help = redirected_alone("", &["--version"]).succeeded("varve --version");
+    assert!(help.stdout.starts_with("varve ") && help.stdout.ends_with('\n'), "{}", help.stdout);
+}
+
+/// What was loaded is not thrown away for want of a place for the report, and the failure says so.
+#[test]
+fn a_load_whose_report_cannot_be_written_leaves_the_volume_and_says_so() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let (store, dump) = (volume.store(), volume.beside("dump"));
+    run(varve().arg("dump").arg("-o").arg(&dump).arg(&store), SHORT).succeeded("varve dump");
+    let loaded = volume.beside("loaded");
+    let refused = redirected(">/dev/full", &["load", dump.to_str().expect("plain")], &loaded);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    let words = ["standard output", "The load itself is done", "is whole, and stays"];
+    assert!(words.iter().all(|words| refused.stderr.contains(words)), "{}", refused.stderr);
+    run(varve().arg("fsck").arg(&loaded), SHORT).succeeded("varve fsck");
+}
+
+/// A server may have acknowledged something by the time at which it would say that it serves.
+#[test]
+fn a_server_serves_though_nobody_can_be_told() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mut shell = shell(">/dev/full", &["serve", "--unix-dir"]);
+    shell.arg(volume.beside("sockets")).arg(volume.store());
+    let log = std::fs::File::create(volume.beside("server.log")).expect("a file");
+    let mut server = shell.stderr(log).spawn().expect("sh is everywhere");
+    let said = || std::fs::read_to_string(volume.beside("server.log")).expect("it can be read");
+    until("the server has tried to say that it serves", SHORT, || said().contains("standard output"));
+    assert!(said().contains("It goes on all the same"), "{}", said());
+    let mount = volume.mount(&["-o", "noembedded"]);
+    std::fs::write(mount.directory.join("file"), "served").expect("it is served");
+    mount.unmount();
+    must(Command::new("kill").arg(server.id().to_string()));
+    assert!(server.wait().expect("it was started here").success(), "{}", said());
+    volume.expect_sound();
 }
 
 /// Who starts a daemon without a stdout does not want to be told of it, and what says nothing needs none.

@@ -7,6 +7,7 @@ mod mdtest;
 mod null;
 mod profile;
 mod stream;
+mod work;
 
 use crate::output::{self, Output};
 use crate::problem::{Exit, Problem, Result};

@@ -9,8 +9,10 @@ use super::profile::Site;
 use crate::problem::{Exit, Problem, Result};
 use crate::stdout::Stdout;
 use clap::{Args, Subcommand};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -29,6 +31,11 @@ const END: &str = "end";
 /// How long a process that has unmounted, and closed a volume of the benchmark's, may take to end.
 const END_MAX: Duration = Duration::from_secs(60);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
+/// How long it may be silent when it was asked something, or makes a volume and mounts it. A start of a server on a slow
+/// disk takes some seconds; beyond this nobody should wait.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Lines of a problem that are read on.
+const LINES_MAX: usize = 100;
 
 /// A mount for a benchmark, which starts this by itself
 #[derive(Debug, Args)]
@@ -109,7 +116,7 @@ pub struct Companion {
     directory: PathBuf,
     child: Child,
     orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    answers: Answers<ChildStdout>,
 }
 
 impl Companion {
@@ -130,29 +137,24 @@ impl Companion {
         command.args(["bench", "companion"]).args(words).process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let orders = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let answers = Answers { input: BufReader::new(child.stdout.take().expect("piped")), max: ANSWER_MAX };
         let mut companion = Companion { directory: directory.to_owned(), child, orders, answers };
-        let word = companion.answer()?;
+        let mut word = companion.answers.next()?;
         if word != READY {
-            let mut rest = String::new();
-            companion.answers.read_to_string(&mut rest)?;
-            return Err(io::Error::other(format!("{word}\n{}", rest.trim_end()).trim_end().to_owned()));
+            // It says why it cannot, and ends.
+            for _ in 0..LINES_MAX {
+                let Ok(line) = companion.answers.next() else { break };
+                word = format!("{word}\n{line}");
+            }
+            return Err(io::Error::other(word.trim_end().to_owned()));
         }
         Ok(companion)
-    }
-
-    fn answer(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
-            return Err(io::Error::other("the process that serves the mount has ended"));
-        }
-        Ok(line.trim_end_matches('\n').to_owned())
     }
 
     fn ask(&mut self, order: &str) -> io::Result<String> {
         let mut orders = self.orders.as_ref().expect("only its end takes them");
         orders.write_all(format!("{order}\n").as_bytes())?;
-        self.answer()
+        self.answers.next()
     }
 
     /// Has it unmount, and returns when it has ended.
@@ -175,6 +177,50 @@ impl Companion {
                     return self.child.wait();
                 }
                 None => std::thread::sleep(LOOKED_AT_EVERY),
+            }
+        }
+    }
+}
+
+/// Lines, each of which comes soon or never.
+struct Answers<R> {
+    input: BufReader<R>,
+    max: Duration,
+}
+
+impl<R: Read + AsFd> Answers<R> {
+    fn next(&mut self) -> io::Result<String> {
+        let end = Instant::now() + self.max;
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            if self.input.buffer().is_empty() {
+                self.wait(end)?;
+            }
+            let found = self.input.fill_buf()?;
+            if found.is_empty() {
+                return Err(io::Error::other("the process that serves the mount has ended"));
+            }
+            let taken = found.iter().position(|byte| *byte == b'\n').map_or(found.len(), |at| at + 1);
+            line.extend_from_slice(&found[..taken]);
+            self.input.consume(taken);
+        }
+        line.pop();
+        String::from_utf8(line).map_err(io::Error::other)
+    }
+
+    fn wait(&self, end: Instant) -> io::Result<()> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut watched = [PollFd::new(self.input.get_ref(), PollFlags::IN)];
+            match poll(&mut watched, Some(&timeout)) {
+                Ok(0) => {
+                    let what = format!("the process that serves the mount has not answered for {:?}", self.max);
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -209,5 +255,23 @@ impl Meter for Companion {
 impl Mounted for Companion {
     fn unmount(self: Box<Self>) -> io::Result<()> {
         Companion::end(*self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that serves a mount and hangs does not keep the benchmark waiting for ever.
+    #[test]
+    fn answers_come_soon_or_never() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut answers = Answers { input: BufReader::new(reader), max: Duration::from_millis(50) };
+        writer.write_all(b"ready\nbegun\nhalf").unwrap();
+        assert_eq!(answers.next().unwrap(), READY);
+        assert_eq!(answers.next().unwrap(), BEGUN);
+        assert_eq!(answers.next().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(writer);
+        assert!(answers.next().unwrap_err().to_string().contains("has ended"));
     }
 }

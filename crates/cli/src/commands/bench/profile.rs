@@ -4,6 +4,7 @@
 
 use super::companion::Companion;
 use super::explain;
+use super::work::Work;
 use crate::embedded::Embedded;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -23,7 +24,7 @@ use varve_world::volume_dir::{FormatOver, VolumeDir};
 /// Show where the time of create, stat and delete goes, stage by stage
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Directory in which volumes are made for this, and removed [default: the system's for temporary files]
+    /// Directory in which volumes are made for this, and removed, as are those of runs that were killed [default: the system's for temporary files]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Files of all clients together
@@ -50,23 +51,22 @@ struct Door {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let beneath = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let work = beneath.join(format!("varve-profile.{}", std::process::id()));
-    std::fs::create_dir(&work)
-        .map_err(|error| Problem::new(format!("cannot make {}", work.display())).caused_by(&error))?;
+    let work = Work::make(&beneath)?;
     let profiled = profile(arguments, &work);
-    let removed = std::fs::remove_dir_all(&work);
+    let removed = work.remove();
     let profile = profiled?;
-    removed.map_err(|error| Problem::new(format!("cannot remove {}", work.display())).caused_by(&error))?;
+    removed?;
     output.result("bench profile", &profile, text)?;
     Ok(Exit::Done)
 }
 
-fn profile(arguments: &Arguments, work: &Path) -> Result<Profile> {
+fn profile(arguments: &Arguments, work: &Work) -> Result<Profile> {
     let counters = mdtest::counter_cost();
-    let mut doors = vec![Door { door: "library", operations: profile_library(arguments, &work.join("library"))? }];
+    let mut doors =
+        vec![Door { door: "library", operations: profile_library(arguments, &work.path().join("library"))? }];
     for (door, embedded) in [("served mount", false), ("embedded mount", true)] {
-        let store = work.join(if embedded { "embedded" } else { "served" });
-        doors.push(Door { door, operations: profile_mount(arguments, &store, &work.join("mnt"), embedded)? });
+        let store = work.path().join(if embedded { "embedded" } else { "served" });
+        doors.push(Door { door, operations: profile_mount(arguments, &store, &work.mount_point(), embedded)? });
     }
     Ok(Profile { files: arguments.files, clients: arguments.clients, counters, doors })
 }

@@ -1,0 +1,164 @@
+//! The directory in which a benchmark has its volumes. One that is killed leaves it, with all that is in it, so the next
+//! one takes away what those left that are dead.
+//!
+//! A process number says little where directories are shared between containers. So whoever uses a directory, the
+//! benchmark and each process that it starts, has a lock on it, which goes with the last of them.
+
+use crate::problem::{Problem, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{Pid, test_kill_process};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use varve_fuse::unmount::{Unwritten, unmount};
+use varve_world::flock::Locked;
+
+const NAME: &str = "varve-profile.";
+/// Where volumes are mounted in it.
+const MOUNT_POINT: &str = "mnt";
+/// Nobody serves a mount of the dead.
+const UNMOUNT_MAX: Duration = Duration::from_secs(1);
+
+pub struct Work {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Work {
+    /// Makes one in `beneath`, where what the dead have left is removed first.
+    pub fn make(beneath: &Path) -> Result<Work> {
+        remove_leftovers(beneath);
+        let path = beneath.join(format!("{NAME}{}", std::process::id()));
+        std::fs::create_dir(&path)
+            .map_err(|error| Problem::new(format!("cannot make {}", path.display())).caused_by(&error))?;
+        let lock = lock(&path).inspect_err(|error| tracing::debug!("{} has no lock: {error}", path.display())).ok();
+        Ok(Work { path, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn mount_point(&self) -> PathBuf {
+        self.path.join(MOUNT_POINT)
+    }
+
+    pub fn remove(self) -> Result<()> {
+        let removed = std::fs::remove_dir_all(&self.path);
+        removed.map_err(|error| Problem::new(format!("cannot remove {}", self.path.display())).caused_by(&error))
+    }
+}
+
+/// The lock is the open file's, which those that are started from now on have too.
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    fcntl_setfd(&file, FdFlags::empty())?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+fn remove_leftovers(beneath: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    // What cannot be read has nothing to be removed, or the benchmark fails there and says so.
+    for entry in std::fs::read_dir(beneath).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let dead = entry.file_name().to_str().and_then(number).is_some_and(is_dead);
+        let ours = || path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if !dead || !ours() {
+            continue;
+        }
+        match remove_leftover(&path) {
+            Ok(()) => tracing::info!("removed {}, which a killed benchmark has left", path.display()),
+            Err(error) => tracing::info!("{} was left by a killed benchmark, and stays: {error}", path.display()),
+        }
+    }
+}
+
+/// The number of the process that a directory of this name is of.
+fn number(name: &str) -> Option<i32> {
+    let digits = name.strip_prefix(NAME)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+/// What is called after this process is of one that had its number before.
+fn is_dead(number: i32) -> bool {
+    let Some(process) = Pid::from_raw(number) else { return false };
+    process == rustix::process::getpid() || test_kill_process(process) == Err(Errno::SRCH)
+}
+
+fn remove_leftover(directory: &Path) -> io::Result<()> {
+    let _lock = Locked::take(File::open(directory)?, FlockOperation::NonBlockingLockExclusive)?;
+    let mount_point = directory.join(MOUNT_POINT);
+    if is_mounted(directory, &mount_point) {
+        unmount(&mount_point, UNMOUNT_MAX, Unwritten::GiveUp).map_err(io::Error::other)?;
+    }
+    if is_mounted(directory, &mount_point) {
+        return Err(io::Error::other("something is mounted there"));
+    }
+    std::fs::remove_dir_all(directory)
+}
+
+/// Of a mount whose process is dead nothing can be told, not even what it is.
+fn is_mounted(directory: &Path, mount_point: &Path) -> bool {
+    match (directory.symlink_metadata(), mount_point.symlink_metadata()) {
+        (Ok(around), Ok(within)) => around.dev() != within.dev(),
+        (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn dead() -> u32 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    }
+
+    fn leave(beneath: &Path, name: &str) {
+        std::fs::create_dir_all(beneath.join(name).join("store/shards")).unwrap();
+        std::fs::write(beneath.join(name).join("store/varve.toml"), "").unwrap();
+    }
+
+    #[test]
+    fn what_killed_benchmarks_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let beneath = directory.path();
+        let (gone, own) = (format!("{NAME}{}", dead()), format!("{NAME}{}", std::process::id()));
+        let alive = format!("{NAME}{}", std::os::unix::process::parent_id());
+        let others = [alive, format!("{NAME}x"), format!("{gone}.old"), format!("{NAME}"), "varve".to_owned()];
+        [&gone, &own].into_iter().chain(&others).for_each(|name| leave(beneath, name));
+        let (linked, target) = (beneath.join(format!("{NAME}{}", dead())), beneath.join("varve"));
+        std::os::unix::fs::symlink(&target, &linked).unwrap();
+        let work = Work::make(beneath).unwrap();
+        assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "it is a new one");
+        assert!(!beneath.join(&gone).exists());
+        assert!(linked.is_symlink() && target.join("store/varve.toml").exists());
+        for name in &others {
+            assert!(beneath.join(name).join("store/varve.toml").exists(), "{name}");
+        }
+        work.remove().unwrap();
+        assert!(!beneath.join(&own).exists());
+    }
+
+    /// The mount's process outlives a benchmark that is killed, for a moment.
+    #[test]
+    fn a_directory_that_a_child_still_uses_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = directory.path().join(format!("{NAME}{}", dead()));
+        std::fs::create_dir(&left).unwrap();
+        let lock = lock(&left).unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        drop(lock);
+        remove_leftovers(directory.path());
+        assert!(left.exists());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

@@ -39,17 +39,27 @@ impl FileSystem {
         .await
     }
 
-    /// Returns when everything acknowledged before is on disk.
+    /// Returns when everything acknowledged before is on disk, and the sizes of closed files are settled that could not be
+    /// when it was time.
     pub async fn sync(&self) -> Result<()> {
         self.count(Operation::Sync, async {
             self.write_back_all().await?;
             self.sync_backing_files()?;
-            for shard in self.core.settings.shards.all() {
-                self.sync_shard(shard).await?;
+            self.sync_all_shards().await?;
+            // When all else went, so that nobody waits for a store that is in trouble.
+            if self.settle_late().await? {
+                self.sync_all_shards().await?;
             }
             Ok(())
         })
         .await
+    }
+
+    async fn sync_all_shards(&self) -> Result<()> {
+        for shard in self.core.settings.shards.all() {
+            self.sync_shard(shard).await?;
+        }
+        Ok(())
     }
 
     /// Backing files, those closed without fsync included, by syncing the store's file system.

@@ -4,107 +4,41 @@
 //! that says more or less than the store has. Close does not wait for that: the file goes to a queue, is synced within the
 //! volume's sync interval, and until then its own size counts, as while it was open. What never comes so far, because
 //! this process ends, is left unsettled, which is right and only slower to ask for, until somebody opens it: then it goes
-//! the same way.
+//! the same way. What cannot be settled, as while the store is away, is kept and tried again.
+
+mod queue;
+
+pub(super) use queue::Settling;
 
 use super::OpenInode;
 use super::backing::{self, BackingStat};
 use super::content::Content;
-use crate::calls::Refusal;
+use crate::calls::{Refusal, Wait};
 use crate::{Failure, FileSystem, Result};
-use std::collections::HashMap;
+use queue::{ASKED_MAX, Added, Due, Outcome, Round, Turn};
 use std::sync::Arc;
 use std::time::Duration;
-use varve_types::{Credentials, Errno, InodeId};
+use varve_types::{Errno, InodeId};
 use varve_wire::handshake::Purpose;
 use varve_wire::{Call, FileContent, SizeState};
-use varve_world::clock::Moment;
 use varve_world::disk;
 
-/// Closed files that wait. Beyond, who closes one syncs it: then files are made faster than the store can sync them.
+/// Closed files that wait. Beyond, those that could not be settled give way, the oldest first; where there are none, who
+/// closes a file syncs it: then files are made faster than the store can sync them.
 const WAITING_MAX: usize = 65_536;
-
-/// Files that are settled after one sync of the store's file system.
-const ROUND_MAX: usize = 1024;
 
 /// Up to so many files are synced one by one, more by one sync of the store's file system.
 const SYNCED_ALONE_MAX: usize = 8;
 
-/// Times that the server is asked while other clients change the file too; the pause doubles.
-const ASKED_MAX: u32 = 5;
+/// A round ends when so many could not be settled: with the store in trouble every further one would take as long.
+const FAILURES_MAX: usize = 8;
 
-/// Closed files whose sizes are not settled yet.
-#[derive(Default)]
-pub(crate) struct Settling {
-    files: HashMap<InodeId, Closed>,
-    /// Closes so far.
-    closes: u64,
-}
+/// First and longest wait of a sync before it tries again what could not be settled.
+const LATE_WAIT: Wait = Wait { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-#[derive(Clone)]
-struct Closed {
-    due: Moment,
-    /// Which close it was: a later one is to be synced anew.
-    close: u64,
-    asked: u32,
-    generation: u32,
-    writer: Credentials,
-}
-
-/// A file whose turn it is.
-#[derive(Clone, Copy)]
-struct Due {
-    inode: InodeId,
-    close: u64,
-}
-
-enum Added {
-    Anew,
-    Again,
-    Full,
-}
-
-/// What became of one.
-enum Outcome {
-    /// Settled, or not to be settled by this close.
-    Done,
-    /// The server waits for other clients.
-    Later,
-}
-
-impl Settling {
-    fn add(&mut self, inode: InodeId, due: Moment, generation: u32, writer: &Credentials) -> Added {
-        let waiting = self.files.get(&inode).map(|closed| closed.due);
-        if waiting.is_none() && self.files.len() >= WAITING_MAX {
-            return Added::Full;
-        }
-        self.closes += 1;
-        // A file that is closed again and again is settled as early as one that is closed once.
-        let due = waiting.unwrap_or(due);
-        self.files.insert(inode, Closed { due, close: self.closes, asked: 0, generation, writer: writer.clone() });
-        if waiting.is_some() { Added::Again } else { Added::Anew }
-    }
-
-    fn due(&self, now: Moment) -> Vec<Due> {
-        let due = self.files.iter().filter(|(_, closed)| closed.due <= now);
-        due.map(|(inode, closed)| Due { inode: *inode, close: closed.close }).take(ROUND_MAX).collect()
-    }
-
-    fn get(&self, due: Due) -> Option<&Closed> {
-        self.files.get(&due.inode).filter(|closed| closed.close == due.close)
-    }
-
-    /// Takes the file from the queue, which is `true`, or puts it off. Nothing if it was closed again meanwhile.
-    fn end(&mut self, due: Due, outcome: &Outcome, now: Moment, pause: Duration) -> bool {
-        let Some(closed) = self.files.get_mut(&due.inode).filter(|closed| closed.close == due.close) else {
-            return false;
-        };
-        if matches!(outcome, Outcome::Later) && closed.asked + 1 < ASKED_MAX {
-            closed.due = now.after(pause * 2_u32.pow(closed.asked));
-            closed.asked += 1;
-            return false;
-        }
-        self.files.remove(&due.inode);
-        true
+impl Default for Settling {
+    fn default() -> Settling {
+        Settling::new(WAITING_MAX)
     }
 }
 
@@ -129,40 +63,99 @@ impl FileSystem {
     pub(super) fn settle_later(&self, open: &OpenInode, content: &Content) -> bool {
         let due = self.core.clock.monotonic().after(self.core.settings.sync_interval);
         let added = self.files.settling.lock().add(open.inode, due, content.generation, &content.writer);
-        if matches!(added, Added::Anew) {
+        if matches!(added, Added::Anew | Added::InPlaceOf(_)) {
             // How it is asked for is remembered for as long as it waits.
             self.core.inodes.opened(open.inode);
         }
-        !matches!(added, Added::Full)
+        if let Added::InPlaceOf(oldest) = added {
+            tracing::error!(
+                inode = %oldest,
+                "too many sizes of closed files could not be settled: one is left to who opens the file after this mount"
+            );
+            self.core.inodes.closed(oldest);
+        }
+        added != Added::Full
+    }
+
+    /// Closed files whose sizes are not settled yet.
+    pub fn sizes_to_settle(&self) -> usize {
+        self.files.settling.lock().len()
     }
 
     /// Settles what was closed a sync interval ago.
     pub(crate) async fn settle_closed(&self) {
-        self.settle_due(self.core.clock.monotonic()).await;
+        // What could not be settled is tried again.
+        let _ = self.settle_round(Turn::By(self.core.clock.monotonic())).await;
     }
 
     /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right.
     pub async fn settle_all(&self) {
-        self.settle_due(Moment(Duration::MAX)).await;
-    }
-
-    async fn settle_due(&self, until: Moment) {
-        loop {
-            let due = self.files.settling.lock().due(until);
-            if due.is_empty() {
+        self.files.settling.lock().hurry(self.core.clock.monotonic());
+        for _ in 0..ASKED_MAX {
+            if self.settle_round(Turn::All).await.is_err() || self.files.settling.lock().len() == 0 {
                 return;
-            }
-            let synced = due.len() > SYNCED_ALONE_MAX && self.sync_backing_files().is_ok();
-            for due in due {
-                if !self.settle_one(due, synced).await {
-                    return;
-                }
             }
         }
     }
 
-    /// `false`: the server is gone, and every further file would wait as long.
-    async fn settle_one(&self, due: Due, synced: bool) -> bool {
+    /// Settles what could not be settled when it was due, as while the store was away, and tries that again until the
+    /// deadline. `true` if there was any.
+    pub(crate) async fn settle_late(&self) -> Result<bool> {
+        let deadline = self.core.deadline();
+        let mut wait = LATE_WAIT;
+        let closes = self.files.settling.lock().closes();
+        let mut any = false;
+        while self.files.settling.lock().failed() > 0 {
+            any = true;
+            let now = self.core.clock.monotonic();
+            let Err(failure) = self.settle_round(Turn::Late { closes, now }).await else { break };
+            if !heals_soon(failure.errno) || self.core.clock.monotonic() >= deadline {
+                let left = self.files.settling.lock().failed();
+                let text = format!("sizes of closed files, {left} of them, cannot be settled: {failure}");
+                return Err(Failure::new(failure.errno, text));
+            }
+            self.core.pause(wait.next()).await;
+        }
+        Ok(any)
+    }
+
+    /// Tries each file once whose turn it is. An error: the last one over which one could not be settled.
+    async fn settle_round(&self, turn: Turn) -> Result<()> {
+        let (round, failed_before) = {
+            let mut settling = self.files.settling.lock();
+            (settling.begin_round(), settling.failed())
+        };
+        let (mut failures, mut last) = (0, Ok(()));
+        'round: loop {
+            let due = self.files.settling.lock().due(turn, round);
+            if due.is_empty() {
+                break;
+            }
+            let synced = due.len() > SYNCED_ALONE_MAX && self.sync_backing_files().is_ok();
+            for due in due {
+                let Err(failure) = self.settle_one(due, synced, round).await else { continue };
+                failures += 1;
+                // The server is gone, and every further file would wait as long.
+                let gone = failure.errno == Errno::ETIMEDOUT;
+                last = Err(failure);
+                if gone || failures >= FAILURES_MAX {
+                    break 'round;
+                }
+            }
+        }
+        let failed = self.files.settling.lock().failed();
+        match &last {
+            Err(failure) if failed_before == 0 => {
+                tracing::warn!("sizes of closed files cannot be settled, and are tried again: {failure}");
+            }
+            Ok(()) if failed_before > 0 && failed == 0 => tracing::info!("all sizes of closed files are settled"),
+            _ => {}
+        }
+        last
+    }
+
+    /// An error if it is to be tried again.
+    async fn settle_one(&self, due: Due, synced: bool, round: Round) -> Result<()> {
         let there = if synced { Ok(true) } else { self.sync_closed(due.inode) };
         let settled = match there {
             Ok(true) => self.settle_closed_file(due).await,
@@ -170,31 +163,38 @@ impl FileSystem {
             Ok(false) => Ok(Outcome::Done),
             Err(failure) => Err(failure),
         };
-        let gone = matches!(&settled, Err(failure) if failure.errno == Errno::ETIMEDOUT);
-        let outcome = settled.unwrap_or_else(|failure| {
-            // The row goes on to say that the backing file's size counts, which is right, only slower.
-            tracing::warn!(inode = %due.inode, "the size of a closed file could not be settled: {failure}");
-            if gone { Outcome::Later } else { Outcome::Done }
-        });
+        let (outcome, failed) = match settled {
+            Ok(outcome) => (outcome, Ok(())),
+            // The row goes on to say that the backing file's size counts, which is right, only slower; but nobody notices if
+            // something cuts the file.
+            Err(failure) if may_pass(failure.errno) => (Outcome::Failed, Err(failure)),
+            Err(failure) => {
+                tracing::warn!(inode = %due.inode, "the size of a closed file could not be settled: {failure}");
+                (Outcome::Done, Ok(()))
+            }
+        };
         let now = self.core.clock.monotonic();
         let pause = self.core.settings.sync_interval;
-        if self.files.settling.lock().end(due, &outcome, now, pause) {
+        if self.files.settling.lock().end(due, &outcome, round, now, pause) {
             self.core.inodes.closed(due.inode);
         }
-        !gone
+        failed
     }
 
     /// `false`: there is no such file any more.
     fn sync_closed(&self, inode: InodeId) -> Result<bool> {
-        let store = &self.core.config.store;
-        let path = store.backing_file(inode);
+        let path = self.core.config.store.backing_file(inode);
         match disk::File::open(&path).and_then(|file| file.sync_data()) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && store.lacks(&path).is_ok_and(|none| none) => {
-                Ok(false)
-            }
+            Err(_) if self.is_removed(inode) => Ok(false),
             Err(error) => Err(Failure::store("cannot sync a backing file", &error)),
         }
+    }
+
+    /// `false` also where the store is away.
+    fn is_removed(&self, inode: InodeId) -> bool {
+        let store = &self.core.config.store;
+        store.lacks(&store.backing_file(inode)).is_ok_and(|none| none)
     }
 
     /// The file has been synced since its close.
@@ -219,7 +219,7 @@ impl FileSystem {
             content.writer = closed.writer;
             let file = match backing::open(&self.core, due.inode) {
                 // Removed since it was synced.
-                Err(_) if !self.core.config.store.backing_file(due.inode).exists() => return Ok(Outcome::Done),
+                Err(_) if self.is_removed(due.inode) => return Ok(Outcome::Done),
                 opened => opened?,
             };
             open.backing.write().file = Some(Arc::new(file));
@@ -260,4 +260,14 @@ impl FileSystem {
             Err(refusal) => Err(refusal.into()),
         }
     }
+}
+
+/// Whether what the store refuses with it may go when its trouble is over.
+fn may_pass(errno: Errno) -> bool {
+    heals_soon(errno) || matches!(errno, Errno::ETIMEDOUT | Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
+}
+
+/// Whether that may be in a moment, so that who syncs waits for it.
+fn heals_soon(errno: Errno) -> bool {
+    errno == Errno::EIO
 }

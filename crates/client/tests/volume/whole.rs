@@ -2,7 +2,7 @@
 
 use crate::site::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use varve_client::{Failure, FileSystem, OpenFlags, OpenMode, now};
+use varve_client::{ClientConfig, Failure, FileSystem, OpenFlags, OpenMode, now};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, InodeId, Mode, SetAttributes};
 
@@ -148,6 +148,60 @@ fn what_a_crash_left_is_settled_by_who_opens_it() {
     now(two.shutdown()).unwrap();
     server.stop(STOP).unwrap();
     assert_eq!(found(), [("wrong-size", 1)]);
+}
+
+/// Promise: a size that cannot be settled, as while the store is away, is settled when it can be, by a sync and without;
+/// an end that something cuts off such a file then is noticed.
+#[test]
+fn what_could_not_be_settled_is_settled_later() {
+    let site = Site::new(2);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (store, aside) = (site.path("store"), site.path("aside"));
+    for (text, by_sync) in [("by sync", true), ("without", false)] {
+        let (inode, handle) = create(&fs, text);
+        write(&fs, handle, 0, &vec![7; BYTES]);
+        close(&fs, handle);
+        std::fs::rename(&store, &aside).unwrap();
+        now(fs.settle_all());
+        assert_eq!(fs.sizes_to_settle(), 1, "{text}: nothing is known of it");
+        std::fs::rename(&aside, &store).unwrap();
+        if by_sync {
+            now(fs.sync()).unwrap();
+        }
+        let begun = std::time::Instant::now();
+        while fs.sizes_to_settle() > 0 {
+            assert!(!by_sync && begun.elapsed() < 3 * STOP, "{text}: it is not settled");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        cut_outside(&site, inode, LEFT);
+        refused(&now(fs.open(&root(), inode, OpenFlags::READ)).unwrap_err(), text);
+    }
+}
+
+/// Promise: a sync or shutdown that cannot settle a size by its deadline says so.
+#[test]
+fn what_cannot_be_settled_is_said() {
+    let site = Site::new(2);
+    let server = site.serve();
+    let deadline = std::time::Duration::from_secs(1);
+    let fs = FileSystem::connect(ClientConfig { deadline, ..site.config() }).unwrap();
+    let (inode, handle) = create(&fs, "file");
+    write(&fs, handle, 0, &vec![7; BYTES]);
+    close(&fs, handle);
+    now(fs.sync()).unwrap();
+    let (directory, aside) = (site.volume.backing_directory(inode), site.path("aside"));
+    std::fs::rename(&directory, &aside).unwrap();
+    std::fs::write(&directory, b"no directory").unwrap();
+    now(fs.settle_all());
+    let said = now(fs.sync()).unwrap_err();
+    assert!(said.errno == Errno::EIO && said.to_string().contains("sizes of closed files, 1 of them"), "{said}");
+    std::fs::remove_file(&directory).unwrap();
+    std::fs::rename(&aside, &directory).unwrap();
+    now(fs.shutdown()).unwrap();
+    server.stop(STOP).unwrap();
+    let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+    assert!(report.totals.is_empty(), "it is settled");
 }
 
 /// Promise: who cuts a file through Varve, in whichever way and beside whichever reader, makes no damage of it.

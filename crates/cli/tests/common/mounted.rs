@@ -198,8 +198,12 @@ impl Mount {
         self.unmount_within(BUSY_FOR_A_MOMENT);
     }
 
-    /// The same, of a mount whose store has failed: an unmount that is the first to find a shard closed is refused, and
-    /// goes once the shard is open again.
+    /// The same, without a second try.
+    pub fn unmount_at_once(self) {
+        self.unmount_within(Duration::ZERO);
+    }
+
+    /// The same, of a mount that is busy or whose store has failed: an unmount is refused, and goes once that is over.
     pub fn unmount_within(mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let unmount = || run(varve().arg("umount").arg(&self.directory), END);

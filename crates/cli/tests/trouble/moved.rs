@@ -126,19 +126,46 @@ fn an_embedded_mount_whose_store_was_moved_away_works_again_when_it_is_back() {
     volume.expect_sound();
 }
 
-/// The first thing that comes after the return is the unmount: all is there. One that is the first to find a shard closed is
-/// told so, and goes when it is tried again.
+/// The first thing that comes after the return is the unmount: all is there.
 #[test]
 fn an_unmount_after_the_stores_return_leaves_all_on_disk() {
     let volume = Volume::format(&FLAGS);
     let mount = volume.mount(&["-o", "deadline=60s"]);
     make_directories(&mount.directory);
     let kept = moved_and_back(&volume, &mount.directory);
-    mount.unmount_within(RECOVERY);
+    mount.unmount_at_once();
     volume.expect_sound();
     let mount = volume.mount(&[]);
     kept.expect(&mount.directory);
     mount.unmount();
+}
+
+/// Nobody but the unmount finds that the store was away, which cost nothing, so it is told of no trouble; and sizes that
+/// were to be settled meanwhile are.
+#[test]
+fn an_unmount_that_finds_the_trouble_over_goes() {
+    for options in [EMBEDDED, OPTIONS] {
+        let volume = Volume::format(&FLAGS);
+        let server = (options == OPTIONS).then(|| volume.serve(&[]));
+        let mount = volume.mount(&["-o", options]);
+        make_directories(&mount.directory);
+        let (store, aside) = (volume.store(), volume.beside("aside"));
+        let content = |number: usize| vec![number as u8; if number % 2 == 0 { 300 } else { 50_000 }];
+        let path = |number: usize| volume.mount_point().join(format!("d{}/{number}", number % 8));
+        (0..64).for_each(|number| fs::write(path(number), content(number)).expect("a file"));
+        fs::rename(&store, &aside).expect("the store goes");
+        std::thread::sleep(AWAY);
+        fs::rename(&aside, &store).expect("the store comes back");
+        mount.unmount_at_once();
+        if let Some(server) = server {
+            server.stop();
+        }
+        let report = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
+        assert_eq!(report["findings"].as_array().map(Vec::len), Some(0), "{options}: {report}");
+        let mount = volume.mount(&[]);
+        (0..64).for_each(|number| assert!(fs::read(path(number)).expect("it is there") == content(number), "{number}"));
+        mount.unmount();
+    }
 }
 
 /// As where the store is on a mount that is gone, and its bare mount point is left: files that outgrow their rows meanwhile are

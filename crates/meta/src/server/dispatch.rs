@@ -9,6 +9,7 @@ mod files;
 mod moments;
 mod names;
 mod retries;
+mod sync;
 pub mod translate;
 
 pub use at_once::{Begun, begin};
@@ -77,22 +78,38 @@ fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered:
 
 async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Result<Answered, Failure> {
     let id = ShardId(request.shard);
+    let syncs = matches!(request.call, Call::Sync);
     let shard = match worker.shard(id) {
+        Some(failed) if (sync::is_of_sync(&request.call) || !changes(&request.call)) && failed.has_failed() => {
+            worker.reopen(&failed);
+            None
+        }
+        shard => shard,
+    };
+    let shard = match shard {
         Some(shard) => shard,
         None if !worker.owns(id) => return Err(Failure::NotOwner),
         // In a box of its own, so that the calls that need not wait stay small.
         None => {
-            let needless = matches!(request.call, Call::Sync) && has_nothing_in(worker, caller, id);
+            let needless = syncs && has_nothing_in(worker, caller, id);
             let to = if needless { To::Change } else { wanted_to(&request.call) };
             match Box::pin(worker.wanted(id, to)).await {
                 Ok(shard) => shard,
                 Err(Failure::Server { .. }) if needless => return Ok(Reply::Done.into()),
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    if syncs && matches!(failure, Failure::Server { .. }) {
+                        worker.opening.told(id, caller.session);
+                    }
+                    return Err(failure);
+                }
             }
         }
     };
     let answered = respond_at(worker, &shard, caller, request).await;
     reopen_if_failed(worker, &shard, &answered);
+    if syncs {
+        return Box::pin(sync::concluded(worker, caller, id, answered)).await;
+    }
     if answered.is_err() && shard.is_at_rest() && worker.shard(id).is_some() {
         // It was opened meanwhile, and what was read at rest is let go of.
         return Err(Failure::Busy);

@@ -11,12 +11,14 @@
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
 mod again;
+mod loss;
 
 use super::dispatch::translate;
 use super::worker::Worker;
 use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
 use futures::stream::{self, StreamExt};
+use loss::{Lost, Owing};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -71,8 +73,10 @@ pub struct Opening {
     asked: RefCell<HashSet<ShardId>>,
     hurried: RefCell<HashSet<ShardId>>,
     attempts: RefCell<HashMap<ShardId, Attempts>>,
-    /// Those that failed with something unsynced, of which nobody knows whether it is still there: a sync is told.
-    owing: RefCell<HashSet<ShardId>>,
+    /// Those that failed with something acknowledged, of which nobody knows whether it is still there.
+    owing: RefCell<HashMap<ShardId, Owing>>,
+    /// Those that are open again without it: syncs are told.
+    lost: RefCell<HashMap<ShardId, Lost>>,
     /// Those that this server has had open.
     had: RefCell<HashSet<ShardId>>,
 }
@@ -105,7 +109,7 @@ impl Opening {
     /// Whether a sync is told of the trouble: time does not heal it, or it may have cost what the sync is about.
     fn is_told(&self, shard: ShardId) -> bool {
         let damaged = self.refused.borrow().get(&shard).is_some_and(|refused| refused.damaged);
-        damaged || self.owing.borrow().contains(&shard)
+        damaged || self.may_have_lost(shard)
     }
 
     /// Why the shard is not open, if it failed or could not be.
@@ -149,7 +153,7 @@ impl Worker {
         let opened = match opened {
             Ok(shard) => {
                 self.opening.refused.borrow_mut().remove(&id);
-                self.opening.owing.borrow_mut().remove(&id);
+                self.opening.has_found(id, shard.found());
                 self.opening.had.borrow_mut().insert(id);
                 self.shards.borrow_mut().insert(id, shard);
                 self.end_rest(id);

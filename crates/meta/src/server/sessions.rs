@@ -5,7 +5,7 @@
 //! (or whose host slept) comes back to what it had.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Credentials, SessionId};
@@ -141,6 +141,11 @@ impl Sessions {
             table.remove(id);
         }
         ended
+    }
+
+    /// Those that change something.
+    pub fn working(&self) -> HashSet<SessionId> {
+        self.table.lock().iter().filter(|(_, state)| state.works).map(|(id, _)| *id).collect()
     }
 
     /// Sessions with a connection or in their grace.

@@ -185,6 +185,7 @@ impl Worker {
 
     /// `closed`: what the ended session alone had open.
     pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
+        self.opening.forget(session);
         for shard in self.shards.borrow().values() {
             shard.end_session(session);
             shard.end_orphans(closed);

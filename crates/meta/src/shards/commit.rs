@@ -211,6 +211,16 @@ impl Shard {
         state.failed.is_some()
     }
 
+    /// The last batch that it acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.table.last_sequence()
+    }
+
+    /// The last batch that it was opened with.
+    pub fn found(&self) -> u64 {
+        self.table.found_sequence()
+    }
+
     /// Whether something that it acknowledged may be lost although it is opened again.
     pub fn may_have_lost(&self) -> bool {
         self.table.unsaved_bytes() > 0

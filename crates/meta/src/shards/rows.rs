@@ -59,6 +59,22 @@ impl Rows {
         }
     }
 
+    /// Of the last batch that was written, or that the table was opened with.
+    pub fn last_sequence(&self) -> u64 {
+        match self {
+            Rows::Own(table) => table.last_sequence(),
+            Rows::AtRest(..) => 0,
+        }
+    }
+
+    /// Of the last batch that the table was opened with.
+    pub fn found_sequence(&self) -> u64 {
+        match self {
+            Rows::Own(table) => table.found_sequence(),
+            Rows::AtRest(..) => 0,
+        }
+    }
+
     /// Bytes of log of which it is not known whether they are on disk.
     pub fn unsaved_bytes(&self) -> u64 {
         match self {

@@ -68,6 +68,7 @@ pub struct Table {
     upkeep: upkeep::Upkeep,
     moments: Arc<Moments>,
     store: PosixStore,
+    found: u64,
 }
 
 impl Table {
@@ -98,6 +99,7 @@ impl Table {
             upkeep,
             moments,
             store: config.store,
+            found: replayed,
         })
     }
 
@@ -164,6 +166,16 @@ impl Table {
     /// Bytes of log that would be lost with the machine.
     pub fn unsynced_bytes(&self) -> u64 {
         self.log.unsynced_bytes()
+    }
+
+    /// Batches have rising numbers over all epochs: that of the last one written.
+    pub fn last_sequence(&self) -> u64 {
+        self.pending.sequence()
+    }
+
+    /// That of the last one which was there when the table was opened.
+    pub fn found_sequence(&self) -> u64 {
+        self.found
     }
 
     /// Bytes of log of which it is not known whether they are on disk.

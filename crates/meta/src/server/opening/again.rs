@@ -78,6 +78,12 @@ impl Worker {
         }
     }
 
+    /// Opens all again that have failed, whether or not anybody has found that.
+    pub fn reopen_failed(self: &Rc<Self>) {
+        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
+        shards.iter().filter(|shard| shard.has_failed()).for_each(|shard| self.reopen(shard));
+    }
+
     /// Opens a shard again whose table has refused a write: nobody knows whether it was written, and opening it answers
     /// that. Until then its calls wait for a while, unless its store takes no writes. `failed` may be another call's
     /// discovery too.
@@ -90,7 +96,7 @@ impl Worker {
         shards.remove(&id);
         let cause = failed.failed().unwrap_or_else(|| Cause::from(format!("shard {id} has failed")));
         let errno = cause.errno;
-        self.opening.failed.borrow_mut().insert(id, cause);
+        self.opening.failed.borrow_mut().insert(id, cause.clone());
         let (worker, failed) = (Rc::clone(self), Rc::clone(failed));
         self.spawn(async move {
             // A table that has failed writes no more, though it may take seconds to say so.
@@ -100,10 +106,8 @@ impl Worker {
                 tracing::debug!("shard {id} was not closed well: {error}");
             }
             // Known only now: a close syncs what it can. Syncs have waited for it.
-            if failed.may_have_lost() {
-                worker.opening.owing.borrow_mut().insert(id);
-                worker.changed.notify_waiters();
-            }
+            worker.opening.owes(&failed, cause, worker.shared.sessions.working());
+            worker.changed.notify_waiters();
             drop(failed);
             // What it held in memory for others is not relied on any longer than that.
             tokio::time::sleep(HOLD_VALID).await;

@@ -148,6 +148,55 @@ fn a_sync_waits_for_the_attempt_that_is_due() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
+/// What a shard that failed had acknowledged and nobody finds again is told to each session, by its next sync, once; a
+/// failure that cost nothing is told to nobody.
+#[test]
+fn a_sync_is_told_once_of_what_is_lost() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut clients = [1, 2].map(|session| Client::of(&server, &site, session, Purpose::Work));
+    let log = site.config.volume.shard_log(ShardId(0));
+    let aside = site.directory.path().join("aside");
+    for lost in [false, true] {
+        assert_eq!(clients[0].call(0, Call::Sync), Ok(Reply::Done));
+        let name = format!("lost {lost}").into_bytes();
+        let make = Call::MakeDirectory { parent: InodeId::ROOT.0, name: name.clone(), mode: 0o755 };
+        assert!(matches!(settled(&mut clients[0], 0, &make), Ok(Reply::Node(_))));
+        std::fs::rename(&log, &aside).unwrap();
+        // Its file is open, and is synced where it is.
+        let refused = settled(&mut clients[1], 0, &Call::Sync);
+        assert!(matches!(refused, Err(Failure::Server { .. })), "{refused:?}");
+        if lost {
+            cut_last_byte(&aside);
+        }
+        std::fs::rename(&aside, &log).unwrap();
+        let look = Call::Lookup { parent: InodeId::ROOT.0, name };
+        let begun = Instant::now();
+        while let Err(Failure::Server { .. } | Failure::Busy) = clients[0].call(0, look.clone()) {
+            assert!(begun.elapsed() < STOP);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let first = clients[0].call(0, Call::Sync);
+        match lost {
+            true => assert!(matches!(&first, Err(Failure::Server { message, .. }) if message.contains("are lost"))),
+            false => assert_eq!(first, Ok(Reply::Done)),
+        }
+        for client in &mut clients {
+            assert_eq!(client.call(0, Call::Sync), Ok(Reply::Done), "it was told already");
+        }
+    }
+    drop(clients);
+    server.stop(STOP).unwrap();
+}
+
+/// Of the log's last file that has something in it.
+fn cut_last_byte(log: &std::path::Path) {
+    let files = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
+    let last = files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).max().unwrap();
+    let file = std::fs::File::options().write(true).open(last).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+}
+
 /// A server that can open nothing ends, with what is wrong.
 #[test]
 fn a_server_that_opens_no_shard_ends() {

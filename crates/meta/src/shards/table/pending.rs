@@ -110,6 +110,11 @@ impl Pending {
         &self.log
     }
 
+    /// Of the last batch that the log took.
+    pub fn sequence(&self) -> u64 {
+        self.state.lock().sequence
+    }
+
     /// Writes a batch to the log. A later row of a key replaces an earlier one.
     pub async fn append(&self, mut rows: Vec<RowEntry>) -> Result<(), TableError> {
         self.wait_for_room().await?;

@@ -104,6 +104,11 @@ impl VolumeDir {
         self.shards().join(Self::shard_name(shard))
     }
 
+    /// The marks of a shard that was opened: one in its own directory, and one that is there when that has been lost.
+    pub fn shard_marks(&self, shard: ShardId) -> [PathBuf; 2] {
+        [self.shard(shard).join("opened"), self.shards().join(format!("{}.opened", Self::shard_name(shard)))]
+    }
+
     pub fn shard_log(&self, shard: ShardId) -> PathBuf {
         self.shard(shard).join("log")
     }

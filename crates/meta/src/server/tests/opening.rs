@@ -124,6 +124,35 @@ fn a_shard_that_cannot_be_opened_fails_alone() {
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
 }
 
+/// An empty directory in the place of a shard's is no new shard: whoever asks is told at once, and what to do; the others are
+/// served.
+#[test]
+fn a_shard_that_lost_all_is_refused_at_once() {
+    let site = Site::new(2);
+    let directories = make_directories(&site);
+    let lost = *directories.iter().find(|directory| InodeId(**directory).shard().0 == 1).unwrap();
+    std::fs::remove_dir_all(site.config.volume.shard(ShardId(1))).unwrap();
+    std::fs::create_dir_all(site.config.volume.shard_log(ShardId(1))).unwrap();
+    let server = site.start();
+    let mut client = Client::at(&server, &site, 1, 2, Purpose::Work);
+    let name = b"file".to_vec();
+    let create = Call::Create { parent: lost, name: name.clone(), node: NewNode::Regular, mode: 0o644, open: false };
+    for call in [Call::Lookup { parent: lost, name }, create] {
+        match client.call(1, call) {
+            Err(Failure::Server { errno, message }) => {
+                assert_eq!(errno, libc::EIO);
+                assert!(message.contains("opened before") && message.contains("varve fsck --repair"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut client = Client::of(&server, &site, 3, Purpose::Work);
+    let found = settled(&mut client, 0, &Call::Lookup { parent: InodeId::ROOT.0, name: b"d0".to_vec() });
+    assert!(found.is_ok(), "{found:?}");
+    drop(client);
+    server.stop(STOP).unwrap();
+}
+
 /// A sync that comes when the trouble is over waits for its shard to be opened again, and is not told of what was.
 #[test]
 fn a_sync_waits_for_the_attempt_that_is_due() {

@@ -6,7 +6,8 @@
 //! opened. Any other has lost it: it would be opened as an empty one, and all its names would be missing.
 //!
 //! Once a shard was opened its log is never empty again. A mark beside the log's directory says that it was, for nothing in the
-//! manifest does, as long as nothing is in tables.
+//! manifest does, as long as nothing is in tables; and one outside the shard's directory says so when all of that is gone, and
+//! an empty one in its place.
 
 use super::{TableConfig, TableError};
 use crate::shards::log::{DamagedPlace, LogError, first_file, is_begun};
@@ -31,6 +32,11 @@ pub enum Lost {
          with `varve fsck --repair`", directory.display()
     )]
     Manifest { directory: PathBuf },
+    #[error(
+        "what was in {} is gone: the shard was opened before; restore the directory from a copy of the store, or go on without \
+         what it held by `varve fsck --repair`", directory.display()
+    )]
+    All { directory: PathBuf },
     #[error(
         "the log in {} is gone, which was begun when the shard was first opened; acknowledged changes that it alone held \
          are lost. Restore the directory from a copy of the store, or go on with what the tables hold by \
@@ -75,7 +81,7 @@ fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
     match is_begun(&config.volume.shard_log(config.shard)) {
         Ok(true) => Ok(false),
         // Nobody takes it for a new one because its mark cannot be looked at.
-        Ok(false) => mark(config).try_exists().map_err(LogError::io("look at", &mark(config))),
+        Ok(false) => was_opened(config),
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
             Ok(true)
         }
@@ -90,26 +96,32 @@ pub(super) fn lost_log(config: &TableConfig) -> Result<Option<DamagedPlace>, Log
     Ok(log_is_lost(config)?.then_some(DamagedPlace { path, offset: None, reason }))
 }
 
-/// Its log has begun, durably. Without the mark it is as safe, so that a store without room is no reason to fail.
+/// Its log has begun, durably, and nothing is acknowledged yet. Without the marks it is as safe, so that a store without room is
+/// no reason to fail.
 pub(super) async fn note_opened(config: &TableConfig) {
-    let (mark, directory) = (mark(config), config.volume.shard(config.shard));
+    let marks = config.volume.shard_marks(config.shard);
     let make = move || {
-        if mark.exists() {
-            return Ok(());
-        }
-        disk::File::options().write(true).create().open(&mark)?;
-        disk::sync_directory(&directory)
+        marks.iter().filter(|mark| !mark.exists()).try_for_each(|mark| {
+            disk::File::options().write(true).create().open(mark)?;
+            disk::sync_directory(disk::parent(mark))
+        })
     };
     if let Err(error) = tokio::task::spawn_blocking(make).await.unwrap_or_else(|join| Err(io::Error::other(join))) {
         tracing::warn!(
             shard = config.shard.0, %error,
-            "cannot note that the shard was opened; that is safe, but if something takes its whole log it may not be seen"
+            "cannot note that the shard was opened; that is safe, but if something takes its whole log, or all of it, that may \
+             not be seen"
         );
     }
 }
 
-fn mark(config: &TableConfig) -> PathBuf {
-    config.volume.shard(config.shard).join("opened")
+fn was_opened(config: &TableConfig) -> Result<bool, LogError> {
+    for mark in config.volume.shard_marks(config.shard) {
+        if mark.try_exists().map_err(LogError::io("look at", &mark))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn look(config: &TableConfig) -> Result<(), TableError> {
@@ -117,7 +129,11 @@ fn look(config: &TableConfig) -> Result<(), TableError> {
     let lost = |lost: Lost| Err(TableError::Damaged { shard, source: Arc::new(lost) });
     let log = config.volume.shard_log(shard);
     match is_begun(&log) {
-        Ok(false) => Ok(()),
+        Ok(false) => match was_opened(config) {
+            Ok(false) => Ok(()),
+            Ok(true) => lost(Lost::All { directory: config.volume.shard(shard) }),
+            Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
+        },
         Ok(true) => lost(Lost::Manifest { directory: config.volume.shard(shard) }),
         // Its own absence is damage where the store is there, and no more than that of the store where it is not.
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {

@@ -65,6 +65,35 @@ fn a_shard_that_has_lost_its_whole_log_is_not_opened_as_a_new_one() {
     });
 }
 
+/// Of its own directory nothing is left, and an empty one, as a format makes it, is in its place.
+#[test]
+fn a_shard_that_has_lost_all_is_not_opened_as_a_new_one() {
+    let world = World::new();
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..10).await;
+        table.close().await.unwrap();
+        let volume = world.config(LONG).volume;
+        let (shard, log) = (volume.shard(ShardId(1)), volume.shard_log(ShardId(1)));
+        let aside = world.directory.path().join("aside");
+        std::fs::rename(&shard, &aside).unwrap();
+        std::fs::create_dir_all(&log).unwrap();
+        let words = ["the shard was opened before", "varve fsck --repair"];
+        assert!(refused(world.config(LONG), &words).await.is_damage());
+        let salvage = Salvage::read(&world.config(LONG)).await.unwrap();
+        assert_eq!(salvage.damaged.len(), 1, "{:?}", salvage.damaged);
+        assert_eq!(std::fs::read_dir(&log).unwrap().count(), 0, "something was made in its place");
+        std::fs::remove_dir_all(&shard).unwrap();
+        std::fs::rename(&aside, &shard).unwrap();
+        assert_eq!(numbers(&Table::open(world.config(LONG)).await.unwrap()).await, (0..10).collect::<Vec<_>>());
+        // As a program before that mark has left it: it opens, and has the mark from then on.
+        let [_, outside] = volume.shard_marks(ShardId(1));
+        std::fs::remove_file(&outside).unwrap();
+        drop(Table::open(world.config(LONG)).await.unwrap());
+        assert!(outside.exists());
+    });
+}
+
 /// Where the whole store is away that is no damage, and time heals it.
 #[test]
 fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {

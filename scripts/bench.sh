@@ -118,18 +118,20 @@ run stream stream --bytes "$stream" --clients 1,2 --repeat 3 --via "path:$disk/p
 as=
 if [ "$(id -u)" = 0 ]; then as="setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=$disk/user"; fi
 mkdir -p "$disk/user/mnt" "$disk/user/plain"
+# The program may lie where that user cannot go.
+install -m 755 "$varve" "$work/varve"
 if [ -n "$as" ]; then chown -R 65534:65534 "$disk/user"; fi
 chmod 755 "$disk"
-if $as test -r /dev/fuse -a -w /dev/fuse -a -x "$varve"; then
-  $as "$varve" format "$disk/user/store" >/dev/null
-  $as "$varve" mount "$disk/user/store" "$disk/user/mnt" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
+if $as test -r /dev/fuse -a -w /dev/fuse -a -x "$work/varve"; then
+  $as "$work/varve" format "$disk/user/store" >/dev/null
+  $as "$work/varve" mount "$disk/user/store" "$disk/user/mnt" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
   echo "== stream-user"
-  $as "$varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
+  $as "$work/varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
     --via "path:$disk/user/plain" --via "mount:$disk/user/mnt" --save "$disk/user/stream-user.json"
   cp "$disk/user/stream-user.json" "$out/"
-  $as "$varve" umount "$disk/user/mnt"
+  $as "$work/varve" umount "$disk/user/mnt"
 else
-  echo "no user's mount: user 65534 may not open /dev/fuse, or not run $varve" >&2
+  echo "no user's mount: user 65534 may not open /dev/fuse, or not run $work/varve" >&2
 fi
 echo "== profile"
 "$varve" bench profile "$disk" | tee "$out/profile.txt"

@@ -67,6 +67,10 @@ impl Column {
         self.data.get(at..at.checked_add(self.fill.len())?)
     }
 
+    pub fn chunks(&self) -> &ChunkMap {
+        &self.chunks
+    }
+
     pub fn datatype(&self) -> &Datatype {
         &self.datatype
     }

@@ -263,6 +263,20 @@ impl Description {
         cell
     }
 
+    /// The slab of the chunk that begins at this element of the dataset, and its number within a frame; `None` of one
+    /// that the run does not have.
+    pub fn chunk_at(&self, offsets: &[u64]) -> Option<(u64, usize)> {
+        let sides: Vec<u64> = self.chunk_scan().into_iter().chain(self.chunk()).collect();
+        let cells: Vec<Option<u64>> =
+            self.scan.iter().zip(self.chunk_scan()).map(|(side, chunk)| Some(side.as_ref()?.div_ceil(chunk))).collect();
+        let counts: Vec<Option<u64>> = cells.into_iter().chain(self.chunk_counts().into_iter().map(Some)).collect();
+        let at: Vec<u64> = offsets.iter().zip(&sides).map(|(offset, side)| offset / side).collect();
+        let within =
+            at.len() == counts.len() && at.iter().zip(&counts).all(|(at, count)| count.is_none_or(|count| *at < count));
+        let (cell, chunk) = at.split_at_checked(self.scan.len()).filter(|_| within)?;
+        Some((ravel(cell, &self.cells()), ravel(chunk, &self.chunk_counts()) as usize))
+    }
+
     /// The frames of a slab, in the order of their places in it.
     pub fn frames_of(&self, slab: u64) -> impl Iterator<Item = u64> {
         let (cell, chunk) = (self.cell(slab), self.chunk_scan());

@@ -1,29 +1,29 @@
-//! After a crash: the journal and what lies in the file make a valid file with every frame that was acknowledged.
+//! After a crash: the journal and what lies in the file make a valid file with every frame that was acknowledged. Of what a
+//! damaged journal has lost, the file's own last commit tells.
 
 mod alone;
+mod committed;
+mod sound;
 
 pub use alone::{Left, NoJournal};
 
 use crate::allocate::Allocator;
-use crate::catalog::{Catalog, Counts};
+use crate::catalog::Counts;
 use crate::commit::publish;
-use crate::description::Allocate;
-use crate::frame::FrameStatus;
-use crate::hdf5::UNDEFINED;
 use crate::hdf5::superblock::{self, Superblock};
-use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError, SlabEntry};
+use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError};
 use crate::length::Length;
 use crate::room::{Room, Space};
-use crate::writer::{now, remove_journal};
+use crate::writer::remove_journal;
 use alone::Alone;
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+pub(crate) use sound::Sound;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::xxh3_64;
 
 const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -52,6 +52,8 @@ pub struct Recovered {
     pub torn_bytes: u64,
     /// What of the journal before them could not be read.
     pub journal_damage: Damage,
+    /// Frames of which only the file's own last commit told, or a damaged record that the file bears out.
+    pub restored: u64,
     /// Where the journal was put for that.
     pub damaged_journal: Option<PathBuf>,
 }
@@ -64,7 +66,7 @@ pub struct Recovered {
 pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
     let found = Found::read(path)?;
-    let (_, mut catalog) = found.sound().map_err(io)?;
+    let Sound { mut catalog, damage: journal_damage, restored, .. } = found.sound().map_err(io)?;
     let file = &found.file;
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
@@ -81,14 +83,15 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let room = Mutex::new(Room::of_last(&mut catalog));
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
-    let Contents { torn_bytes, damage: journal_damage, .. } = found.contents;
-    let damaged_journal = found.keep_damaged(path).map_err(io)?;
+    let torn_bytes = found.contents.torn_bytes;
+    let damaged_journal = found.keep_damaged(path, (&journal_damage, restored)).map_err(io)?;
     remove_journal(path).map_err(io)?;
-    Ok(Recovered { counts: catalog.counts(), torn_bytes, journal_damage, damaged_journal })
+    Ok(Recovered { counts: catalog.counts(), torn_bytes, journal_damage, restored, damaged_journal })
 }
 
 /// What a crash left: the file, and its journal, which is held for as long as this is.
 pub(crate) struct Found {
+    path: PathBuf,
     pub file: File,
     pub contents: Contents,
     _held: Journal,
@@ -118,33 +121,7 @@ impl Found {
         }
         let contents = journal::read(&beside)?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-        Ok(Found { file, contents, _held: held })
-    }
-
-    /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; and the
-    /// catalog that they make.
-    pub fn sound(&self) -> io::Result<(Vec<Entry>, Catalog)> {
-        let mut catalog = Catalog::new(self.contents.description.clone());
-        let times = durable_times(&self.contents.entries);
-        let now = now();
-        let mut entries = Vec::new();
-        for (number, entry) in self.contents.entries.iter().enumerate() {
-            let first = entries.len();
-            // Nobody knows how many records are lost, and so where those stand that a mark behind damage has counted.
-            let synced = times.get(number).filter(|_| number < self.contents.intact);
-            match (entry, synced) {
-                // A loss of power may have taken any of what no mark covers.
-                (Entry::Slab(slab), None) if !whole(&self.file, slab)? => {
-                    entries.extend(slab.frames.iter().map(|frame| Entry::Damaged { frame: frame.number }));
-                }
-                _ => entries.push(entry.clone()),
-            }
-            for entry in &entries[first..] {
-                catalog.apply(entry, times.get(number).copied().unwrap_or(now));
-            }
-        }
-        blank_missing(&self.file, &catalog)?;
-        Ok((entries, catalog))
+        Ok(Found { path: path.to_owned(), file, contents, _held: held })
     }
 
     /// Others may write below this; `None` if the journal does not say.
@@ -156,19 +133,20 @@ impl Found {
         ends.max().filter(|_| self.contents.damage.is_none())
     }
 
-    /// A damaged journal is kept, for whoever wants to look what it was; where it is then.
-    pub fn keep_damaged(&self, path: &Path) -> io::Result<Option<PathBuf>> {
-        let damage = self.contents.damage;
-        if damage.is_none() {
+    /// A damaged journal is kept, for whoever wants to look what it was; where it is then. One that lacked `restored`
+    /// frames has lost its end.
+    pub fn keep_damaged(&self, path: &Path, (damage, restored): (&Damage, u64)) -> io::Result<Option<PathBuf>> {
+        if damage.is_none() && restored == 0 {
             return Ok(None);
         }
         let kept = journal::keep_damaged(path)?;
         tracing::warn!(
             path = %path.display(),
-            "its journal is damaged: {} bytes at {} places are no records, and frames are missing of which only they told; \
-             it is kept as {}",
+            "its journal is damaged: {} bytes at {} places are no records; {restored} frames that it lacks were found \
+             otherwise, at most {} of which only they told are missing; it is kept as {}",
             damage.bytes,
             damage.places,
+            damage.frames_max,
             kept.display()
         );
         Ok(Some(kept))
@@ -180,18 +158,6 @@ impl Found {
     }
 }
 
-/// When each of the entries that marks cover was synced.
-fn durable_times(entries: &[Entry]) -> Vec<u64> {
-    let mut times = Vec::new();
-    for entry in entries {
-        if let Entry::Durable { entries: covered, time } = entry {
-            let covered = (*covered).min(entries.len() as u64) as usize;
-            times.resize(covered.max(times.len()), *time);
-        }
-    }
-    times
-}
-
 fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
     let mut head = [0; superblock::LENGTH];
     let end = match file.read_exact_at(&mut head, 0) {
@@ -201,47 +167,4 @@ fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
         Err(error) => return Err(error),
     };
     Ok(entries.iter().map(Entry::end).fold(end, u64::max))
-}
-
-/// Where addresses follow from numbers, whatever of a frame lies in the file reads as the frame, even if it never came as
-/// a whole.
-fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
-    let description = &catalog.description;
-    if description.allocate != Allocate::Implicit {
-        return Ok(());
-    }
-    let chunks = description.chunks_per_frame();
-    let zeros = vec![0; description.chunk_bytes()];
-    let absent = |frame: &u64| matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
-    let first = description.first_address();
-    if file.metadata()?.len() < first {
-        file.set_len(first)?;
-    }
-    for frame in (0..description.frames_max().unwrap_or(0)).filter(absent) {
-        for chunk in frame * chunks..(frame + 1) * chunks {
-            let address = description.implicit_address(chunk);
-            match rustix::fs::fallocate(file, HOLE, address, zeros.len() as u64) {
-                Ok(()) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&zeros, address)?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether all chunks of a slab lie in the file as they were written.
-fn whole(file: &File, slab: &SlabEntry) -> io::Result<bool> {
-    let length = file.metadata()?.len();
-    for chunk in slab.chunks.iter().filter(|chunk| chunk.address != UNDEFINED) {
-        if chunk.address.checked_add(chunk.size).is_none_or(|end| end > length) {
-            return Ok(false);
-        }
-        let mut bytes = vec![0; chunk.size as usize];
-        file.read_exact_at(&mut bytes, chunk.address)?;
-        if xxh3_64(&bytes) != chunk.checksum {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

@@ -6,7 +6,7 @@
 
 mod assemble;
 mod buffers;
-mod check;
+pub(crate) mod check;
 mod committer;
 mod gather;
 mod ground;

@@ -2,8 +2,8 @@
 
 `sources`: the regions that frames come in, `lost`: which of them never came, by frame; what is missing must read as the
 fill value and the frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff. `acknowledged`: frames that must be there and
-equal; every other frame must be equal or read as the fill value. `rows`: of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as late, and no others. `published`: all
-there is may be missing, as in a file that has not been recovered."""
+equal; every other frame must be equal or read as the fill value. `rows`: of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as late, and no others. `untimed`: received frames whose times
+may be unknown. `published`: all there is may be missing, as in a file that has not been recovered."""
 
 import json
 import pathlib
@@ -60,6 +60,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
         assert (frames[len(status) :] == told["fill"]).all(), (path, "beyond the last frame")
         times = numpy.array([root["times"][name][...] for name in ("received", "compressed", "written", "durable")])
         came = numpy.isin(status, list(RECEIVED))
+        came[told.get("untimed", [])] = False
         assert (times[:, came] > 0).all() and (numpy.diff(times[:, came].astype(numpy.int64), axis=0) >= 0).all(), path
         for column, name in enumerate(told.get("scalars", [])):
             values = root["scalars"][name][...]

@@ -136,6 +136,21 @@ impl ScalarKind {
         }
     }
 
+    /// The value that such a column's element is; `None` where none came.
+    pub fn value(self, element: &[u8]) -> Option<Scalar> {
+        let number = || element.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        match self {
+            _ if element == self.fill() => None,
+            ScalarKind::Float => number().map(|bits| Scalar::Float(f64::from_bits(bits))),
+            ScalarKind::Integer => number().map(|bits| Scalar::Integer(bits as i64)),
+            ScalarKind::Unsigned => number().map(Scalar::Unsigned),
+            ScalarKind::Text(_) => {
+                let end = element.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                Some(Scalar::Text(String::from_utf8_lossy(&element[..end]).into_owned()))
+            }
+        }
+    }
+
     /// An element of a column of integers.
     fn whole(self, value: &Scalar) -> Result<Vec<u8>, String> {
         let whole = match value {

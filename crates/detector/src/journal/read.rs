@@ -1,8 +1,8 @@
 //! Reading a journal. What a crash cut short at its end is left out; where damage lies in the midst of it, reading goes on
 //! with the next record that is whole, which its checksum tells.
 
-use super::{AROUND, Entry, MAGIC, RECORD_BYTES_MAX, decode_entry, record_bytes, split};
-use crate::description::Description;
+use super::{AROUND, Entry, MAGIC, RECORD_BYTES_MAX, SlabEntry, decode_entry, record_bytes, split};
+use crate::description::{Description, ScalarColumn};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,6 +21,10 @@ pub struct Contents {
     /// So many of the entries stand before all damage: marks count them as they are numbered here.
     pub intact: usize,
     pub damage: Damage,
+    /// Slabs that damaged records seem to tell of. Anything in them may be wrong.
+    pub doubtful: Vec<SlabEntry>,
+    /// Columns of scalars that are told of behind damage.
+    pub columns: Vec<ScalarColumn>,
     /// Bytes after the last whole record: what a crash cut short.
     pub torn_bytes: u64,
 }
@@ -29,7 +33,11 @@ pub struct Contents {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Damage {
     pub places: u64,
+    /// Where in the journal the first of them begins.
+    pub first: u64,
     pub bytes: u64,
+    /// Of so many frames at most may these bytes have told.
+    pub frames_max: u64,
     /// Columns of scalars that were added later, and left out: one before them may be lost, and columns go by their number.
     pub columns: u64,
 }
@@ -83,14 +91,15 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     let element = description.element;
     description.fill = description.fill.map(|fill| fill.nearest(element));
     description.check().map_err(|error| error.to_string())?;
-    let mut contents =
-        Contents { description, entries: Vec::new(), intact: 0, damage: Damage::default(), torn_bytes: 0 };
+    let mut contents = Contents::new(description);
     let mut budget = SEARCHED_BYTES_MAX;
     loop {
         while let Some((entry, after)) = first(rest) {
             rest = after;
             match entry {
-                Entry::Column { .. } if !contents.damage.is_none() => contents.damage.columns += 1,
+                Entry::Column { name, kind } if !contents.damage.is_none() => {
+                    contents.columns.push(ScalarColumn { name, kind });
+                }
                 entry => contents.entries.push(entry),
             }
         }
@@ -98,12 +107,62 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
             contents.intact = contents.entries.len();
         }
         let Some(skipped) = find(rest, &mut budget) else { break };
-        contents.damage.places += 1;
-        contents.damage.bytes += skipped as u64;
+        contents.harm((bytes.len() - rest.len()) as u64, &rest[..skipped]);
         rest = &rest[skipped..];
     }
+    contents.damage.columns = contents.columns.len() as u64;
     contents.torn_bytes = rest.len() as u64;
+    // A record that is damaged may be the last one, too.
+    contents.doubtful.extend(doubtful(rest));
     Ok(contents)
+}
+
+impl Contents {
+    fn new(description: Description) -> Contents {
+        Contents {
+            description,
+            entries: Vec::new(),
+            intact: 0,
+            damage: Damage::default(),
+            doubtful: Vec::new(),
+            columns: Vec::new(),
+            torn_bytes: 0,
+        }
+    }
+
+    /// Takes in that these bytes, at `at`, are no records.
+    fn harm(&mut self, at: u64, bytes: &[u8]) {
+        let damage = &mut self.damage;
+        damage.first = if damage.places == 0 { at } else { damage.first };
+        damage.places += 1;
+        damage.bytes += bytes.len() as u64;
+        damage.frames_max += frames_max(bytes.len() as u64, &self.description);
+        self.doubtful.extend(doubtful(bytes));
+    }
+}
+
+/// The frames that so many bytes of records tell of at most.
+fn frames_max(bytes: u64, description: &Description) -> u64 {
+    /// Of a slab's entry: the variant, four numbers and two lengths, at least.
+    const SLAB: u64 = AROUND as u64 + 6;
+    /// Number, sources, and four times: the detector's may be unknown, the others take nine bytes each.
+    const FRAME: u64 = 2 + 1 + 3 * 9;
+    const CHUNK: u64 = 4;
+    let (frames, around) = (description.slab_frames(), SLAB + CHUNK * description.chunks_per_frame());
+    let (whole, rest) = (bytes / (around + frames * FRAME), bytes % (around + frames * FRAME));
+    whole * frames + rest.saturating_sub(around) / FRAME
+}
+
+/// The slabs of records whose lengths lead from one to the next through these bytes, whether their checksums agree or not.
+fn doubtful(mut bytes: &[u8]) -> Vec<SlabEntry> {
+    let mut slabs = Vec::new();
+    while let Some(length) = record_bytes(bytes).filter(|length| *length > 0) {
+        if let Some(Entry::Slab(slab)) = decode_entry(&bytes[4..4 + length]) {
+            slabs.push(slab);
+        }
+        bytes = &bytes[length + AROUND..];
+    }
+    slabs
 }
 
 /// The entry of the first record, and what follows it.

@@ -12,7 +12,7 @@ const CHUNKS_MAX: u64 = u32::MAX as u64;
 const JUMP_MAX: u64 = 1 << 22;
 
 /// `highest`: the highest number so far.
-pub(super) fn number(description: &Description, number: u64, highest: u64) -> Result<(), String> {
+pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Result<(), String> {
     if let Some(frames) = description.frames_max()
         && number >= frames
     {

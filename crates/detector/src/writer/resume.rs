@@ -7,7 +7,7 @@ use super::{Acknowledge, Settings, WriteError, Writer, now, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
 use crate::frame::FrameStatus;
-use crate::journal::{self, Entry, Journal, SlabEntry};
+use crate::journal::{self, Damage, Entry, Journal, SlabEntry};
 use crate::length::Length;
 use crate::recover;
 use crate::room::Room;
@@ -36,13 +36,13 @@ impl Writer {
     pub fn resume(path: &Path, settings: Settings, acknowledge: Acknowledge) -> Result<(Writer, Resumed), WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let found = recover::Found::read(path)?;
-        let (entries, mut catalog) = found.sound().map_err(io)?;
+        let recover::Sound { entries, mut catalog, restored, damage } = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
         // Its writers may be late, and still write where they were granted extents: below the file's length, wherever
         // that is.
         let free = found.used().map_err(io)?.max(found.granted().unwrap_or(bytes));
-        let journal = rewrite(path, &found, (&entries, free)).map_err(io)?;
+        let journal = rewrite(path, &found, (&entries, free), (&damage, restored)).map_err(io)?;
         let allocator = Allocator::new(free);
         let own = Own::new(allocator, Length::new(bytes), journal, Room::new(&mut catalog));
         let in_file = |frame: &u64| !matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
@@ -87,7 +87,12 @@ impl Writer {
 
 /// Replaces the journal by one without what the crash left of its end, or damage took, all of whose entries are marked
 /// durable.
-fn rewrite(path: &Path, found: &recover::Found, (entries, free): (&[Entry], u64)) -> io::Result<Journal> {
+fn rewrite(
+    path: &Path,
+    found: &recover::Found,
+    (entries, free): (&[Entry], u64),
+    lost: (&Damage, u64),
+) -> io::Result<Journal> {
     let beside = journal::path_beside(path);
     let mut name = beside.clone().into_os_string();
     name.push(".new");
@@ -106,7 +111,7 @@ fn rewrite(path: &Path, found: &recover::Found, (entries, free): (&[Entry], u64)
     file.write_all(&bytes)?;
     file.sync_all()?;
     let journal = Journal::resume(file, covered + 1)?;
-    found.keep_damaged(path)?;
+    found.keep_damaged(path, lost)?;
     std::fs::rename(&name, &beside)?;
     sync_directory(path)?;
     Ok(journal)

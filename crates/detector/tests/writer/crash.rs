@@ -147,56 +147,6 @@ fn scalars_outlive_the_process_with_their_frames() {
     writer.finish().expect("a run finished");
 }
 
-/// A bad place in the midst of a journal costs the frames that it tells of, whether the run is recovered or goes on.
-#[test]
-fn a_damaged_journal_is_used_as_far_as_it_can_be_read() {
-    const FRAMES: u64 = 30;
-    let directory = tempfile::tempdir().expect("a directory");
-    for (name, goes_on) in [("recovered", false), ("resumed", true)] {
-        let path = directory.path().join(format!("{name}.h5"));
-        let mut description = Description::new(ElementType::U16, vec![9, 8]);
-        description.fill = Some(7.0.into());
-        let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
-        let give = |writer: &Writer, number: u64| {
-            let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 72)) };
-            writer.submit(frame, WAIT).expect("a frame taken");
-        };
-        (0..FRAMES).for_each(|number| give(&writer, number));
-        drop(writer);
-        let beside = journal::path_beside(&path);
-        let mut bytes = std::fs::read(&beside).expect("the journal");
-        let contents = journal::decode(&bytes).expect("a journal");
-        let mut slabs = contents.entries.iter().filter_map(|entry| match entry {
-            Entry::Slab(slab) => Some((slab.slab, entry)),
-            _ => None,
-        });
-        let (lost, victim) = slabs.nth(10).expect("as many frames");
-        let mut record = Vec::new();
-        journal::encode(victim, &mut record);
-        let at = bytes.windows(record.len()).position(|window| *window == record[..]).expect("the record");
-        bytes[at + 6] ^= 0x10;
-        std::fs::write(&beside, &bytes).expect("damaged");
-        let kept = directory.path().join(format!("{name}.h5.journal.bad"));
-        let mut expected: Vec<u64> = (0..FRAMES).filter(|number| *number != lost).collect();
-        if goes_on {
-            let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
-            assert_eq!(resumed.frames.len(), FRAMES - 1);
-            give(&writer, lost);
-            writer.finish().expect("finished");
-            expected.push(lost);
-        } else {
-            let recovered = recover(&path).expect("recovered");
-            assert_eq!((recovered.counts.received + recovered.counts.late, recovered.counts.missing), (FRAMES - 1, 1));
-            assert_eq!((recovered.journal_damage.places, recovered.journal_damage.bytes), (1, record.len() as u64));
-            assert_eq!(recovered.damaged_journal.as_ref(), Some(&kept));
-        }
-        assert_eq!(std::fs::read(&kept).expect("the journal is kept"), bytes);
-        assert!(!beside.exists());
-        tell(directory.path(), name, &description, &expected, true);
-    }
-    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
-}
-
 /// A run that goes on takes up where it was left: the length that its file had grown to ahead becomes no hole within it,
 /// but what others were granted is left to them.
 #[test]

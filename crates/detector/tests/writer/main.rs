@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;
+mod damage;
 mod forms;
 mod full_disk;
 mod random;

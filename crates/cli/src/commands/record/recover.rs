@@ -38,15 +38,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             });
         }
     };
-    // A damaged frame was never acknowledged as durable; whoever waits for it must know all the same.
-    let lost = found.as_ref().is_some_and(|found| found.counts.damaged > 0 || !found.journal_damage.is_none());
+    // Whoever waits for a damaged frame must know, and that a journal was damaged, even if nothing is lost with it.
+    let lost = found.as_ref().is_some_and(|found| found.counts.damaged > 0 || found.damaged_journal.is_some());
     let told = Told { file, recovered: found.is_some(), found };
     output.result("record recover", &told, lines)?;
     Ok(if lost { Exit::Degraded } else { Exit::Done })
 }
 
 fn lines(told: &Told) -> String {
-    let Some(Recovered { counts, journal_damage, damaged_journal, .. }) = &told.found else {
+    let Some(Recovered { counts, journal_damage, restored, damaged_journal, .. }) = &told.found else {
         return format!("{} needs no recovery: its run ended in order\n", told.file.display());
     };
     let mut rows = vec![
@@ -56,12 +56,14 @@ fn lines(told: &Told) -> String {
         ("damaged", counts.damaged.to_string()),
     ];
     if let Some(kept) = damaged_journal {
-        let Damage { places, bytes, columns } = journal_damage;
-        rows.push((
-            "journal",
-            format!("{bytes} bytes at {places} places could not be read; it is kept as {}", kept.display()),
-        ));
-        rows.push(("lost", "frames and scalars of which only they told: these frames are missing".to_owned()));
+        let Damage { places, first, bytes, frames_max, columns } = journal_damage;
+        let what = match places {
+            0 => "its end is gone".to_owned(),
+            places => format!("{bytes} bytes at {places} places, the first at byte {first}, could not be read"),
+        };
+        rows.push(("journal", format!("{what}; it is kept as {}", kept.display())));
+        rows.push(("restored", format!("{restored} frames that the journal lacked, from the file itself")));
+        rows.push(("lost", format!("at most {frames_max} frames, and scalars, of which only those bytes told")));
         if *columns > 0 {
             rows.push(("", format!("{columns} columns of scalars that were added after the damage")));
         }

@@ -1,0 +1,293 @@
+//! What the file's own last commit says, for recovery: its index names the chunks of frames whose records the journal has
+//! lost. Read by a reader that is not ours, for it has no part in what the journal says.
+
+use crate::catalog::{Catalog, unravel};
+use crate::description::{ScalarColumn, ScalarKind, Structure};
+use crate::frame::{FrameStatus, Nanoseconds};
+use crate::hdf5::superblock::{self, Superblock};
+use crate::hdf5::{ChunkMap, ChunkRecord, Group, Node, Storage};
+use crate::journal::{ChunkEntry, Entry, FrameEntry, SlabEntry};
+use crate::structure;
+use hdf5_reader::chunk_index::{
+    ChunkEntry as Indexed, collect_implicit_chunk_entries, collect_v2_chunk_entries_storage,
+};
+use hdf5_reader::extensible_array::collect_extensible_array_chunk_entries_storage;
+use hdf5_reader::fixed_array::collect_fixed_array_chunk_entries_storage;
+use hdf5_reader::messages::HdfMessage;
+use hdf5_reader::messages::layout::{ChunkIndexing, DataLayout};
+use hdf5_reader::{Dataset, Datatype, Hdf5File};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Addresses and lengths in our files.
+const WIDTH: u8 = 8;
+
+type Read<T> = Result<T, hdf5_reader::error::Error>;
+
+/// The last commit of a file.
+pub(super) struct Committed {
+    file: Hdf5File,
+    /// By frame.
+    status: Vec<u8>,
+    /// By slab, row-major within a frame.
+    slabs: BTreeMap<u64, Vec<ChunkRecord>>,
+}
+
+/// Where a dataset of the run lies in its file, which its chunks tell.
+fn path_of(catalog: &Catalog, chunks: &ChunkMap) -> Option<String> {
+    fn find(group: &Group<'_>, path: &str, wanted: &ChunkMap) -> Option<String> {
+        group.members.iter().find_map(|(name, node)| {
+            let below = format!("{path}/{name}");
+            match node {
+                Node::Group(group) => find(group, &below, wanted),
+                Node::Dataset(dataset) => match &dataset.storage {
+                    Storage::Chunked { chunks, .. } if std::ptr::eq(*chunks, wanted) => Some(below),
+                    _ => None,
+                },
+                Node::HardLink(_) | Node::SoftLink(_) => None,
+            }
+        })
+    }
+    find(&structure::tree(catalog), "", chunks)
+}
+
+impl Committed {
+    /// What is committed in the file at `path`, of the run that `catalog` describes. `None` before the first commit.
+    ///
+    /// # Errors
+    /// If the commit cannot be read.
+    pub fn read(path: &Path, file: &File, catalog: &Catalog) -> Result<Option<Committed>, String> {
+        let mut head = [0; superblock::LENGTH];
+        match file.read_exact_at(&mut head, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(|error| error.to_string())?,
+        }
+        if head.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        Superblock::decode(&head).ok_or("its superblock is damaged")?;
+        Committed::open(path, catalog).map(Some).map_err(|error| error.to_string())
+    }
+
+    fn open(path: &Path, catalog: &Catalog) -> Read<Committed> {
+        let file = Hdf5File::open(path)?;
+        let place = |chunks| path_of(catalog, chunks).unwrap_or_default();
+        let status = file.dataset(&place(catalog.status.chunks()))?.read_raw_bytes()?;
+        let frames = file.dataset(&place(&catalog.chunks))?;
+        let description = &catalog.description;
+        let none = vec![ChunkRecord::ABSENT; description.chunks_per_frame() as usize];
+        let mut slabs = BTreeMap::new();
+        for chunk in index(&file, &frames, description.chunk_bytes() as u64)? {
+            let Some((slab, number)) = description.chunk_at(&chunk.offsets) else { continue };
+            let record = ChunkRecord { address: chunk.address, size: chunk.size, mask: chunk.filter_mask };
+            slabs.entry(slab).or_insert_with(|| none.clone())[number] = record;
+        }
+        Ok(Committed { file, status, slabs })
+    }
+
+    fn status_of(&self, frame: u64) -> FrameStatus {
+        let byte = self.status.get(frame as usize);
+        let known = FrameStatus::NAMES.iter().find(|(_, known)| Some(known) == byte);
+        known.map_or(FrameStatus::Missing, |(_, known)| FrameStatus::from_byte(*known))
+    }
+
+    /// Columns of scalars that the file has beyond those of `catalog`, numbered on from them. Of a layout file's run none:
+    /// it may have placed them anywhere.
+    pub fn columns(&self, catalog: &Catalog) -> Vec<Entry> {
+        let group = match catalog.description.structure {
+            Structure::Raw => "/scalars",
+            Structure::Nexus => "/entry/instrument/detector/scalars",
+            Structure::Layout(_) => return Vec::new(),
+        };
+        let columns = self.columns_in(group).unwrap_or_default();
+        let known: Vec<&ScalarColumn> = catalog.scalars.iter().map(|(column, _)| column).collect();
+        if !columns.iter().take(known.len()).eq(known.iter().copied().take(columns.len())) {
+            return Vec::new();
+        }
+        let more = columns.into_iter().skip(known.len());
+        more.map(|ScalarColumn { name, kind }| Entry::Column { name, kind }).collect()
+    }
+
+    /// In the order of their links, which is that of their numbers.
+    fn columns_in(&self, group: &str) -> Read<Vec<ScalarColumn>> {
+        let header = self.file.get_or_parse_header(self.file.group(group)?.address())?;
+        let mut columns = Vec::new();
+        for message in &header.messages {
+            let HdfMessage::Link(link) = message else { continue };
+            let dataset = self.file.dataset(&format!("{group}/{}", link.name))?;
+            let kind = match dataset.dtype() {
+                Datatype::FloatingPoint { .. } => ScalarKind::Float,
+                Datatype::FixedPoint { signed: true, .. } => ScalarKind::Integer,
+                Datatype::FixedPoint { .. } => ScalarKind::Unsigned,
+                _ => ScalarKind::Text(dataset.raw_element_size()?),
+            };
+            columns.push(ScalarColumn { name: link.name.clone(), kind });
+        }
+        Ok(columns)
+    }
+
+    /// Entries that tell what is committed and `catalog` does not know, but for the slabs `spoiled`, whose chunks were found
+    /// to be others than they were, each with the time at which it was durable, if that is known. `bytes` has all chunks.
+    pub fn beyond(
+        &self,
+        catalog: &Catalog,
+        bytes: &File,
+        spoiled: &BTreeSet<u64>,
+    ) -> io::Result<Vec<(Entry, Option<Nanoseconds>)>> {
+        let mut entries = Vec::new();
+        let mut times = None;
+        for (slab, chunks) in &self.slabs {
+            let frames: Vec<u64> = catalog.description.frames_of(*slab).collect();
+            let more = |frame: &u64| worth(self.status_of(*frame)) > worth(catalog.status_of(*frame));
+            if spoiled.contains(slab) || !frames.iter().any(more) {
+                continue;
+            }
+            let times = times.get_or_insert_with(|| self.times(catalog));
+            let there = frames.into_iter().filter(|frame| worth(self.status_of(*frame)) > 0);
+            let missing = self.missing(catalog, chunks);
+            let time = |which: usize, frame: u64| times[which].get(frame as usize).copied().unwrap_or(0);
+            let frame = |number: u64| FrameEntry {
+                number,
+                times: std::array::from_fn(|which| time(which, number)),
+                missing: if self.status_of(number) == FrameStatus::Partial { missing.clone() } else { Vec::new() },
+            };
+            let frames: Vec<FrameEntry> = there.map(frame).collect();
+            let durable = frames.iter().map(|frame| time(4, frame.number)).max().filter(|time| *time > 0);
+            let chunks = chunks.iter().map(|chunk| stored(bytes, chunk)).collect::<io::Result<_>>()?;
+            // It takes the place of what the journal may tell of a part of it.
+            let entry = SlabEntry { slab: *slab, epoch: 0, again: true, frames, chunks };
+            entries.push((Entry::Slab(entry), durable));
+        }
+        for (frame, known) in (0..self.status.len() as u64).map(|frame| (frame, catalog.status_of(frame))) {
+            match (self.status_of(frame), known) {
+                (FrameStatus::Damaged, FrameStatus::Missing) => entries.push((Entry::Damaged { frame }, None)),
+                (FrameStatus::Duplicate, FrameStatus::Missing | FrameStatus::Received | FrameStatus::Damaged)
+                    if !spoiled.contains(&catalog.description.slab_of(frame).0) =>
+                {
+                    entries.push((Entry::Duplicate { frame }, None));
+                }
+                _ => {}
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Values of scalars that the file has and `catalog` has not.
+    pub fn scalars(&self, catalog: &Catalog) -> Vec<Entry> {
+        let mut rows: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+        for (number, (column, values)) in catalog.scalars.iter().enumerate() {
+            let Some(bytes) = path_of(catalog, values.chunks()).and_then(|path| self.raw(&path).ok()) else { continue };
+            for (frame, element) in bytes.chunks_exact(values.row_bytes() as usize).enumerate() {
+                if !values.has(frame as u64)
+                    && let Some(value) = column.kind.value(element)
+                {
+                    rows.entry(frame as u64).or_default().push((number as u32, value));
+                }
+            }
+        }
+        rows.into_iter().map(|(frame, values)| Entry::Scalars { frame, values }).collect()
+    }
+
+    fn raw(&self, path: &str) -> Read<Vec<u8>> {
+        self.file.dataset(path)?.read_raw_bytes()
+    }
+
+    /// The times of each frame; what cannot be read is unknown.
+    fn times(&self, catalog: &Catalog) -> [Vec<Nanoseconds>; 5] {
+        std::array::from_fn(|which| {
+            let path = path_of(catalog, catalog.times[which].chunks());
+            let bytes = path.and_then(|path| self.raw(&path).ok()).unwrap_or_default();
+            bytes.as_chunks().0.iter().map(|time| u64::from_le_bytes(*time)).collect()
+        })
+    }
+
+    /// The sources whose regions are not proven to be there by chunks that hold nothing else, of a frame of which some are
+    /// not; the file does not say which.
+    fn missing(&self, catalog: &Catalog, chunks: &[ChunkRecord]) -> Vec<u32> {
+        let description = &catalog.description;
+        let regions = description.regions();
+        let (sides, counts) = (description.chunk(), description.chunk_counts());
+        let touches = |source: usize, chunk: usize| {
+            let at = unravel(chunk as u64, &counts);
+            let region = &regions[source];
+            (0..sides.len()).all(|side| {
+                let (first, offset) = (at[side] * sides[side], region.offset[side]);
+                first < offset + region.shape[side] && offset < first + sides[side]
+            })
+        };
+        let proven = |source: usize| {
+            let mut own = (0..chunks.len()).filter(|chunk| touches(source, *chunk));
+            let alone = |chunk| (0..regions.len()).all(|other| other == source || !touches(other, chunk));
+            description.slab_frames() == 1 && own.all(|chunk| !chunks[chunk].is_absent() && alone(chunk))
+        };
+        let missing: Vec<u32> =
+            (0..regions.len()).filter(|source| !proven(*source)).map(|source| source as u32).collect();
+        if missing.is_empty() { (0..regions.len() as u32).collect() } else { missing }
+    }
+}
+
+/// How much of a frame there is.
+fn worth(status: FrameStatus) -> u8 {
+    match status {
+        FrameStatus::Missing | FrameStatus::Damaged => 0,
+        FrameStatus::Partial => 1,
+        FrameStatus::Received | FrameStatus::Duplicate | FrameStatus::Late => 2,
+    }
+}
+
+/// A chunk as the journal names it: what a commit names had been synced before.
+fn stored(file: &File, chunk: &ChunkRecord) -> io::Result<ChunkEntry> {
+    let ChunkRecord { address, size, mask } = *chunk;
+    let mut bytes = Vec::new();
+    if !chunk.is_absent() {
+        bytes.resize(size as usize, 0);
+        file.read_exact_at(&mut bytes, address)?;
+    }
+    Ok(ChunkEntry { address, size, mask, checksum: xxh3_64(&bytes) })
+}
+
+/// The chunks of a dataset, each of `chunk_bytes` before its filters.
+fn index(file: &Hdf5File, dataset: &Dataset, chunk_bytes: u64) -> Read<Vec<Indexed>> {
+    let header = file.get_or_parse_header(dataset.address())?;
+    let layout = header.messages.iter().find_map(|message| match message {
+        HdfMessage::DataLayout(message) => Some(&message.layout),
+        _ => None,
+    });
+    let Some(DataLayout::Chunked { address, dims, chunk_indexing: Some(kind), .. }) = layout else {
+        return Ok(Vec::new());
+    };
+    let (storage, shape, max) = (file.storage(), dataset.shape(), dataset.max_dims());
+    // The element's size follows the sides.
+    let dims = &dims[..shape.len().min(dims.len())];
+    let mut chunks = match kind {
+        ChunkIndexing::FixedArray { .. } => {
+            let all = max.unwrap_or(shape);
+            collect_fixed_array_chunk_entries_storage(storage, *address, WIDTH, WIDTH, all, dims, None)
+        }
+        ChunkIndexing::ExtensibleArray { .. } => {
+            collect_extensible_array_chunk_entries_storage(storage, *address, WIDTH, WIDTH, shape, max, dims, None)
+        }
+        ChunkIndexing::BTreeV2 => {
+            collect_v2_chunk_entries_storage(storage, *address, WIDTH, WIDTH, dims.len() as u32, dims, None)
+        }
+        ChunkIndexing::Implicit => {
+            let elements = dims.iter().map(|side| u64::from(*side)).product::<u64>().max(1);
+            let element_bytes = (chunk_bytes / elements) as usize;
+            collect_implicit_chunk_entries(*address, shape, dims, element_bytes, None, storage.len())
+        }
+        ChunkIndexing::SingleChunk { .. } => Ok(Vec::new()),
+    }?;
+    let (end, size_max) = (storage.len(), chunk_bytes.saturating_mul(2).max(1 << 20));
+    for chunk in &mut chunks {
+        // Of unfiltered chunks an index says no size.
+        chunk.size = if chunk.size == 0 { chunk_bytes } else { chunk.size };
+    }
+    chunks.retain(|chunk| {
+        chunk.size <= size_max && chunk.address.checked_add(chunk.size).is_some_and(|after| after <= end)
+    });
+    Ok(chunks)
+}

@@ -1,0 +1,205 @@
+//! What of a journal is so: its entries checked against the file, and what it lacks taken from the file's last commit.
+
+use super::committed::Committed;
+use super::{Found, HOLE};
+use crate::catalog::Catalog;
+use crate::description::{Allocate, ScalarColumn};
+use crate::frame::{FrameStatus, Nanoseconds};
+use crate::hdf5::UNDEFINED;
+use crate::journal::{Contents, Damage, Entry, SlabEntry};
+use crate::writer::{check, now};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What is known of a run after a crash.
+pub(crate) struct Sound {
+    /// As a journal that was never damaged would have them.
+    pub entries: Vec<Entry>,
+    /// Which these make.
+    pub catalog: Catalog,
+    /// Frames that the journal lacked.
+    pub restored: u64,
+    /// What of the journal is lost, after that.
+    pub damage: Damage,
+}
+
+impl Sound {
+    fn push(&mut self, entry: Entry, time: Nanoseconds) {
+        self.catalog.apply(&entry, time);
+        self.entries.push(entry);
+    }
+
+    /// Frames with all or some of their bytes.
+    fn frames(&self) -> u64 {
+        let counts = self.catalog.counts();
+        counts.frames - counts.missing - counts.damaged
+    }
+}
+
+impl Found {
+    /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; with what the
+    /// file's last commit tells beyond them.
+    pub fn sound(&self) -> io::Result<Sound> {
+        let contents = &self.contents;
+        let catalog = Catalog::new(contents.description.clone());
+        let committed = self.committed(&catalog);
+        let mut sound = Sound { entries: Vec::new(), catalog, restored: 0, damage: contents.damage };
+        let times = durable_times(&contents.entries);
+        let now = now();
+        let mut spoiled = BTreeSet::new();
+        for (number, entry) in contents.entries.iter().enumerate() {
+            if number == contents.intact {
+                sound.add_columns(contents, committed.as_ref());
+            }
+            // Nobody knows how many records are lost, and so where those stand that a mark behind damage has counted.
+            let synced = times.get(number).copied().filter(|_| number < contents.intact);
+            let time = synced.unwrap_or(now);
+            match (entry, synced) {
+                // A loss of power may have taken any of what no mark covers.
+                (Entry::Slab(slab), None) if !whole(&self.file, slab)? => {
+                    spoiled.insert(slab.slab);
+                    for frame in &slab.frames {
+                        sound.push(Entry::Damaged { frame: frame.number }, time);
+                    }
+                }
+                _ => sound.push(entry.clone(), time),
+            }
+        }
+        if contents.intact == contents.entries.len() {
+            sound.add_columns(contents, committed.as_ref());
+        }
+        let before = sound.frames();
+        if let Some(committed) = &committed {
+            for (entry, durable) in committed.beyond(&sound.catalog, &self.file, &spoiled)? {
+                sound.push(entry, durable.unwrap_or(now));
+            }
+        }
+        self.borne_out(&mut sound, now)?;
+        sound.restored = sound.frames() - before;
+        sound.damage.frames_max = sound.damage.frames_max.saturating_sub(sound.restored);
+        let lacking = !contents.damage.is_none() || contents.torn_bytes > 0 || sound.restored > 0;
+        if let Some(committed) = committed.filter(|_| lacking) {
+            for entry in committed.scalars(&sound.catalog) {
+                sound.push(entry, now);
+            }
+        }
+        blank_missing(&self.file, &sound.catalog)?;
+        Ok(sound)
+    }
+
+    /// What the file's last commit says. Where the journal is whole it says nothing new, so that one that cannot be read
+    /// keeps nothing from being recovered.
+    fn committed(&self, catalog: &Catalog) -> Option<Committed> {
+        let read = Committed::read(&self.path, &self.file, catalog);
+        read.unwrap_or_else(|why| {
+            tracing::warn!(path = %self.path.display(), "its last commit cannot be read, only its journal is used: {why}");
+            None
+        })
+    }
+
+    /// Slabs that damaged records seem to tell of, and nothing else: a frame is there if the file bears the record out,
+    /// and damaged if the record only names it.
+    fn borne_out(&self, sound: &mut Sound, now: Nanoseconds) -> io::Result<()> {
+        let description = &self.contents.description;
+        let regions = description.regions().len();
+        for slab in &self.contents.doubtful {
+            let known = |frame: u64| sound.catalog.status_of(frame) != FrameStatus::Missing;
+            // Slab and number say the same, and so one bit cannot turn a frame into another.
+            let named = slab.frames.iter().all(|frame| {
+                check::number(description, frame.number, sound.catalog.frames()).is_ok()
+                    && description.slab_of(frame.number).0 == slab.slab
+                    && !known(frame.number)
+            });
+            if !named || slab.chunks.len() as u64 != description.chunks_per_frame() {
+                continue;
+            }
+            let there = |frames: usize| frames as u64 == description.frames_of(slab.slab).count() as u64;
+            let proven = regions == 1
+                && there(slab.frames.len())
+                && slab.chunks.iter().all(|chunk| chunk.address != UNDEFINED && chunk.mask == 0)
+                && whole(&self.file, slab)?;
+            let mut slab = slab.clone();
+            for frame in &mut slab.frames {
+                // What else the record says is not proven.
+                (frame.times, frame.missing) = ([0; 4], Vec::new());
+            }
+            if proven {
+                sound.push(Entry::Slab(slab), now);
+            } else {
+                slab.frames.iter().for_each(|frame| sound.push(Entry::Damaged { frame: frame.number }, now));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sound {
+    /// Columns that the journal has lost, before entries that count them. Those behind damage of which nothing else tells
+    /// are left out.
+    fn add_columns(&mut self, contents: &Contents, committed: Option<&Committed>) {
+        let columns = committed.map(|committed| committed.columns(&self.catalog)).unwrap_or_default();
+        let now = now();
+        columns.into_iter().for_each(|column| self.push(column, now));
+        let known = |column: &&ScalarColumn| self.catalog.scalars.iter().any(|(known, _)| known == *column);
+        self.damage.columns -= contents.columns.iter().filter(known).count() as u64;
+    }
+}
+
+/// When each of the entries that marks cover was synced.
+fn durable_times(entries: &[Entry]) -> Vec<u64> {
+    let mut times = Vec::new();
+    for entry in entries {
+        if let Entry::Durable { entries: covered, time } = entry {
+            let covered = (*covered).min(entries.len() as u64) as usize;
+            times.resize(covered.max(times.len()), *time);
+        }
+    }
+    times
+}
+
+/// Where addresses follow from numbers, whatever of a frame lies in the file reads as the frame, even if it never came as
+/// a whole.
+fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
+    let description = &catalog.description;
+    if description.allocate != Allocate::Implicit {
+        return Ok(());
+    }
+    let chunks = description.chunks_per_frame();
+    let zeros = vec![0; description.chunk_bytes()];
+    let absent = |frame: &u64| matches!(catalog.status_of(*frame), FrameStatus::Missing | FrameStatus::Damaged);
+    let first = description.first_address();
+    if file.metadata()?.len() < first {
+        file.set_len(first)?;
+    }
+    for frame in (0..description.frames_max().unwrap_or(0)).filter(absent) {
+        for chunk in frame * chunks..(frame + 1) * chunks {
+            let address = description.implicit_address(chunk);
+            match rustix::fs::fallocate(file, HOLE, address, zeros.len() as u64) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&zeros, address)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all chunks of a slab lie in the file as they were written.
+fn whole(file: &File, slab: &SlabEntry) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    for chunk in slab.chunks.iter().filter(|chunk| chunk.address != UNDEFINED) {
+        if chunk.address.checked_add(chunk.size).is_none_or(|end| end > length) {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; chunk.size as usize];
+        file.read_exact_at(&mut bytes, chunk.address)?;
+        if xxh3_64(&bytes) != chunk.checksum {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,237 @@
+//! Journals that were damaged: what they have lost is found otherwise, or said.
+
+use super::common::{self, frames};
+use super::{WAIT, quiet, settings};
+use serde_json::json;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use varve_detector::description::{Allocate, Description, ScalarColumn, ScalarKind, Structure};
+use varve_detector::filters::Filter;
+use varve_detector::frame::{Frame, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::journal::{self, Entry};
+use varve_detector::layout::Layout;
+use varve_detector::recover::{Recovered, recover};
+use varve_detector::writer::Writer;
+
+const FRAMES: u64 = 30;
+
+fn description() -> Description {
+    let mut description = Description::new(ElementType::U16, vec![9, 8]);
+    description.fill = Some(7.0.into());
+    description.scalars = vec!["declared".into()];
+    description
+}
+
+fn give(writer: &Writer, number: u64) {
+    let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 72)) };
+    writer.submit(frame, WAIT).expect("a frame taken");
+}
+
+/// A file all of whose frames and scalars are in its index, beside the journal that it had until then, which is answered.
+fn run(path: &Path, description: Description) -> Vec<u8> {
+    let writer = Writer::create(path, description, settings(), quiet()).expect("a run started");
+    for number in 0..FRAMES {
+        give(&writer, number);
+        writer.scalars(number, vec![(0, (number * 10) as f64)]).expect("scalars taken");
+        if number == 9 {
+            let added = ScalarColumn { name: "added".into(), kind: ScalarKind::Text(8) };
+            assert_eq!(writer.column(added).expect("a column"), 1);
+        }
+    }
+    for number in 0..FRAMES {
+        writer.scalars(number, vec![(1, (number * 10 + 1).to_string())]).expect("scalars taken");
+    }
+    writer.keep_scalars().expect("the journal is written");
+    let deadline = std::time::Instant::now() + WAIT;
+    while writer.progress().durable < FRAMES {
+        assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let journal = std::fs::read(journal::path_beside(path)).expect("the journal");
+    writer.finish().expect("finished");
+    journal
+}
+
+/// Where in a journal the record of a frame begins, and its length.
+fn record_of(journal: &[u8], frame: u64) -> (usize, usize) {
+    let contents = journal::decode(journal).expect("a journal");
+    let tells = |entry: &&Entry| matches!(entry, Entry::Slab(slab) if slab.slab == frame);
+    let mut record = Vec::new();
+    journal::encode(contents.entries.iter().find(tells).expect("the frame"), &mut record);
+    (journal.windows(record.len()).position(|window| *window == record[..]).expect("the record"), record.len())
+}
+
+/// Every kind of index, and every structure.
+fn shapes() -> [(&'static str, Description); 6] {
+    let with = |change: &dyn Fn(&mut Description)| {
+        let mut description = description();
+        change(&mut description);
+        description
+    };
+    let layout = "<hdf5_layout><dataset name='data' source='detector'/></hdf5_layout>";
+    let layout = Layout::parse(layout).expect("a layout");
+    [
+        ("fixed", with(&|run| (run.scan, run.chunk) = (vec![Some(5), Some(6)], Some(vec![4, 5])))),
+        ("fixed-plain", with(&|run| (run.scan, run.filter) = (vec![Some(FRAMES)], Filter::RAW))),
+        ("tree", with(&|run| (run.scan, run.scan_max) = (vec![None, Some(6)], Some(vec![None, None])))),
+        (
+            "implicit",
+            with(&|run| {
+                (run.scan, run.filter) = (vec![Some(FRAMES + 1)], Filter::RAW);
+                (run.allocate, run.fill) = (Allocate::Implicit, None);
+            }),
+        ),
+        ("shared", with(&|run| (run.chunk, run.structure) = (Some(vec![4, 9, 8]), Structure::Nexus))),
+        ("laid-out", with(&|run| run.structure = Structure::Layout(layout.clone()))),
+    ]
+}
+
+/// A journal of which only the head is left costs nothing that is committed, however the file finds its chunks; one that is
+/// whole has all that the file has.
+#[test]
+fn every_index_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut files = 0;
+    for (name, description) in shapes() {
+        let path = directory.path().join(format!("{name}.h5"));
+        let journal = run(&path, description.clone());
+        let copy = directory.path().join(format!("{name}-whole.h5"));
+        std::fs::copy(&path, &copy).expect("copied");
+        std::fs::write(journal::path_beside(&copy), &journal).expect("put back");
+        let recovered = recover(&copy).expect("recovered");
+        assert_eq!((recovered.restored, recovered.damaged_journal), (0, None), "{name}");
+        let head = journal::encode_head(&description);
+        std::fs::write(journal::path_beside(&path), head).expect("emptied");
+        let recovered = recover(&path).expect("recovered");
+        assert_eq!((recovered.restored, recovered.counts.damaged), (FRAMES, 0), "{name}: {recovered:?}");
+        for path in [&path, &copy] {
+            let told = json!({
+                "frame": [9, 8], "fill": description.fill.unwrap_or(0.0.into()), "exact": true,
+                "acknowledged": (0..FRAMES).collect::<Vec<u64>>(),
+                "scalars": if name == "laid-out" { Vec::new() } else { vec!["declared", "added"] },
+            });
+            std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+            files += 1;
+        }
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
+}
+
+fn tell(path: &Path, acknowledged: &[u64], scalars: &[&str], untimed: &[u64]) {
+    let told = json!({
+        "frame": [9, 8], "fill": 7, "acknowledged": acknowledged, "exact": true, "scalars": scalars, "untimed": untimed,
+    });
+    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+}
+
+fn kept(path: &Path) -> PathBuf {
+    let mut name = journal::path_beside(path).into_os_string();
+    name.push(".bad");
+    name.into()
+}
+
+/// The ways in which a journal loses records.
+fn damages(journal: &[u8]) -> [(&'static str, Vec<u8>); 5] {
+    let (at, length) = record_of(journal, 10);
+    let (first, last) = (record_of(journal, 3).0, record_of(journal, 25).0);
+    let turned = |at: usize| {
+        let mut bytes = journal.to_vec();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    let mut torn = journal.to_vec();
+    torn[first.min(last) + 9..first.max(last) + 9].fill(0);
+    let head = journal::encode_head(&description()).len();
+    [
+        ("turned", turned(at + 6)),
+        ("turned-length", turned(at)),
+        ("torn", torn),
+        ("cut", journal[..at + length - 1].to_vec()),
+        ("emptied", journal[..head].to_vec()),
+    ]
+}
+
+/// Frames and scalars that the file's own index has are never lost with the journal, whatever of it is, and whether the
+/// run is recovered or goes on.
+#[test]
+fn what_the_file_has_committed_outlives_its_journal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let journal = run(&path, description());
+    let all: Vec<u64> = (0..FRAMES).collect();
+    let mut files = 0;
+    for (name, bytes) in damages(&journal) {
+        for goes_on in [false, true] {
+            let copy = directory.path().join(format!("{name}-{goes_on}.h5"));
+            std::fs::copy(&path, &copy).expect("copied");
+            std::fs::write(journal::path_beside(&copy), &bytes).expect("damaged");
+            if goes_on {
+                let (writer, resumed) = Writer::resume(&copy, settings(), quiet()).expect("taken up");
+                assert_eq!(resumed.frames.len(), FRAMES, "{name}");
+                give(&writer, FRAMES);
+                writer.finish().expect("finished");
+            } else {
+                let recovered = recover(&copy).expect("recovered");
+                assert_eq!((recovered.counts.missing, recovered.counts.damaged), (0, 0), "{name}: {recovered:?}");
+                assert!(recovered.restored > 0, "{name}: {recovered:?}");
+                assert_eq!(recovered.damaged_journal, Some(kept(&copy)), "{name}");
+                assert_eq!(recovered.journal_damage.places > 0, !["cut", "emptied"].contains(&name), "{recovered:?}");
+                assert_eq!(recovered.journal_damage.columns, 0, "{name}: {recovered:?}");
+            }
+            assert_eq!(std::fs::read(kept(&copy)).expect("the journal is kept"), bytes, "{name}");
+            assert!(!journal::path_beside(&copy).exists());
+            let more = if goes_on { vec![FRAMES] } else { Vec::new() };
+            // The one that came later brought no scalars.
+            let scalars: &[&str] = if goes_on { &[] } else { &["declared", "added"] };
+            tell(&copy, &[all.clone(), more].concat(), scalars, &[]);
+            files += 1;
+        }
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
+}
+
+/// A file whose run was killed before its first commit, beside such a journal.
+fn uncommitted(from: &Path, to: &Path, journal: &[u8]) -> Recovered {
+    std::fs::copy(from, to).expect("copied");
+    let file = std::fs::File::options().write(true).open(to).expect("the copy");
+    file.write_all_at(&[0; 48], 0).expect("blanked");
+    std::fs::write(journal::path_beside(to), journal).expect("damaged");
+    recover(to).expect("recovered")
+}
+
+/// Of frames that nothing but a damaged record tells of, those are there that the file bears out, those are called damaged
+/// that can be named, and of the others it is said where they were lost and how many they are at most.
+#[test]
+fn what_a_damaged_record_alone_tells_of_is_borne_out_or_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let journal = run(&path, description());
+    let (at, length) = record_of(&journal, 10);
+    let but = |lost: &[u64]| -> Vec<u64> { (0..FRAMES).filter(|number| !lost.contains(number)).collect() };
+    let turned = |at: usize| {
+        let mut bytes = journal.clone();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    // The writer's epoch is wrong: nothing that matters.
+    let copy = directory.path().join("borne-out.h5");
+    let recovered = uncommitted(&path, &copy, &turned(at + 6));
+    assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 0, 1), "{recovered:?}");
+    assert_eq!((recovered.journal_damage.places, recovered.journal_damage.frames_max), (1, 0), "{recovered:?}");
+    tell(&copy, &but(&[]), &["declared"], &[10]);
+    // The chunk's checksum is wrong: it could be any chunk.
+    let copy = directory.path().join("named.h5");
+    let recovered = uncommitted(&path, &copy, &turned(at + length - 12));
+    assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 1, 0), "{recovered:?}");
+    assert_eq!((recovered.journal_damage.first, recovered.journal_damage.bytes), (at as u64, length as u64));
+    assert_eq!(recovered.journal_damage.frames_max, 1);
+    tell(&copy, &but(&[10]), &["declared"], &[]);
+    // Which frame it was cannot be read.
+    let copy = directory.path().join("lost.h5");
+    let recovered = uncommitted(&path, &copy, &turned(at + 5));
+    assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (1, 0, 0), "{recovered:?}");
+    assert_eq!(recovered.journal_damage.frames_max, 1);
+    tell(&copy, &but(&[10]), &["declared"], &[]);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
+}

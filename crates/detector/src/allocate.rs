@@ -2,8 +2,60 @@
 //! one process writes lies without a gap; extents of others are aligned, for two hosts that shared a page would overwrite
 //! each other on some stores.
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+
+/// Makes a hole of a part of the file that nothing lies in, so that it takes no space; answers whether the store can.
+///
+/// # Errors
+/// If the store can, and does not.
+pub fn punch(file: &File, Range { start, end }: Range<u64>) -> io::Result<bool> {
+    if start >= end {
+        return Ok(true);
+    }
+    match rustix::fs::fallocate(file, HOLE, start, end - start) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What of extents that were handed out has never been named: nobody reads it, whatever lies there.
+#[derive(Debug, Default)]
+pub struct Unnamed(BTreeMap<u64, u64>);
+
+impl Unnamed {
+    pub fn grant(&mut self, extent: Range<u64>) {
+        self.0.insert(extent.start, extent.end);
+    }
+
+    /// Something lies there now.
+    pub fn name(&mut self, Range { start, end }: Range<u64>) {
+        while let Some((from, to)) = self.0.range(..end).next_back().map(|(from, to)| (*from, *to)) {
+            if to <= start {
+                return;
+            }
+            self.0.remove(&from);
+            for (from, to) in [(from, to.min(start)), (from.max(end), to)] {
+                if from < to {
+                    self.0.insert(from, to);
+                }
+            }
+        }
+    }
+
+    /// Those below `end`.
+    pub fn below(&self, end: u64) -> impl Iterator<Item = Range<u64>> {
+        self.0.range(..end).map(move |(from, to)| *from..(*to).min(end))
+    }
+}
 
 /// Extents begin and end at whole pages, which is what hosts must not share.
 pub const PAGE_BYTES: u64 = 4096;
@@ -51,6 +103,20 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_named_is_no_hole() {
+        let mut unnamed = Unnamed::default();
+        unnamed.grant(10..20);
+        unnamed.grant(30..40);
+        for named in [0..5, 10..12, 14..15, 18..33, 39..41, 50..60] {
+            unnamed.name(named);
+        }
+        let below = |end| unnamed.below(end).collect::<Vec<Range<u64>>>();
+        assert_eq!(below(100), [12..14, 15..18, 33..39]);
+        assert_eq!(below(35), [12..14, 15..18, 33..35]);
+        assert_eq!(below(12), []);
+    }
 
     #[test]
     fn extents_are_aligned_and_apart() {

@@ -7,7 +7,7 @@ mod sound;
 
 pub use alone::{Left, NoJournal};
 
-use crate::allocate::Allocator;
+use crate::allocate::{Allocator, punch};
 use crate::catalog::Counts;
 use crate::commit::publish;
 use crate::hdf5::superblock::{self, Superblock};
@@ -17,15 +17,11 @@ use crate::room::{Room, Space};
 use crate::writer::remove_journal;
 use alone::Alone;
 use parking_lot::Mutex;
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
 pub(crate) use sound::Sound;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -73,10 +69,7 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let used = found.used().map_err(io)?;
     if used < bytes {
         // What lies above was never named: without it there is room on a disk that is full.
-        match rustix::fs::fallocate(file, HOLE, used, bytes - used) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(error) => return Err(io(error.into())),
-        }
+        punch(file, used..bytes).map_err(io)?;
     }
     let (allocator, length) = (Allocator::new(used), Length::new(bytes));
     let space = Space { file, length: &length, allocator: &allocator };

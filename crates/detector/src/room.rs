@@ -128,6 +128,11 @@ impl Room {
         Ok(place)
     }
 
+    /// Set aside and not needed: there is no commit after this.
+    pub(crate) fn rest(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.free)
+    }
+
     /// The part of `place` that a tree of `bytes` takes; the rest is free again.
     pub(crate) fn settle(&mut self, space: Space<'_>, place: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
         self.shape.tree = bytes;

@@ -222,6 +222,7 @@ impl Writer {
         }
         let file = &self.shared.file;
         let end = committed.publish(file, own(&self.shared)).map_err(|error| io(error.into()))?;
+        own(&self.shared).give_back(file, end).map_err(io)?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
         remove_journal(&self.shared.path).map_err(io)?;
         Ok(Finished { counts: committed.catalog.counts(), file_bytes: end, dropped: progress.dropped })

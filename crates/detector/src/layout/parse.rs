@@ -47,7 +47,8 @@ pub fn layout(text: &str) -> Result<Layout> {
         return Err(BadLayout {
             at: other.at,
             why: "this is a second dataset with source=\"detector\"; a run has one dataset of frames: \
-                  leave the other out, or record what belongs there as a run of its own"
+                  leave the other out, or record what belongs there as a run of its own; frames are not sent to one of \
+                  several datasets by an NDAttribute (`detector_data_destination`)"
                 .into(),
         });
     }

@@ -1,14 +1,14 @@
 //! What of a journal is so: its entries checked against the file, and what it lacks taken from the file's last commit.
 
+use super::Found;
 use super::committed::Committed;
-use super::{Found, HOLE};
+use crate::allocate::punch;
 use crate::catalog::Catalog;
 use crate::description::{Allocate, ScalarColumn};
 use crate::frame::{FrameStatus, Nanoseconds};
 use crate::hdf5::UNDEFINED;
 use crate::journal::{Contents, Damage, Entry, SlabEntry};
 use crate::writer::{check, now};
-use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -178,10 +178,8 @@ fn blank_missing(file: &File, catalog: &Catalog) -> io::Result<()> {
     for frame in (0..description.frames_max().unwrap_or(0)).filter(absent) {
         for chunk in frame * chunks..(frame + 1) * chunks {
             let address = description.implicit_address(chunk);
-            match rustix::fs::fallocate(file, HOLE, address, zeros.len() as u64) {
-                Ok(()) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&zeros, address)?,
-                Err(error) => return Err(error.into()),
+            if !punch(file, address..address + zeros.len() as u64)? {
+                file.write_all_at(&zeros, address)?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use super::join::Coordinator;
-use crate::allocate::Allocator;
+use crate::allocate::{Allocator, Unnamed, punch};
 use crate::journal::{Entry, Journal, SlabEntry};
 use crate::length::Length;
 use crate::room::{Room, Space};
@@ -26,6 +26,8 @@ pub(super) struct Own {
     /// For commits. Locked after the ledger where both are.
     pub room: Mutex<Room>,
     pub ledger: Mutex<Ledger>,
+    /// Of the extents of processes that joined.
+    pub unnamed: Mutex<Unnamed>,
 }
 
 /// The journal, and what has been appended to it since the last sync.
@@ -49,7 +51,7 @@ pub(super) struct Joint {
 impl Own {
     pub(super) fn new(allocator: Allocator, length: Length, journal: Journal, room: Room) -> Own {
         let ledger = Mutex::new(Ledger { journal, unsynced: Vec::new() });
-        Own { allocator, length, room: Mutex::new(room), ledger }
+        Own { allocator, length, room: Mutex::new(room), ledger, unnamed: Mutex::default() }
     }
 
     /// Where commits find room.
@@ -67,6 +69,13 @@ impl Own {
         }
         ledger.unsynced.extend(entries);
         Ok(())
+    }
+
+    /// Gives back what below `end` nobody ever wrote to, or told of: nothing follows the last commit.
+    pub(super) fn give_back(&self, file: &File, end: u64) -> io::Result<()> {
+        let unnamed = self.unnamed.lock();
+        let mut free = self.room.lock().rest().into_iter().chain(unnamed.below(end));
+        free.try_for_each(|range| punch(file, range.start..range.end.min(end)).map(|_| ()))
     }
 
     /// Notes for who takes the run up that others may write below `end`.

@@ -46,6 +46,7 @@ impl Writer {
         let (own, stripe) = (super::own(&self.shared), self.shared.settings.stripe_bytes);
         let extent = own.allocator.extent(bytes.max(1).next_multiple_of(stripe.max(1)), stripe);
         own.length.ensure(&self.shared.file, extent.end)?;
+        own.unnamed.lock().grant(extent.clone());
         own.note_grant(extent.end).inspect_err(|error| self.shared.fail_at("the journal of", error))?;
         Ok(extent)
     }
@@ -109,6 +110,11 @@ impl Writer {
         for number in &numbers {
             shared.highest.fetch_max(*number, Ordering::Relaxed);
         }
+        let mut unnamed = super::own(shared).unnamed.lock();
+        for chunk in slabs.iter().flat_map(|slab| &slab.chunks).filter(|chunk| chunk.address != UNDEFINED) {
+            unnamed.name(chunk.address..chunk.address.saturating_add(chunk.size));
+        }
+        drop(unnamed);
         (shared.acknowledge)(Level::Memory, &numbers);
         super::own(shared).enter(&shared.file, rest).map_err(failed)?;
         shared.enter(slabs).map_err(failed)

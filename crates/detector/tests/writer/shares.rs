@@ -4,6 +4,8 @@ use super::common::{self, frames};
 use super::{WAIT, quiet, settings, tell};
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
 use std::sync::Arc;
 use varve_detector::description::Description;
 use varve_detector::frame::{Frame, Payload};
@@ -23,6 +25,51 @@ impl Coordinator for Direct {
     fn report(&self, entries: Vec<Entry>) -> io::Result<()> {
         self.0.report(entries).map_err(io::Error::other)
     }
+}
+
+/// What processes that joined were granted and never told of takes no space: a hole within the file, and nothing at its end.
+/// Every reader reads it.
+#[test]
+fn extents_that_nobody_filled_take_no_space() {
+    const EXTENT: u64 = 8 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![6, 5]);
+    description.fill = Some(9.0.into());
+    let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
+    let file = std::fs::File::options().read(true).write(true).open(&path).expect("the file");
+    let holes = varve_detector::allocate::punch(&file, 1 << 20..2 << 20).expect("a store");
+    // Who is killed has written to its extent, and told nobody.
+    let killed = |writer: &Writer| {
+        let extent = writer.grant(EXTENT).expect("an extent");
+        file.write_all_at(&vec![1; EXTENT as usize], extent.start).expect("written");
+        extent
+    };
+    let first = killed(&writer);
+    let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+    let large = Settings { extent_bytes: EXTENT, stripe_bytes: EXTENT / 2, ..settings() };
+    let joined = Joined::join(&path, description.clone(), large, (1, coordinator), quiet()).expect("joined");
+    for number in 0..16 {
+        let payload = Payload::Plain(frames::frame(number, 30));
+        joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    joined.leave().expect("all is reported");
+    let last = killed(&writer);
+    let writer = Arc::into_inner(writer).expect("nobody else has it");
+    let finished = writer.finish().expect("a run finished");
+    let told = std::fs::metadata(&path).expect("the file");
+    assert_eq!(finished.file_bytes, told.len());
+    assert!(told.len() > first.end, "the frames lie behind the first extent");
+    assert!(told.len() < last.end, "{} bytes, though nothing lies in {last:?}", told.len());
+    assert!(!holes || told.blocks() * 512 < EXTENT / 4, "{} blocks of {} bytes", told.blocks(), told.len());
+    tell(directory.path(), "run", &description, &(0..16).collect::<Vec<u64>>(), true);
+    let copy = directory.path().join("copy.h5");
+    common::said(common::with_plugins(&mut Command::new("h5repack")).arg(&path).arg(&copy));
+    tell(directory.path(), "copy", &description, &(0..16).collect::<Vec<u64>>(), true);
+    assert!(std::fs::metadata(&copy).expect("the copy").len() < EXTENT);
+    let dumped = common::said(common::with_plugins(&mut Command::new("h5dump")).args(["-d", "/data"]).arg(&path));
+    assert!(dumped.contains("( 16, 6, 5 )"), "{dumped}");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
 /// A slab that went to the file before it was whole is reported twice, and its frames are counted once.

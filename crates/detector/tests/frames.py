@@ -1,9 +1,11 @@
 """Reads every `NAME.json` of a directory and checks the run's file that it tells of.
 
 `sources`: the regions that frames come in, `lost`: which of them never came, by frame; what is missing must read as the
-fill value and the frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff. `acknowledged`: frames that must be there and
-equal; every other frame must be equal or read as the fill value. `rows`: of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as late, and no others. `untimed`: received frames whose times
-may be unknown. `published`: all there is may be missing, as in a file that has not been recovered."""
+fill value and the frame be marked partial. Frame `n` of u16 has at element `i`: (7 i + 13 n + (i >> 3) n) & 0x3ff.
+`acknowledged`: frames that must be there and equal; every other frame must be equal or read as the fill value. `rows`:
+of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as
+late, and no others. `untimed`: received frames whose times may be unknown. `published`: all there is may be missing, as
+in a file that has not been recovered."""
 
 import json
 import pathlib

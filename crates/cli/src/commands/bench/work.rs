@@ -132,7 +132,7 @@ mod tests {
         let beneath = directory.path();
         let (gone, own) = (format!("{NAME}{}", dead()), format!("{NAME}{}", std::process::id()));
         let alive = format!("{NAME}{}", std::os::unix::process::parent_id());
-        let others = [alive, format!("{NAME}x"), format!("{gone}.old"), format!("{NAME}"), "varve".to_owned()];
+        let others = [alive, format!("{NAME}x"), format!("{gone}.old"), NAME.to_owned(), "varve".to_owned()];
         [&gone, &own].into_iter().chain(&others).for_each(|name| leave(beneath, name));
         let (linked, target) = (beneath.join(format!("{NAME}{}", dead())), beneath.join("varve"));
         std::os::unix::fs::symlink(&target, &linked).unwrap();

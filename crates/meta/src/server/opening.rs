@@ -112,6 +112,10 @@ impl Opening {
         damaged || self.may_have_lost(shard)
     }
 
+    fn was_refused(&self, shard: ShardId) -> bool {
+        self.refused.borrow().contains_key(&shard)
+    }
+
     /// Why the shard is not open, if it failed or could not be.
     fn cause(&self, shard: ShardId) -> Option<Cause> {
         let failed = self.failed.borrow().get(&shard).cloned();
@@ -262,7 +266,11 @@ impl Worker {
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
             () = self.stopping() => Err(Failure::Busy),
-            () = tokio::time::sleep(wait_max) => Err(late),
+            () = tokio::time::sleep(wait_max) => {
+                // Opening it may take longer than that: who syncs asks again until its own deadline.
+                let waits = to == To::Sync && !self.opening.is_told(shard) && !self.opening.was_refused(shard);
+                Err(if waits { Failure::Busy } else { late })
+            }
         }
     }
 

@@ -151,7 +151,7 @@ fn an_unmount_that_finds_the_trouble_over_goes() {
         let mount = volume.mount(&["-o", options]);
         make_directories(&mount.directory);
         let (store, aside) = (volume.store(), volume.beside("aside"));
-        let content = |number: usize| vec![number as u8; if number % 2 == 0 { 300 } else { 50_000 }];
+        let content = |number: usize| vec![number as u8; if number.is_multiple_of(2) { 300 } else { 50_000 }];
         let path = |number: usize| volume.mount_point().join(format!("d{}/{number}", number % 8));
         (0..64).for_each(|number| fs::write(path(number), content(number)).expect("a file"));
         fs::rename(&store, &aside).expect("the store goes");

@@ -15,6 +15,7 @@ use crate::transport::blocking::BlockingTransport;
 use crate::transport::neighbour::{Neighbour, NeighbourTransport};
 use crate::{ClientConfig, Counters, Failure, Operation, Result};
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl FileSystem {
         FileSystem::connect_to(config, Some(neighbour))
     }
 
-    fn connect_to(config: ClientConfig, neighbour: Option<Arc<dyn Neighbour>>) -> Result<Arc<FileSystem>> {
+    fn connect_to(mut config: ClientConfig, neighbour: Option<Arc<dyn Neighbour>>) -> Result<Arc<FileSystem>> {
         let settings = config.store.read_settings().map_err(|error| {
             let errno = match error {
                 VolumeFileError::NoVolume { .. } => Errno::ENOENT,
@@ -90,6 +91,7 @@ impl FileSystem {
             };
             Failure::new(errno, error.to_string())
         })?;
+        config.store = config.store.held().map_err(refused)?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         // 0 is never a session.
         let session = SessionId(random::number().max(1));
@@ -98,10 +100,7 @@ impl FileSystem {
             Some(neighbour) => Box::new(NeighbourTransport::new(neighbour, session, purpose, own_clock)),
             None => {
                 let store = config.store.clone();
-                let key = VolumeKey(store.read_key().map_err(|error| {
-                    let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
-                    Failure::new(errno, error.to_string())
-                })?);
+                let key = VolumeKey(store.read_key().map_err(refused)?);
                 Box::new(BlockingTransport::new(store, &settings, key, session, purpose, own_clock))
             }
         };
@@ -228,4 +227,10 @@ impl Drop for FileSystem {
         self.background.stop();
         self.core.close();
     }
+}
+
+/// A volume whose key cannot be read is not for who asks.
+fn refused(error: io::Error) -> Failure {
+    let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
+    Failure::new(errno, error.to_string())
 }

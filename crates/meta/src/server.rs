@@ -165,6 +165,7 @@ impl Server {
         }
         check(&config)?;
         warn_of_third_owner(&volume, settings.owner_uid);
+        let volume = volume.held().map_err(doing("cannot serve the volume"))?;
         let lock = volume.lock()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
@@ -177,7 +178,7 @@ impl Server {
         volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Arc::new(reserve);
-        let store = store.with_reserve(Arc::clone(&reserve));
+        let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
         store.remove_leftovers().map_err(doing(leftovers))?;
         let key = VolumeKey(volume.read_key().map_err(doing("cannot serve the volume"))?);
         let admission = Admission {

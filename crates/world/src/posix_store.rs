@@ -25,6 +25,7 @@ pub use error::{StoreIoError, io_error_within, is_away};
 
 use crate::disk::{self, Exclusive};
 use crate::reserve::{self, Reserve};
+use crate::volume_dir::Place;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -61,6 +62,8 @@ struct Inner {
     /// Whether reads can be tried without waiting for the device here (`RWF_NOWAIT`); assumed until one fails.
     reads_without_waiting: AtomicBool,
     reserve: Option<Arc<Reserve>>,
+    /// Of the volume whose tables are in it.
+    place: Option<Arc<Place>>,
     /// Writes that were refused.
     refused: watch::Sender<u64>,
 }
@@ -82,6 +85,7 @@ impl PosixStore {
                 publications: parking_lot::RwLock::new(()),
                 reads_without_waiting: AtomicBool::new(true),
                 reserve: None,
+                place: None,
                 refused: watch::Sender::new(0),
             }),
         }
@@ -90,6 +94,12 @@ impl PosixStore {
     /// This store, just opened, with room kept back for when it is full.
     pub fn with_reserve(mut self, reserve: Arc<Reserve>) -> PosixStore {
         Arc::get_mut(&mut self.inner).expect("a store that was just opened is not shared").reserve = Some(reserve);
+        self
+    }
+
+    /// This store, just opened, in which nothing is read or written while its volume is not in its place.
+    pub fn with_place(mut self, place: Option<Arc<Place>>) -> PosixStore {
+        Arc::get_mut(&mut self.inner).expect("a store that was just opened is not shared").place = place;
         self
     }
 
@@ -108,7 +118,7 @@ impl PosixStore {
 
     /// Whether the store's directory is in its place: it may have been moved away, or what holds it unmounted.
     pub fn is_there(&self) -> bool {
-        self.inner.root.is_dir()
+        self.inner.root.is_dir() && self.inner.in_place().is_ok()
     }
 
     pub fn root(&self) -> &Path {
@@ -177,6 +187,7 @@ impl Inner {
 
     /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.
     fn file(&self, location: &ObjectPath) -> Result<PathBuf> {
+        self.in_place().map_err(error::failed("find", location))?;
         let mut file = self.root.clone();
         for part in location.parts() {
             if part.as_ref().starts_with(disk::RESERVED_PREFIX) {

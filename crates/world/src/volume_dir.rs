@@ -16,11 +16,13 @@
 
 mod format;
 mod lock;
+mod place;
 mod server_record;
 mod volume_file;
 
 pub use format::{FormatError, FormatOver};
 pub use lock::{LockError, ReadLock, VolumeLock};
+pub use place::Place;
 pub use server_record::{OtherStore, ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
@@ -31,6 +33,7 @@ use std::fs::{File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use varve_types::{InodeId, ShardId};
 
 /// The key of a volume, as stored.
@@ -39,14 +42,39 @@ pub const KEY_BYTES: usize = 32;
 const KEY_MODE: u32 = 0o600;
 
 /// The paths of a volume. Making one touches nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct VolumeDir {
     root: PathBuf,
+    /// Of who works in it: where it was found.
+    place: Option<Arc<Place>>,
 }
+
+impl PartialEq for VolumeDir {
+    fn eq(&self, other: &VolumeDir) -> bool {
+        self.root == other.root
+    }
+}
+
+impl Eq for VolumeDir {}
 
 impl VolumeDir {
     pub fn new(root: impl Into<PathBuf>) -> VolumeDir {
-        VolumeDir { root: root.into() }
+        VolumeDir { root: root.into(), place: None }
+    }
+
+    /// The volume that is there now: from here on no other in its place is taken for it.
+    pub fn held(self) -> io::Result<VolumeDir> {
+        let place = Place::of(&self)?;
+        Ok(VolumeDir { place: Some(Arc::new(place)), ..self })
+    }
+
+    pub fn place(&self) -> Option<&Arc<Place>> {
+        self.place.as_ref()
+    }
+
+    /// An error of the kind [`io::ErrorKind::NotFound`] if a volume that is [held](VolumeDir::held) is not in its place.
+    pub fn in_place(&self) -> io::Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place.check())
     }
 
     pub fn root(&self) -> &Path {
@@ -144,6 +172,7 @@ impl VolumeDir {
         let root = rustix::fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         // Every volume has it, and an empty directory in the place of one has not.
         rustix::fs::statat(&root, "shards", AtFlags::empty())?;
+        self.in_place()?;
         match rustix::fs::statat(&root, below, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(false),
             Err(Errno::NOENT) => Ok(true),

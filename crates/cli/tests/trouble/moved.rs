@@ -1,11 +1,12 @@
 //! A store's directory that is moved away while it is at work, and comes back.
 
-use super::common::{Mount, SHORT, Volume, run, until, varve};
+use super::common::{Mount, SHORT, Server, Volume, run, until, varve};
 use super::{Kept, RECOVERY, comes_back, expect_no_panic};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,11 @@ fn make_directories(directory: &Path) {
 
 /// Moves the store away for a while under load and back. Returns what is to be there.
 fn moved_and_back(volume: &Volume, directory: &Path) -> Kept {
+    replaced_and_back(volume, directory, None)
+}
+
+/// The same, with `other` in its place meanwhile.
+fn replaced_and_back(volume: &Volume, directory: &Path, other: Option<&Path>) -> Kept {
     let (store, aside) = (volume.store(), volume.beside("aside"));
     let done = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
@@ -61,11 +67,13 @@ fn moved_and_back(volume: &Volume, directory: &Path) -> Kept {
         let workers: Vec<_> = (0..3).map(|worker| scope.spawn(move || work(directory, worker, done))).collect();
         std::thread::sleep(Duration::from_secs(2));
         fs::rename(&store, &aside).expect("the store goes");
+        other.into_iter().for_each(|other| fs::rename(other, &store).expect("another comes"));
         let begun = Instant::now();
         while begun.elapsed() < AWAY {
-            assert!(!store.exists(), "something took the store's place");
+            assert_eq!(store.exists(), other.is_some(), "something took the store's place");
             std::thread::sleep(Duration::from_millis(50));
         }
+        other.into_iter().for_each(|other| fs::rename(&store, other).expect("another goes"));
         fs::rename(&aside, &store).expect("the store comes back");
         done.store(true, Relaxed);
         workers.into_iter().map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
@@ -124,6 +132,47 @@ fn an_embedded_mount_whose_store_was_moved_away_works_again_when_it_is_back() {
     expect_no_panic("the mount", &mount.log());
     mount.unmount();
     volume.expect_sound();
+}
+
+/// A copy of the store has the same names as the store, of tables as of files, and even its key: nothing is written or
+/// removed in it.
+#[test]
+fn a_copy_in_the_stores_place_is_left_alone() {
+    for (options, served) in [(EMBEDDED, false), (OPTIONS, true)] {
+        let volume = Volume::format(&FLAGS);
+        let server = served.then(|| volume.serve(&[]));
+        let mount = volume.mount(&["-o", options]);
+        make_directories(&mount.directory);
+        let before = mount.directory.join("d0/before");
+        fs::write(&before, vec![1; 100_000]).expect("a large file");
+        let open = fs::File::options().write(true).open(&before).expect("it is opened");
+        open.sync_all().expect("it is on disk");
+        let copy = volume.beside("copy");
+        run(Command::new("cp").arg("-a").arg(volume.store()).arg(&copy), SHORT).succeeded("cp");
+        let whole = tree(&copy);
+        let mut kept = replaced_and_back(&volume, &mount.directory, Some(&copy));
+        assert_eq!(tree(&copy), whole, "the copy is as it was");
+        goes_on(&mut kept, &mount);
+        drop(open);
+        mount.unmount();
+        server.into_iter().for_each(Server::stop);
+        volume.expect_sound();
+    }
+}
+
+/// All files below a directory, with their bytes.
+fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("a name").path()) {
+            match entry.is_dir() {
+                true => directories.push(entry),
+                false => drop(files.insert(entry.clone(), fs::read(entry).unwrap_or_default())),
+            }
+        }
+    }
+    files
 }
 
 /// The first thing that comes after the return is the unmount: all is there.

@@ -37,10 +37,13 @@ pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
+    let in_place = || core.config.store.in_place().map_err(|_| Failure::away(core.config.store.root()));
+    in_place()?;
     let opened = File::options().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
         if read_only { File::open(&path) } else { Err(error) }
     });
+    in_place()?;
     let shown = path.display();
     opened.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound if core.config.store.lacks(&path).is_ok_and(|none| none) => {

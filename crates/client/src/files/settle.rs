@@ -184,7 +184,8 @@ impl FileSystem {
     /// `false`: there is no such file any more.
     fn sync_closed(&self, inode: InodeId) -> Result<bool> {
         let path = self.core.config.store.backing_file(inode);
-        match disk::File::open(&path).and_then(|file| file.sync_data()) {
+        let in_place = self.core.config.store.in_place();
+        match in_place.and_then(|()| disk::File::open(&path)).and_then(|file| file.sync_data()) {
             Ok(()) => Ok(true),
             Err(_) if self.is_removed(inode) => Ok(false),
             Err(error) => Err(Failure::store("cannot sync a backing file", &error)),

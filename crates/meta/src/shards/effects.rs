@@ -118,7 +118,13 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let path = self.volume.backing_file(inode);
         let shown = path.clone();
-        let done = tokio::task::spawn_blocking(move || work(path)).await;
+        let volume = self.volume.clone();
+        let work = move || {
+            // As an error of the store, and none that says that there is no such file.
+            volume.in_place().map_err(io::Error::other)?;
+            work(path)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
         match done {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::EFBIG.number()) => Err(Errno::EFBIG.into()),

@@ -157,6 +157,10 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>
     let mut refuse = |path: &Path, error: io::Error| {
         refused.get_or_insert_with(|| format!("{}: {error}", path.display()));
     };
+    if let Err(error) = volume.in_place() {
+        refuse(volume.root(), error);
+        return (HashSet::new(), refused);
+    }
     let mut gone: Vec<_> = files
         .iter()
         .filter(|(_, path)| match disk::remove_file(path) {

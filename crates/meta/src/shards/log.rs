@@ -52,6 +52,7 @@ use std::time::Duration;
 use varve_types::ShardId;
 use varve_world::disk::Exclusive;
 use varve_world::reserve::Reserve;
+use varve_world::volume_dir::Place;
 
 /// What a shard's log is opened with.
 #[derive(Clone, Debug)]
@@ -69,6 +70,8 @@ pub struct LogConfig {
     pub memtables: Arc<MemtableBudget>,
     /// Given up when the store has no room for an append.
     pub reserve: Option<Arc<Reserve>>,
+    /// No file is begun while the volume is not there.
+    pub place: Option<Arc<Place>>,
     /// Where syncs are driven and where they block.
     pub background: tokio::runtime::Handle,
 }

@@ -72,6 +72,11 @@ impl Inner {
         }
     }
 
+    /// An error that [`is_away`] knows if another directory is in the volume's place.
+    pub(super) fn in_place(&self) -> io::Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place.check()).map_err(|error| self.away(error))
+    }
+
     fn away(&self, source: io::Error) -> io::Error {
         io::Error::other(Away { root: self.root.clone(), source })
     }

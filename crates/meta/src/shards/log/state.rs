@@ -331,7 +331,7 @@ impl State {
     fn rotate(&mut self, config: &LogConfig) {
         let header = self.next_header(self.appended);
         let path = directory::file_path(&config.directory, self.epoch, header.number);
-        match create(&path, &header) {
+        match in_place(config).and_then(|()| create(&path, &header)) {
             Ok(file) => {
                 let old = self.current().clone();
                 if self.synced == self.appended {
@@ -375,6 +375,7 @@ impl State {
     }
 
     fn publish_copy(&self, config: &LogConfig, header: &FileHeader, path: &Path, more: &[u8]) -> io::Result<File> {
+        in_place(config)?;
         let header = header.encode();
         let parts: Vec<&[u8]> = std::iter::once(header.as_slice())
             .chain(self.unsynced.iter().map(|record| record.as_ref()))
@@ -407,6 +408,10 @@ impl State {
             source: io::Error::new(io::ErrorKind::InvalidInput, reason),
         }
     }
+}
+
+fn in_place(config: &LogConfig) -> io::Result<()> {
+    config.place.as_ref().map_or(Ok(()), |place| place.check())
 }
 
 fn create(path: &Path, header: &FileHeader) -> io::Result<File> {

@@ -60,6 +60,7 @@ impl World {
             memtable_bytes_max: 100_000,
             memtables: self.memtables.clone(),
             reserve: None,
+            place: None,
             background: self.runtime.handle().clone(),
         }
     }

@@ -131,6 +131,7 @@ impl TableConfig {
             memtable_bytes_max: self.memtable_bytes_max(),
             memtables: self.cache.memtables.clone(),
             reserve: self.store.reserve().cloned(),
+            place: self.volume.place().cloned(),
             background: self.background.clone(),
         }
     }

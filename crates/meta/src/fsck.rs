@@ -20,6 +20,7 @@ mod data;
 mod directories;
 mod files;
 mod fix;
+mod gone;
 mod logs;
 mod repair;
 mod rows;
@@ -32,6 +33,7 @@ use census::Census;
 use fix::{Fix, Stage};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use varve_types::{ShardId, VolumeSettings};
 use varve_world::volume_dir::{LockError, VolumeDir, VolumeFileError};
 
@@ -90,6 +92,9 @@ kinds! {
     TornLog = Leftover, "torn-log",
         "the log ends with bytes that are not whole, and nothing says that they were fsynced: a loss of power leaves such, and the \
          next server cuts them off; where none was, check the disks beneath, for what the bytes held is lost";
+    MissingShard = Damage, "missing-shard",
+        "all that was in the shard is gone: bring its directory back, or restore it from a copy of the store, or let --repair go on \
+         with what there is";
     UnreadableShard = Damage, "unreadable-shard",
         "the shard cannot be checked, nor what refers to it: see the reason";
     DamagedRow = Damage, "damaged-row",
@@ -217,6 +222,8 @@ pub struct Report {
     pub incomplete: bool,
     /// Of those, the shards of which it is known what is damaged.
     damaged_shards: Vec<ShardId>,
+    /// Those of which there is no directory.
+    gone: Vec<ShardId>,
     /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
     fixes: BTreeMap<Stage, Vec<Fix>>,
 }
@@ -272,6 +279,13 @@ pub enum FsckError {
     /// A table cannot be opened or written while it is repaired.
     #[error(transparent)]
     Table(Unreadable),
+    #[error(
+        "{} has shards = {value}, and in {} nothing tells of more than {found}: no repair makes the others, for the number may be \
+         what is wrong. Set it right, in the file and in its copy, or bring the directories of the other shards back from a copy of the \
+         store; if they are lost, make {}, empty, and run the repair again, which goes on without what they held",
+        file.display(), directory.display(), last.display()
+    )]
+    OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64, last: PathBuf },
     #[error("{doing}: {source}")]
     Io { doing: String, source: std::io::Error },
 }
@@ -305,6 +319,11 @@ fn check_locked(
     if let Err(error) = volume.read_key() {
         report.add(FindingKind::DamagedKey, "key", error);
         report.fix(Fix::MakeKey);
+    }
+    if gone::compare(volume, settings, &mut report)? {
+        // There is nothing to be read.
+        report.incomplete = true;
+        return Ok((report, census));
     }
     logs::compare(volume, settings, &mut report);
     let unreadable = rows::read(volume, settings, &mut census, &mut report, progress)?;

@@ -118,6 +118,11 @@ pub enum ServerError {
     Locked(#[from] LockError),
     #[error("the volume {} belongs to user {owner}, and this is user {uid}: only its owner or root may serve it", directory.display())]
     NotYours { directory: PathBuf, owner: u32, uid: u32 },
+    #[error(
+        "{} is not there, which holds the tables of the volume: bring it back, or restore it from a copy of the store, or go on \
+         with what there is of the content of large files by `varve fsck --repair`", directory.display()
+    )]
+    NoTables { directory: PathBuf },
     #[error("{0}")]
     Config(String),
     #[error("{doing}: {source}")]
@@ -167,6 +172,9 @@ impl Server {
         warn_of_third_owner(&volume, settings.owner_uid);
         let volume = volume.held().map_err(doing("cannot serve the volume"))?;
         let lock = volume.lock()?;
+        if !volume.shards().is_dir() {
+            return Err(ServerError::NoTables { directory: volume.shards() });
+        }
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";

@@ -17,7 +17,7 @@ pub(super) mod salvage;
 
 use super::census::Census;
 use super::fix::{Fix, Stage};
-use super::{FINDINGS_MAX, FsckError, Progress, Report, check_locked};
+use super::{FINDINGS_MAX, FsckError, Progress, Report, check_locked, gone};
 use crate::snapshot::Unreadable;
 use bench::Bench;
 use rounds::Rounds;
@@ -80,6 +80,10 @@ pub(crate) fn repair_locked(
 ) -> Result<Repaired, FsckError> {
     let (mut report, mut census) = check_locked(volume, settings, progress)?;
     let mut repaired = Repaired { before: report.clone(), ..Repaired::default() };
+    if !report.gone.is_empty() {
+        gone::make(volume, settings, &report.gone, &mut repaired)?;
+        (report, census) = check_locked(volume, settings, progress)?;
+    }
     // A check that cannot read one shard may not have come to the next damaged one.
     for _ in settings.shards.all() {
         if report.damaged_shards.is_empty() {

@@ -329,5 +329,11 @@ fn impossible_configurations_are_refused() {
     let long = site.directory.path().join("x".repeat(100));
     assert!(refused(&|config| config.unix_directory = Some(long.clone())).contains("too long"));
     assert!(refused(&|config| config.volume = VolumeDir::new("/nonexistent")).contains("not a Varve volume"));
+    let (shards, aside) = (site.config.volume.shards(), site.directory.path().join("aside"));
+    std::fs::rename(&shards, &aside).unwrap();
+    let gone = refused(&|_| {});
+    assert!(gone.contains(shards.to_str().unwrap()) && gone.contains("varve fsck --repair"), "{gone}");
+    assert!(!shards.exists(), "something was made in its place");
+    std::fs::rename(&aside, &shards).unwrap();
     assert!(site.config.volume.lock().is_ok(), "a start that failed lets go of the lock");
 }

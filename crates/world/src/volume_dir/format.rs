@@ -5,7 +5,7 @@ use crate::disk::{self, Exclusive};
 use crate::random;
 use std::io;
 use std::path::{Path, PathBuf};
-use varve_types::{ShardCount, VolumeSettings, VolumeSettingsError};
+use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
 
 /// What a format may find in its directory without refusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +132,24 @@ impl VolumeDir {
         }
         self.write_key()?;
         self.give_to_owner(&self.key_file(), owner)
+    }
+
+    /// Makes the directories of shards that are gone. They are empty, as a format's are not, so that nobody takes one for a
+    /// shard that was never opened. The highest comes first, so that those of a call that was killed speak for as many shards.
+    pub fn make_shards(&self, gone: &[ShardId], owner: u32) -> io::Result<()> {
+        if self.shards().symlink_metadata().is_err() {
+            disk::create_directories(&self.shards())?;
+            self.close_tables_to_others()?;
+            self.give_to_owner(&self.shards(), owner)?;
+        }
+        let mut gone = gone.to_vec();
+        gone.sort_unstable();
+        let highest = gone.pop();
+        for shards in [highest.as_slice(), &gone] {
+            make_all(&self.shards(), shards.iter().map(|shard| Self::shard_name(*shard)))?;
+            shards.iter().try_for_each(|shard| self.give_to_owner(&self.shard(*shard), owner))?;
+        }
+        Ok(())
     }
 
     /// What root makes in another's volume is not root's.

@@ -23,8 +23,8 @@ use varve_world::disk;
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     #[error(
-        "{} is not there, which the format made; restore it from a copy of the store, or, to go on without what it \
-         held, make it, empty, and run `varve fsck --repair` before it is served or mounted", directory.display()
+        "{} is not there, which the format made; restore it from a copy of the store, or go on without what it held \
+         by `varve fsck --repair`", directory.display()
     )]
     Directory { directory: PathBuf },
     #[error(

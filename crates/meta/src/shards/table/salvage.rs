@@ -30,6 +30,8 @@ impl Salvage {
     /// in memory.
     pub async fn read(config: &TableConfig) -> Result<Salvage, TableError> {
         let failed = |error| TableError::new(config.shard, "salvage", error, None);
+        // SlateDB asks a store that is not there until it is.
+        presence::ask(config).await?;
         let mut salvage = Salvage::default();
         let reader = SstReader::new(config.path(), config.object_store(), None, None);
         let newest = Newest::find(config).await?;

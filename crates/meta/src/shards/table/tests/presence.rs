@@ -112,7 +112,9 @@ fn a_shard_of_a_store_that_is_away_is_not_opened_as_a_new_one() {
             "{error}"
         );
         assert!(table.has_ended());
-        let error = refused(config, &["the store's directory", "is not there", "bring it back"]).await;
+        let error = refused(config.clone(), &["the store's directory", "is not there", "bring it back"]).await;
+        assert!(matches!(error, TableError::Unavailable { .. }), "{error:?}");
+        let error = Salvage::read(&config).await.err().expect("nor saved from");
         assert!(matches!(error, TableError::Unavailable { .. }), "{error:?}");
         assert!(!shards.exists(), "something was made in its place");
         let begun = std::time::Instant::now();

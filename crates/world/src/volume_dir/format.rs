@@ -39,10 +39,13 @@ impl VolumeDir {
         let lock = self.make_room(over)?;
         let had_data = self.data().symlink_metadata().is_ok();
         let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
-        if laid_out.is_ok()
-            && let Err(error) = self.copy_volume_file(settings)
-        {
-            tracing::warn!("{} has no copy until it is served: {error}", self.volume_file().display());
+        if laid_out.is_ok() {
+            if let Err(error) = self.copy_volume_file(settings) {
+                tracing::warn!("{} has no copy until it is served: {error}", self.volume_file().display());
+            }
+            if let Err(error) = disk::remove_file(&self.unfinished_mark()) {
+                tracing::debug!(%error, "a server removes the mark of an unfinished format");
+            }
         }
         if laid_out.is_err()
             && self.volume_file().symlink_metadata().is_err()
@@ -57,11 +60,12 @@ impl VolumeDir {
     fn make_room(&self, over: FormatOver) -> Result<VolumeLock, FormatError> {
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
         let (file, copy) = (self.volume_file(), self.volume_file_copy());
-        if file.symlink_metadata().is_ok() || copy.symlink_metadata().is_ok() {
+        if file.symlink_metadata().is_ok() || copy.symlink_metadata().is_ok() || self.has_lost_its_file() {
             if over != FormatOver::Volume {
                 return Err(FormatError::VolumeExists { directory: self.root().to_owned() });
             }
             let lock = self.lock()?;
+            self.mark_unfinished().map_err(failed)?;
             self.destroy().map_err(failed)?;
             return Ok(lock);
         }
@@ -70,7 +74,9 @@ impl VolumeDir {
             return Err(FormatError::NotEmpty { directory: self.root().to_owned() });
         }
         let lock = self.lock()?;
-        if self.is_unfinished() {
+        let was_unfinished = self.is_unfinished();
+        self.mark_unfinished().map_err(failed)?;
+        if was_unfinished {
             // Rows in its tables would be taken for the new volume's.
             for directory in [self.shards(), self.servers()] {
                 absent_is_fine(disk::remove_tree(&directory)).map_err(failed)?;
@@ -79,10 +85,31 @@ impl VolumeDir {
         Ok(lock)
     }
 
-    /// A format or load was killed here. Its key is the first that it made.
+    /// A format or load was killed here. Its key is the first that it made, but for its mark.
     fn is_unfinished(&self) -> bool {
+        self.unfinished_mark().symlink_metadata().is_ok() && self.has_key() && self.shards().is_dir()
+    }
+
+    fn has_key(&self) -> bool {
         let key = self.key_file().symlink_metadata();
-        key.is_ok_and(|key| key.is_file() && key.len() == KEY_BYTES as u64) && self.shards().is_dir()
+        key.is_ok_and(|key| key.is_file() && key.len() == KEY_BYTES as u64)
+    }
+
+    /// Whether there is what only a volume has. For a directory without a volume file and copy: those of a volume that was
+    /// whole are lost, unless a format or load was killed here, which has left its mark.
+    pub(super) fn has_lost_its_file(&self) -> bool {
+        let of_volume = self.has_key() || self.shards_there().is_some();
+        of_volume && self.unfinished_mark().symlink_metadata().is_err()
+    }
+
+    /// Between the beginning of a format and the volume file. The next server removes one that was left beside that.
+    fn unfinished_mark(&self) -> PathBuf {
+        self.root().join(format!("{}format", disk::TEMPORARY_PREFIX))
+    }
+
+    fn mark_unfinished(&self) -> io::Result<()> {
+        disk::File::options().write(true).create().open(&self.unfinished_mark())?;
+        disk::sync_directory(self.root())
     }
 
     /// Takes away what a format has made that came to no volume. A `data` directory that was there before stays.
@@ -95,6 +122,7 @@ impl VolumeDir {
         }
         absent_is_fine(disk::remove_file(&self.key_file()))?;
         absent_is_fine(disk::remove_file(&self.lock_file()))?;
+        absent_is_fine(disk::remove_file(&self.unfinished_mark()))?;
         if !had_root {
             disk::remove_empty_directory(self.root())?;
         }

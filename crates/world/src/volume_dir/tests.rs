@@ -55,6 +55,41 @@ fn formatting_refuses_what_is_there() {
     assert!(other.path().join("mine").exists());
 }
 
+/// A volume that has lost its volume file and the copy is one still: what is missing is said, and nothing formats over it
+/// unless told twice. A format that was killed is none.
+#[test]
+fn a_volume_without_its_file_and_copy_is_known() {
+    for with_tables in [true, false] {
+        let (_directory, volume) = formatted();
+        std::fs::remove_file(volume.volume_file()).unwrap();
+        match with_tables {
+            true => {
+                std::fs::remove_file(volume.volume_file_copy()).unwrap();
+                std::fs::remove_file(volume.key_file()).unwrap();
+            }
+            false => std::fs::remove_dir_all(volume.shards()).unwrap(),
+        }
+        let refusal = volume.read_settings().unwrap_err().to_string();
+        let known = if with_tables { "shards = 4" } else { "shards = as before" };
+        assert!(refusal.contains("is gone") && refusal.contains(known), "{refusal}");
+        assert!(!refusal.contains("varve format"), "{refusal}");
+        for over in [FormatOver::Nothing, FormatOver::OtherFiles] {
+            assert!(matches!(volume.format(&settings(), over), Err(FormatError::VolumeExists { .. })));
+        }
+        assert_eq!(volume.shard_log(ShardId(3)).is_dir(), with_tables);
+        // A server of the volume would have removed such a mark.
+        let mark = volume.root().join(".~tmp.format");
+        std::fs::write(&mark, b"").unwrap();
+        assert!(matches!(volume.read_settings(), Err(VolumeFileError::NoVolume { .. })));
+        if with_tables {
+            std::fs::remove_file(&mark).unwrap();
+        }
+        let over = if with_tables { FormatOver::Volume } else { FormatOver::OtherFiles };
+        volume.format(&settings(), over).unwrap();
+        assert!(volume.read_settings().is_ok() && !mark.exists());
+    }
+}
+
 /// A volume in use is not formatted over, and the error names who uses it.
 #[test]
 fn the_lock_names_its_holder() {
@@ -340,7 +375,10 @@ fn a_format_that_is_killed_leaves_no_copy_without_a_volume() {
             std::fs::remove_file(volume.volume_file()).unwrap();
             match volume.read_settings_or_copy() {
                 Ok((copied, _)) => assert_eq!(copied, found),
-                Err(error) => assert!(matches!(error, VolumeFileError::NoVolume { .. }), "{error}"),
+                Err(error) => {
+                    let known = matches!(error, VolumeFileError::NoVolume { .. } | VolumeFileError::Lost(_));
+                    assert!(known, "{error}");
+                }
             }
         }
         Err(error) => assert!(matches!(error, VolumeFileError::NoVolume { .. }), "{error}"),

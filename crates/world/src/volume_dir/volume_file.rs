@@ -75,6 +75,7 @@ impl VolumeDir {
             }
             (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy, found }),
             (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
+            (Err(_), None) if self.has_lost_its_file() => Err(self.lost()),
             (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
         }
     }
@@ -128,9 +129,20 @@ impl VolumeDir {
         }
     }
 
+    fn lost(&self) -> VolumeFileError {
+        let number = |number: Option<u64>| number.map_or_else(|| "as before".to_owned(), |number| number.to_string());
+        let owner = self.key_file().metadata().ok().map(|key| u64::from(std::os::unix::fs::MetadataExt::uid(&key)));
+        VolumeFileError::Lost(Box::new(Lost {
+            directory: self.root().to_owned(),
+            copy: self.volume_file_copy(),
+            shards: number(self.shards_there()),
+            owner: number(owner),
+        }))
+    }
+
     /// For how many shards there are directories, as far as those that there are say: their number is a power of two,
     /// and one that is lost leaves higher ones, mostly. `None` where there are none.
-    fn shards_there(&self) -> Option<u64> {
+    pub(super) fn shards_there(&self) -> Option<u64> {
         let entries = std::fs::read_dir(self.shards()).ok()?.flatten();
         let shard = |entry: std::fs::DirEntry| {
             let name = entry.file_name();
@@ -252,6 +264,8 @@ fn parse(text: &str) -> Result<VolumeSettings, Problem> {
 pub enum VolumeFileError {
     #[error("{} is not a Varve volume: it has no varve.toml; make one with `varve format`", directory.display())]
     NoVolume { directory: PathBuf },
+    #[error(transparent)]
+    Lost(Box<Lost>),
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error(
@@ -274,6 +288,23 @@ pub enum VolumeFileError {
          right directories back from a copy of the store", file.display(), directory.display()
     )]
     OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64 },
+}
+
+/// A volume without its file and copy, and what is still known of what they said.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} holds a Varve volume, and its varve.toml is gone, as is the copy {}: restore it from a copy of the store, or write it \
+     anew, with the keys format_version = {FORMAT_VERSION}, id (32 hexadecimal digits in quotes), name (in quotes), \
+     shards = {shards}, split_threshold = {}, inline_limit_bytes = {}, sync_interval_ms = {}, owner_uid = {owner}; then \
+     check the volume with `varve fsck` before anything else",
+    directory.display(), copy.display(), VolumeSettings::SPLIT_THRESHOLD_DEFAULT, VolumeSettings::INLINE_LIMIT_DEFAULT,
+    VolumeSettings::SYNC_INTERVAL_DEFAULT.as_millis()
+)]
+pub struct Lost {
+    directory: PathBuf,
+    copy: PathBuf,
+    shards: String,
+    owner: String,
 }
 
 /// A key in which a volume file and its copy differ.

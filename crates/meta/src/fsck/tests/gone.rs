@@ -5,7 +5,7 @@ use super::*;
 /// What is found, by a thread of its own: it must end, and not ask for ever for what is not there.
 fn checked(site: &Site) -> Report {
     let (volume, (told, tells)) = (site.volume.clone(), std::sync::mpsc::channel());
-    std::thread::spawn(move || told.send(check(&volume, &mut |_| {})));
+    std::thread::spawn(move || drop(told.send(check(&volume, &mut |_| {}))));
     tells.recv_timeout(Duration::from_secs(120)).expect("the check ends").unwrap()
 }
 

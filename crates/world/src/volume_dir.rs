@@ -9,6 +9,7 @@
 //! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
+//! STORE/shards/<nnnn>.opened  the shard was opened once
 //! STORE/data/<xx>/<inode>     backing files
 //! STORE/reserve              room kept back for removals from a full store
 //! STORE/damaged/              what a repair took out of tables; cut.txt: files of which less was there than rows knew

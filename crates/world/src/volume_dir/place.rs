@@ -55,3 +55,38 @@ impl Place {
 fn open(volume: &VolumeDir) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(volume.root(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn volume(root: &Path, key: u8) -> VolumeDir {
+        fs::create_dir_all(root.join("shards")).unwrap();
+        let volume = VolumeDir::new(root);
+        fs::write(volume.key_file(), [key; KEY_BYTES]).unwrap();
+        volume
+    }
+
+    /// Promise: neither nothing nor another volume nor a copy with the same key is taken for the volume; moved back it is one.
+    #[test]
+    fn only_the_same_directory_is_the_volume() {
+        let directory = tempfile::tempdir().unwrap();
+        let [root, aside] = ["store", "aside"].map(|name| directory.path().join(name));
+        let held = volume(&root, 1).held().unwrap();
+        let path = held.backing_file(varve_types::InodeId(2));
+        assert!(held.in_place().is_ok() && held.lacks(&path).unwrap());
+        fs::rename(&root, &aside).unwrap();
+        assert_eq!(held.in_place().unwrap_err().kind(), io::ErrorKind::NotFound);
+        for key in [1, 2] {
+            let other = volume(&root, key);
+            assert_eq!(held.in_place().unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert!(held.lacks(&path).is_err(), "of what is in another nothing is known");
+            assert!(other.in_place().is_ok(), "who holds none takes what is there");
+            fs::remove_dir_all(&root).unwrap();
+        }
+        fs::rename(&aside, &root).unwrap();
+        assert!(held.in_place().is_ok() && held.lacks(&path).unwrap());
+    }
+}

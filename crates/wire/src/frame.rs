@@ -29,8 +29,10 @@ pub enum FrameError {
 pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
-    let taken = std::mem::take(out);
-    *out = postcard::to_extend(message, taken).map_err(|e| FrameError::Malformed(0, e.to_string()))?;
+    if let Err(error) = crate::append(message, out) {
+        out.truncate(start);
+        return Err(FrameError::Malformed(0, error.to_string()));
+    }
     let body_len = out.len() - start - HEADER_BYTES;
     if body_len > FRAME_BYTES_MAX {
         out.truncate(start);

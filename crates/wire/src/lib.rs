@@ -4,12 +4,14 @@
 //! A connection begins with [`handshake`], then carries frames ([`frame`]): requests one way, responses the other,
 //! matched by the request's number, answered in any order.
 
+mod append;
 pub mod calls;
 pub mod frame;
 pub mod handshake;
 mod nouns;
 mod octets;
 
+pub use append::append;
 pub use calls::{
     Call, CallId, Child, EntryReply, Failure, FileContent, Listing, Locator, NewNode, NodeReply, OpenMode, RenameFlags,
     Reply, Request, Response, ShardStatus, SizeState, XattrMode,

@@ -254,8 +254,7 @@ pub fn decode(key: &[u8], row: &[u8]) -> Result<(Key, Row), DecodeError> {
 }
 
 fn append<S: Serialize>(stored: &S, out: &mut Vec<u8>) {
-    let appended = postcard::to_extend(stored, std::mem::take(out));
-    *out = appended.expect("stored types have known lengths, and a vector takes any number of bytes");
+    varve_wire::append(stored, out).expect("stored types have known lengths, and a vector takes any number of bytes");
 }
 
 fn read<'a, S: Deserialize<'a>>(body: &'a [u8]) -> Result<S, String> {

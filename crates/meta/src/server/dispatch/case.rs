@@ -111,8 +111,8 @@ impl Case<'_> {
 
     fn encode(&self, reply: Reply, recorded: &RefCell<Option<Bytes>>) -> Bytes {
         let response = Response { id: self.id, result: Ok(reply) };
-        let room = Vec::with_capacity(RESPONSE_BYTES);
-        let body = postcard::to_extend(&response, room).expect("a response has no part that postcard refuses");
+        let mut body = Vec::with_capacity(RESPONSE_BYTES);
+        varve_wire::append(&response, &mut body).expect("a response has no part that postcard refuses");
         let body = Bytes::from(body);
         recorded.replace(Some(body.clone()));
         body

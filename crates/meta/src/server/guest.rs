@@ -90,6 +90,7 @@ impl Guest {
 pub fn receive(worker: &Rc<Worker>, visit: Visit) {
     let Visit { caller, request, answered, sent_at } = visit;
     stages::end(Stage::Queue, sent_at);
+    worker.vigil.came();
     let request = match dispatch::begin(worker, &caller, request) {
         Begun::Answered(answer) => return answered(response(answer)),
         Begun::Changed(underway) => return underway.then(|answer| answered(response(answer))),

@@ -118,13 +118,12 @@ fn metadata_are_written_or_refused() {
 }
 
 /// A copy of a run's file whose journal has a bad place in its midst; its bytes are those of the journal then.
-fn copy_damaged(file: &Path, journal: &mut [u8]) -> PathBuf {
-    let copy = file.with_file_name("damaged.h5");
+fn copy_damaged(file: &Path, name: &str, journal: &mut [u8], at: usize) -> PathBuf {
+    let copy = file.with_file_name(name);
     let copied = Command::new("cp").arg("--sparse=always").args([file, &copy]).status().expect("cp runs");
     assert!(copied.success());
-    let middle = journal.len() / 2;
-    journal[middle] ^= 0x20;
-    std::fs::write(file.with_file_name("damaged.h5.journal"), journal).expect("the journal written");
+    journal[at] ^= 0x20;
+    std::fs::write(file.with_file_name(format!("{name}.journal")), journal).expect("the journal written");
     copy
 }
 
@@ -156,7 +155,9 @@ fn a_killed_run_is_recovered() {
     assert!(words.contains("run.h5.journal is missing") && words.contains("frames of its last commit"), "{words}");
     std::fs::rename(&away, &journal).expect("renamed");
     let mut bytes = std::fs::read(&journal).expect("the journal");
-    let damaged = copy_damaged(&file, &mut bytes);
+    let headless = copy_damaged(&file, "headless.h5", &mut bytes.clone(), 20);
+    let middle = bytes.len() / 2;
+    let damaged = copy_damaged(&file, "damaged.h5", &mut bytes, middle);
     let output = varve(&["--json", "record", "recover"], &file);
     assert!(output.status.success(), "{output:?}");
     let recovered = told(&output);
@@ -174,6 +175,15 @@ fn a_killed_run_is_recovered() {
     assert_eq!(kept, bytes);
     assert!(!directory.path().join("run.h5.journal").exists());
     h5ls(&file, "entry/instrument/detector/data");
+    let output = varve(&["record", "recover"], &headless);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        words.contains("it does not say what run it is of") && words.contains("headless.h5.journal.bad"),
+        "{words}"
+    );
+    assert!(varve(&["record", "recover"], &headless).status.success(), "it is finished");
+    h5ls(&headless, "entry/instrument/detector/data");
 }
 
 /// SIGINT and SIGTERM end a simulated run's file as an abort does: whole, with all frames so far, and no journal.

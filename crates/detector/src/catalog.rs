@@ -204,6 +204,13 @@ impl Catalog {
         }
     }
 
+    /// Somebody has seen that the frame came late: entries do not tell when what was published.
+    pub fn mark_late(&mut self, frame: u64) {
+        if self.status_of(frame) == FrameStatus::Received {
+            self.set_status(frame, FrameStatus::Late);
+        }
+    }
+
     /// The frame came, but it was not whole, or what lies in the file is not it.
     fn damage(&mut self, frame: u64) {
         if self.status_of(frame) == FrameStatus::Missing {

@@ -3,7 +3,7 @@
 
 mod read;
 
-pub use read::{Contents, Damage, JournalError, decode, read, read_head};
+pub use read::{Contents, Damage, JournalError, decode, frames_told, has_whole_head, read, read_head};
 
 use crate::description::{Description, Scalar, ScalarKind};
 use crate::hdf5::UNDEFINED;

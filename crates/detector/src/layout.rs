@@ -111,6 +111,20 @@ impl Layout {
     pub fn parse(text: &str) -> Result<Layout, BadLayout> {
         parse::layout(text)
     }
+
+    /// The path of the group that takes what is placed nowhere, from the root, which is empty; `None` if none does.
+    pub(crate) fn default_group(&self) -> Option<String> {
+        fn find(group: &Group, path: &str) -> Option<String> {
+            if group.is_default {
+                return Some(path.to_owned());
+            }
+            group.members.iter().find_map(|member| match member {
+                Member::Group(below) => find(below, &format!("{path}/{}", below.name)),
+                Member::Dataset(_) | Member::HardLink(_) => None,
+            })
+        }
+        find(&self.root, "").or_else(|| self.default_to_root.then(String::new))
+    }
 }
 
 impl TryFrom<String> for Layout {

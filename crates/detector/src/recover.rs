@@ -3,9 +3,11 @@
 
 mod alone;
 mod committed;
+mod headless;
 mod sound;
 
 pub use alone::{Left, NoJournal};
+pub use headless::Headless;
 
 use crate::allocate::{Allocator, punch};
 use crate::catalog::Counts;
@@ -37,6 +39,8 @@ pub enum RecoverError {
     NoJournal(#[from] NoJournal),
     #[error("{path} is no file of a run that can be recovered: {why}")]
     Foreign { path: PathBuf, why: String },
+    #[error("{journal} is no journal of a run any more ({why}), and {path} {what}")]
+    Headless { journal: PathBuf, why: String, path: PathBuf, what: String },
 }
 
 /// What recovery found.
@@ -52,16 +56,23 @@ pub struct Recovered {
     pub restored: u64,
     /// Where the journal was put for that.
     pub damaged_journal: Option<PathBuf>,
+    /// The journal did not even say what run it was of: the file holds its last commit, and nothing more.
+    pub journal_head: Option<Headless>,
 }
 
 /// Makes the file at `path` whole from its journal, which is removed at the end, or kept by another name if it is damaged.
+/// Of one whose journal has lost its head, the last commit is kept.
 /// May itself be interrupted anywhere and run again.
 ///
 /// # Errors
 /// If there is no journal, its writer still runs, or the files cannot be read or written.
 pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
-    let found = Found::read(path)?;
+    let held = hold(path)?;
+    let found = match journal::read(&journal::path_beside(path)) {
+        Err(JournalError::NotOne { path: journal, why }) => return headless::recover(path, (journal, held), why),
+        contents => Found::open(path, held, contents?)?,
+    };
     let Sound { mut catalog, damage: journal_damage, restored, .. } = found.sound().map_err(io)?;
     let file = &found.file;
     file.sync_data().map_err(io)?;
@@ -79,7 +90,33 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let torn_bytes = found.contents.torn_bytes;
     let damaged_journal = found.keep_damaged(path, (&journal_damage, restored)).map_err(io)?;
     remove_journal(path).map_err(io)?;
-    Ok(Recovered { counts: catalog.counts(), torn_bytes, journal_damage, restored, damaged_journal })
+    let counts = catalog.counts();
+    Ok(Recovered { counts, torn_bytes, journal_damage, restored, damaged_journal, journal_head: None })
+}
+
+/// The journal of the file at `path`, which nobody else writes from then on.
+fn hold(path: &Path) -> Result<Journal, RecoverError> {
+    let io = |source| RecoverError::Io { path: path.to_owned(), source };
+    let beside = journal::path_beside(path);
+    if !beside.try_exists().map_err(io)? {
+        // A missing file is said to be missing, not to be in order.
+        let path = path.to_owned();
+        return Err(match alone::look(&path).map_err(io)? {
+            Alone::Finished => RecoverError::NothingToDo { path },
+            Alone::Unfinished(left) => NoJournal { path, journal: beside, left }.into(),
+            Alone::Foreign(why) => RecoverError::Foreign { path, why },
+        });
+    }
+    let held = OpenOptions::new().append(true).open(&beside).map_err(io)?;
+    let held = Journal::lock(held).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => RecoverError::Running { path: path.to_owned() },
+        _ => io(error),
+    })?;
+    // A run that was taken up has a new journal by this name, and the one that was opened here is no more.
+    match held.is_at(&beside).map_err(io)? {
+        true => Ok(held),
+        false => Err(RecoverError::Running { path: path.to_owned() }),
+    }
 }
 
 /// What a crash left: the file, and its journal, which is held for as long as this is.
@@ -92,27 +129,13 @@ pub(crate) struct Found {
 
 impl Found {
     pub fn read(path: &Path) -> Result<Found, RecoverError> {
+        let held = hold(path)?;
+        let contents = journal::read(&journal::path_beside(path))?;
+        Found::open(path, held, contents)
+    }
+
+    fn open(path: &Path, held: Journal, contents: Contents) -> Result<Found, RecoverError> {
         let io = |source| RecoverError::Io { path: path.to_owned(), source };
-        let beside = journal::path_beside(path);
-        if !beside.try_exists().map_err(io)? {
-            // A missing file is said to be missing, not to be in order.
-            let path = path.to_owned();
-            return Err(match alone::look(&path).map_err(io)? {
-                Alone::Finished => RecoverError::NothingToDo { path },
-                Alone::Unfinished(left) => NoJournal { path, journal: beside, left }.into(),
-                Alone::Foreign(why) => RecoverError::Foreign { path, why },
-            });
-        }
-        let held = OpenOptions::new().append(true).open(&beside).map_err(io)?;
-        let held = Journal::lock(held).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => RecoverError::Running { path: path.to_owned() },
-            _ => io(error),
-        })?;
-        // A run that was taken up has a new journal by this name, and the one that was opened here is no more.
-        if !held.is_at(&beside).map_err(io)? {
-            return Err(RecoverError::Running { path: path.to_owned() });
-        }
-        let contents = journal::read(&beside)?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         Ok(Found { path: path.to_owned(), file, contents, _held: held })
     }

@@ -49,16 +49,29 @@ const STAGES: [(&str, usize, usize); 4] = [("transfer", 0, 1), ("compression", 1
 /// # Errors
 /// If it cannot be read, or has no times.
 pub fn report(path: &Path) -> Result<Report, ReportError> {
+    let (status, times) = open(path)?;
+    let columns: Result<Vec<Vec<u64>>, _> = times.iter().map(read).collect();
+    let columns = columns.map_err(|cause| ReportError { path: path.to_owned(), why: cause.to_string() })?;
+    Ok(Report::new(&status, &columns))
+}
+
+/// The status of each frame in the file at `path`.
+///
+/// # Errors
+/// As of [`report`].
+pub(crate) fn status(path: &Path) -> Result<Vec<u8>, ReportError> {
+    open(path).map(|(status, _)| status)
+}
+
+/// The status of each frame, and its times.
+fn open(path: &Path) -> Result<(Vec<u8>, Vec<Dataset>), ReportError> {
     let error = |why: String| ReportError { path: path.to_owned(), why };
     let file = Hdf5File::open(path).map_err(|cause| error(cause.to_string()))?;
     let root = file.root_group().map_err(|cause| error(cause.to_string()))?;
     let (status, times) = find(&root, 0).map_err(|cause| error(cause.to_string()))?.ok_or_else(|| {
         error("it has no `frame_status` with `times` beside it, as files of this project's runs have".into())
     })?;
-    let columns: Result<Vec<Vec<u64>>, _> = times.iter().map(read).collect();
-    let columns = columns.map_err(|cause| error(cause.to_string()))?;
-    let status = status.read_raw_bytes().map_err(|cause| error(cause.to_string()))?;
-    Ok(Report::new(&status, &columns))
+    Ok((status.read_raw_bytes().map_err(|cause| error(cause.to_string()))?, times))
 }
 
 type Found = Option<(Dataset, Vec<Dataset>)>;

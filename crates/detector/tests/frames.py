@@ -5,7 +5,7 @@ fill value and the frame be marked partial. Frame `n` of u16 has at element `i`:
 `acknowledged`: frames that must be there and equal; every other frame must be equal or read as the fill value. `rows`:
 of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as
 late, and no others. `untimed`: received frames whose times may be unknown. `published`: all there is may be missing, as
-in a file that has not been recovered."""
+in a file that has not been recovered. `root`: the group of all this; `flat`: it has the scalars, too."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ checked = 0
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
     told = json.loads(path.read_text())
     with h5py.File(path.with_suffix(".h5"), "r") as file:
-        root = file["entry/instrument/detector"] if "entry" in file else file
+        root = file["entry/instrument/detector"] if "entry" in file else file[told.get("root", "/")]
         data, status = root["data"], root["frame_status"][...]
         names = h5py.check_enum_dtype(root["frame_status"].dtype)
         assert names == {"missing": 0, "received": 1, "damaged": 2, "duplicate": 3, "late": 4, "partial": 5}, names
@@ -65,7 +65,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
         came[told.get("untimed", [])] = False
         assert (times[:, came] > 0).all() and (numpy.diff(times[:, came].astype(numpy.int64), axis=0) >= 0).all(), path
         for column, name in enumerate(told.get("scalars", [])):
-            values = root["scalars"][name][...]
+            values = (root if told.get("flat") else root["scalars"])[name][...]
             for number in acknowledged:
                 assert number_of(values[number]) == number * 10 + column, (path, name, number, values[number])
         if told.get("dump"):

@@ -4,6 +4,7 @@
 use super::{AROUND, Entry, MAGIC, RECORD_BYTES_MAX, SlabEntry, decode_entry, record_bytes, split};
 use crate::description::{Description, ScalarColumn};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -115,6 +116,28 @@ pub fn decode(bytes: &[u8]) -> Result<Contents, String> {
     // A record that is damaged may be the last one, too.
     contents.doubtful.extend(doubtful(rest));
     Ok(contents)
+}
+
+/// Whether a journal that cannot be read has a whole head all the same, as one of another version has: it is not damaged.
+pub fn has_whole_head(bytes: &[u8]) -> bool {
+    let (name, _version) = MAGIC.split_at(MAGIC.len() - 1);
+    bytes.starts_with(name) && bytes.get(MAGIC.len()..).is_some_and(|rest| split(rest).is_some())
+}
+
+/// The frames that whole records of a journal tell of, whatever became of its head.
+pub fn frames_told(bytes: &[u8]) -> BTreeSet<u64> {
+    let (mut rest, mut budget) = (bytes, SEARCHED_BYTES_MAX);
+    let mut frames = BTreeSet::new();
+    loop {
+        while let Some((entry, after)) = first(rest) {
+            rest = after;
+            if let Entry::Slab(slab) = entry {
+                frames.extend(slab.frames.iter().map(|frame| frame.number));
+            }
+        }
+        let Some(skipped) = find(rest, &mut budget) else { return frames };
+        rest = &rest[skipped..];
+    }
 }
 
 impl Contents {

@@ -55,6 +55,20 @@ fn path_of(catalog: &Catalog, chunks: &ChunkMap) -> Option<String> {
     find(&structure::tree(catalog), "", chunks)
 }
 
+/// What the group at a path has, in its order.
+fn members(catalog: &Catalog, path: &str) -> Vec<String> {
+    let mut group = structure::tree(catalog);
+    for step in path.split('/').skip(1) {
+        let below = group.members.into_iter().find_map(|(name, node)| match node {
+            Node::Group(group) if name == step => Some(group),
+            _ => None,
+        });
+        let Some(below) = below else { return Vec::new() };
+        group = below;
+    }
+    group.members.into_iter().map(|(name, _)| name).collect()
+}
+
 impl Committed {
     /// What is committed in the file at `path`, of the run that `catalog` describes. `None` before the first commit.
     ///
@@ -95,39 +109,44 @@ impl Committed {
         known.map_or(FrameStatus::Missing, |(_, known)| FrameStatus::from_byte(*known))
     }
 
-    /// Columns of scalars that the file has beyond those of `catalog`, numbered on from them. Of a layout file's run none:
-    /// it may have placed them anywhere.
+    /// Columns of scalars that the file has beyond those of `catalog`, numbered on from them.
     pub fn columns(&self, catalog: &Catalog) -> Vec<Entry> {
-        let group = match catalog.description.structure {
-            Structure::Raw => "/scalars",
-            Structure::Nexus => "/entry/instrument/detector/scalars",
-            Structure::Layout(_) => return Vec::new(),
+        let group = match &catalog.description.structure {
+            Structure::Raw => Some("/scalars".to_owned()),
+            Structure::Nexus => Some("/entry/instrument/detector/scalars".to_owned()),
+            Structure::Layout(layout) => layout.default_group(),
         };
-        let columns = self.columns_in(group).unwrap_or_default();
-        let known: Vec<&ScalarColumn> = catalog.scalars.iter().map(|(column, _)| column).collect();
-        if !columns.iter().take(known.len()).eq(known.iter().copied().take(columns.len())) {
-            return Vec::new();
-        }
-        let more = columns.into_iter().skip(known.len());
-        more.map(|ScalarColumn { name, kind }| Entry::Column { name, kind }).collect()
+        let more = group.and_then(|group| self.columns_in(&group, catalog).ok()).unwrap_or_default();
+        more.into_iter().map(|ScalarColumn { name, kind }| Entry::Column { name, kind }).collect()
     }
 
-    /// In the order of their links, which is that of their numbers.
-    fn columns_in(&self, group: &str) -> Read<Vec<ScalarColumn>> {
-        let header = self.file.get_or_parse_header(self.file.group(group)?.address())?;
+    /// What of a group `catalog` does not know, in the order of their links, which is that of their numbers. None, if they
+    /// do not make the group what it is in the file: then it is not only they that are not known.
+    fn columns_in(&self, group: &str, catalog: &Catalog) -> Read<Vec<ScalarColumn>> {
+        let place = if group.is_empty() { "/" } else { group };
+        let header = self.file.get_or_parse_header(self.file.group(place)?.address())?;
+        let links = header.messages.iter().filter_map(|message| match message {
+            HdfMessage::Link(link) => Some(link.name.clone()),
+            _ => None,
+        });
+        let links: Vec<String> = links.collect();
+        let mut description = catalog.description.clone();
+        description.scalars = catalog.scalars.iter().map(|(column, _)| column.clone()).collect();
+        let known = members(&Catalog::new(description.clone()), group);
         let mut columns = Vec::new();
-        for message in &header.messages {
-            let HdfMessage::Link(link) = message else { continue };
-            let dataset = self.file.dataset(&format!("{group}/{}", link.name))?;
+        for name in links.iter().filter(|name| !known.contains(name)) {
+            let dataset = self.file.dataset(&format!("{group}/{name}"))?;
             let kind = match dataset.dtype() {
                 Datatype::FloatingPoint { .. } => ScalarKind::Float,
                 Datatype::FixedPoint { signed: true, .. } => ScalarKind::Integer,
                 Datatype::FixedPoint { .. } => ScalarKind::Unsigned,
                 _ => ScalarKind::Text(dataset.raw_element_size()?),
             };
-            columns.push(ScalarColumn { name: link.name.clone(), kind });
+            columns.push(ScalarColumn { name: name.clone(), kind });
         }
-        Ok(columns)
+        description.scalars.extend(columns.iter().cloned());
+        let explained = description.check().is_ok() && members(&Catalog::new(description), group) == links;
+        Ok(if explained { columns } else { Vec::new() })
     }
 
     /// Entries that tell what is committed and `catalog` does not know, but for the slabs `spoiled`, whose chunks were found
@@ -174,6 +193,11 @@ impl Committed {
             }
         }
         Ok(entries)
+    }
+
+    /// Frames that readers found to have come late, which no record tells.
+    pub fn late(&self) -> impl Iterator<Item = u64> {
+        (0..self.status.len() as u64).filter(|frame| self.status_of(*frame) == FrameStatus::Late)
     }
 
     /// Values of scalars that the file has and `catalog` has not.

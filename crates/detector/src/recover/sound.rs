@@ -77,6 +77,7 @@ impl Found {
             for (entry, durable) in committed.beyond(&sound.catalog, &self.file, &spoiled)? {
                 sound.push(entry, durable.unwrap_or(now));
             }
+            committed.late().for_each(|frame| sound.catalog.mark_late(frame));
         }
         self.borne_out(&mut sound, now)?;
         sound.restored = sound.frames() - before;

@@ -5,7 +5,7 @@ use super::{WAIT, quiet, settings};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use varve_detector::description::{Allocate, Description, ScalarColumn, ScalarKind, Structure};
+use varve_detector::description::{Allocate, Description, RunValue, ScalarColumn, ScalarKind, Structure};
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
@@ -63,14 +63,18 @@ fn record_of(journal: &[u8], frame: u64) -> (usize, usize) {
 }
 
 /// Every kind of index, and every structure.
-fn shapes() -> [(&'static str, Description); 6] {
+fn shapes() -> [(&'static str, Description); 7] {
     let with = |change: &dyn Fn(&mut Description)| {
         let mut description = description();
         change(&mut description);
         description
     };
-    let layout = "<hdf5_layout><dataset name='data' source='detector'/></hdf5_layout>";
-    let layout = Layout::parse(layout).expect("a layout");
+    let layout = |group: &str, end: &str| {
+        let text = format!("<hdf5_layout>{group}<dataset name='data' source='detector'/>{end}</hdf5_layout>");
+        Layout::parse(&text).expect("a layout")
+    };
+    let placed = "<dataset name='declared' source='ndattribute' ndattribute='declared'/></group></group>";
+    let grouped = layout("<group name='all'><group name='run' ndattr_default='true'>", placed);
     [
         ("fixed", with(&|run| (run.scan, run.chunk) = (vec![Some(5), Some(6)], Some(vec![4, 5])))),
         ("fixed-plain", with(&|run| (run.scan, run.filter) = (vec![Some(FRAMES)], Filter::RAW))),
@@ -83,7 +87,14 @@ fn shapes() -> [(&'static str, Description); 6] {
             }),
         ),
         ("shared", with(&|run| (run.chunk, run.structure) = (Some(vec![4, 9, 8]), Structure::Nexus))),
-        ("laid-out", with(&|run| run.structure = Structure::Layout(layout.clone()))),
+        ("laid-out", with(&|run| run.structure = Structure::Layout(layout("", "")))),
+        (
+            "laid-out-grouped",
+            with(&|run| {
+                run.structure = Structure::Layout(grouped.clone());
+                run.values = [("ring".to_owned(), RunValue::Integer(3))].into();
+            }),
+        ),
     ]
 }
 
@@ -109,7 +120,8 @@ fn every_index_is_read() {
             let told = json!({
                 "frame": [9, 8], "fill": description.fill.unwrap_or(0.0.into()), "exact": true,
                 "acknowledged": (0..FRAMES).collect::<Vec<u64>>(),
-                "scalars": if name == "laid-out" { Vec::new() } else { vec!["declared", "added"] },
+                "scalars": ["declared", "added"], "flat": name.starts_with("laid-out"),
+                "root": if name == "laid-out-grouped" { "/all/run" } else { "/" },
             });
             std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
             files += 1;

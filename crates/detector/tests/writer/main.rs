@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod forms;
 mod full_disk;
+mod headless;
 mod random;
 mod shares;
 

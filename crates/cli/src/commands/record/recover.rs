@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use varve_detector::journal::Damage;
-use varve_detector::recover::{RecoverError, Recovered, recover};
+use varve_detector::recover::{Headless, RecoverError, Recovered, recover};
 
 /// Make a run's file whole after its writer died; the journal beside it is used up, or kept if it is damaged
 #[derive(Debug, Args)]
@@ -46,7 +46,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 fn lines(told: &Told) -> String {
-    let Some(Recovered { counts, journal_damage, restored, damaged_journal, .. }) = &told.found else {
+    let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &told.found else {
         return format!("{} needs no recovery: its run ended in order\n", told.file.display());
     };
     let mut rows = vec![
@@ -55,7 +55,21 @@ fn lines(told: &Told) -> String {
         ("missing", counts.missing.to_string()),
         ("damaged", counts.damaged.to_string()),
     ];
-    if let Some(kept) = damaged_journal {
+    if let (Some(kept), Some(Headless { why, frames })) = (damaged_journal, journal_head) {
+        rows.push(("journal", format!("it does not say what run it is of: {why}; it is kept as {}", kept.display())));
+        rows.push(("restored", format!("{restored} frames, all that the file's last commit has")));
+        let more = "what came after that commit, of which nothing else tells";
+        rows.push((
+            "lost",
+            match frames {
+                0 => more.to_owned(),
+                frames => format!("{frames} frames at least: {more}"),
+            },
+        ));
+        let again =
+            "a whole copy of the journal, put back beside the file, still recovers it: nothing of the file was removed";
+        rows.push(("", again.to_owned()));
+    } else if let Some(kept) = damaged_journal {
         let Damage { places, first, bytes, frames_max, columns } = journal_damage;
         let what = match places {
             0 => "its end is gone".to_owned(),

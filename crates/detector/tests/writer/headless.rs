@@ -1,0 +1,195 @@
+//! Journals that do not say any more what run they are of, and what only the file says.
+
+use super::common::{self, frames};
+use super::{WAIT, quiet, settings};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use varve_detector::description::Description;
+use varve_detector::frame::{Frame, Payload};
+use varve_detector::hdf5::ElementType;
+use varve_detector::journal;
+use varve_detector::recover::{RecoverError, recover};
+use varve_detector::writer::Writer;
+
+fn description() -> Description {
+    let mut description = Description::new(ElementType::U16, vec![9, 8]);
+    description.fill = Some(7.0.into());
+    description.scalars = vec!["declared".into()];
+    description
+}
+
+fn give(writer: &Writer, number: u64) {
+    // Before the frame, so that no commit has one without the other.
+    writer.scalars(number, vec![(0, (number * 10) as f64)]).expect("scalars taken");
+    writer.keep_scalars().expect("the journal is written");
+    let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 72)) };
+    writer.submit(frame, WAIT).expect("a frame taken");
+}
+
+fn until(writer: &Writer, done: impl Fn(&varve_detector::writer::Progress) -> bool) {
+    let deadline = std::time::Instant::now() + WAIT;
+    while !done(&writer.progress()) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// What a killed run left.
+struct Killed {
+    file: Vec<u8>,
+    journal: Vec<u8>,
+}
+
+/// A run that was killed after frame 5 came late, and frame 11 after the last commit.
+fn killed(path: &Path) -> Killed {
+    let writer = Writer::create(path, description(), settings(), quiet()).expect("a run started");
+    (0..10).filter(|number| *number != 5).for_each(|number| give(&writer, number));
+    until(&writer, |progress| progress.published == 10);
+    give(&writer, 5);
+    until(&writer, |progress| progress.durable == 10);
+    give(&writer, 10);
+    until(&writer, |progress| progress.published == 11);
+    let head = std::fs::read(path).expect("the file")[..48].to_vec();
+    give(&writer, 11);
+    until(&writer, |progress| progress.durable == 12);
+    drop(writer);
+    let journal = std::fs::read(journal::path_beside(path)).expect("the journal");
+    // Whatever was committed after frame 10, readers are led to what was committed with it.
+    let mut file = std::fs::read(path).expect("the file");
+    file[..48].copy_from_slice(&head);
+    Killed { file, journal }
+}
+
+impl Killed {
+    /// Its file, beside such a journal.
+    fn copy(&self, path: &Path, journal: &[u8]) {
+        std::fs::write(path, &self.file).expect("copied");
+        std::fs::write(journal::path_beside(path), journal).expect("put beside");
+    }
+}
+
+fn tell(path: &Path, frames: u64) {
+    let told = json!({
+        "frame": [9, 8], "fill": 7, "acknowledged": (0..frames).collect::<Vec<u64>>(), "exact": true, "rows": frames,
+        "scalars": ["declared"], "late": [5],
+    });
+    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+}
+
+fn kept(path: &Path) -> PathBuf {
+    let mut name = journal::path_beside(path).into_os_string();
+    name.push(".bad");
+    name.into()
+}
+
+/// Whatever became of the head of its journal, the file holds all that its last commit has, and is finished; what is lost is
+/// said; and with the whole journal put back, all of it is found again.
+#[test]
+fn what_the_file_has_committed_outlives_the_head_of_its_journal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let killed = killed(&directory.path().join("run.h5"));
+    let journal = &killed.journal;
+    let head = journal::encode_head(&description()).len();
+    let changed = |range: std::ops::Range<usize>, with: u8| {
+        let mut bytes = journal.clone();
+        bytes[range].iter_mut().for_each(|byte| *byte ^= with);
+        bytes
+    };
+    let mut blanked = journal.clone();
+    blanked[..head + 20].fill(0);
+    let mut files = 0;
+    for (name, bytes, told) in [
+        ("magic", changed(0..1, 1), 1),
+        ("length", changed(8..9, 4), 1),
+        ("text", changed(30..31, 1), 1),
+        ("blanked", blanked, 1),
+        ("cut", journal[..head - 3].to_vec(), 0),
+        ("empty", Vec::new(), 0),
+    ] {
+        let path = directory.path().join(format!("{name}.h5"));
+        killed.copy(&path, &bytes);
+        let refused = Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string();
+        assert!(refused.contains("is no journal of a run"), "{refused}");
+        let recovered = recover(&path).expect("recovered");
+        let counts = recovered.counts;
+        assert_eq!((counts.frames, counts.received, counts.late, recovered.restored), (11, 10, 1, 11), "{name}");
+        assert_eq!(recovered.journal_head.expect("it is said").frames, told, "{name}");
+        assert_eq!(recovered.damaged_journal, Some(kept(&path)), "{name}");
+        assert_eq!(std::fs::read(kept(&path)).expect("kept"), bytes, "{name}");
+        assert!(matches!(recover(&path), Err(RecoverError::NothingToDo { .. })), "{name}");
+        let again = directory.path().join(format!("{name}-again.h5"));
+        std::fs::copy(&path, &again).expect("copied");
+        std::fs::write(journal::path_beside(&again), journal).expect("put back");
+        let recovered = recover(&again).expect("recovered");
+        assert_eq!(
+            (recovered.counts.frames, recovered.counts.missing, recovered.journal_head),
+            (12, 0, None),
+            "{name}"
+        );
+        tell(&path, 11);
+        tell(&again, 12);
+        files += 2;
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
+}
+
+/// A journal without a head whose file cannot be kept either is refused, with what there is to do; nothing is changed then.
+#[test]
+fn a_journal_that_nothing_can_be_made_of_is_left() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let killed = killed(&path);
+    let beside = journal::path_beside(&path);
+    let refused = |journal: &[u8], words: &str| {
+        std::fs::write(&beside, journal).expect("written");
+        let error = recover(&path).expect_err("refused").to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!(std::fs::read(&beside).expect("left"), journal);
+    };
+    // Of a later version, perhaps.
+    let mut other = killed.journal.clone();
+    other[7] = b'2';
+    refused(&other, "is no journal of a run");
+    assert_eq!(std::fs::read(&path).expect("the file").len(), killed.file.len());
+    let mut blank = killed.file.clone();
+    blank[..48].fill(0);
+    for (bytes, words) in [
+        (&blank[..], "has no commit"),
+        (&killed.file[..100], "was cut short: it has 100 of"),
+        (b"", "has no commit"),
+        (&[b'x'; 100], "does not begin as an HDF5 file"),
+    ] {
+        std::fs::write(&path, bytes).expect("written");
+        refused(b"", words);
+        assert_eq!(std::fs::read(&path).expect("the file"), bytes);
+    }
+    std::fs::remove_file(&path).expect("removed");
+    refused(b"", "is not there: if it was moved away");
+    assert!(!path.exists());
+}
+
+/// A frame that readers saw as late is late after its writer's death, whether the run is recovered or goes on.
+#[test]
+fn late_frames_stay_late() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let killed = killed(&directory.path().join("run.h5"));
+    let head = journal::encode_head(&description());
+    for (name, journal, frames) in [("whole", &killed.journal, 12), ("emptied", &head, 11)] {
+        let path = directory.path().join(format!("{name}.h5"));
+        killed.copy(&path, journal);
+        let recovered = recover(&path).expect("recovered");
+        assert_eq!((recovered.counts.late, recovered.counts.received), (1, frames - 1), "{name}");
+        tell(&path, frames);
+        let path = directory.path().join(format!("{name}-on.h5"));
+        killed.copy(&path, journal);
+        // Twice: the journal that the first makes does not say it either.
+        let (writer, _) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+        drop(writer);
+        let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+        assert_eq!(resumed.counts.late, 1, "{name}");
+        (frames..14).for_each(|number| give(&writer, number));
+        assert_eq!(writer.finish().expect("finished").counts.late, 1, "{name}");
+        tell(&path, 14);
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "4");
+}

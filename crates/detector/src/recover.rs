@@ -39,6 +39,8 @@ pub enum RecoverError {
     NoJournal(#[from] NoJournal),
     #[error("{path} is no file of a run that can be recovered: {why}")]
     Foreign { path: PathBuf, why: String },
+    #[error("{path} is not there, but its journal {journal} tells of {frames} frames in it: put it back where it was")]
+    TakenAway { path: PathBuf, journal: PathBuf, frames: usize },
     #[error("{journal} is no journal of a run any more ({why}), and {path} {what}")]
     Headless { journal: PathBuf, why: String, path: PathBuf, what: String },
 }
@@ -94,6 +96,16 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     Ok(Recovered { counts, torn_bytes, journal_damage, restored, damaged_journal, journal_head: None })
 }
 
+/// Of a file that is not there and its journal: it has been taken away, if the journal tells of frames in it.
+///
+/// # Errors
+/// If so.
+pub(crate) fn taken_away(path: &Path, journal: &[u8]) -> Result<(), RecoverError> {
+    let (frames, path) = (journal::frames_told(journal).len(), path.to_owned());
+    let journal = journal::path_beside(&path);
+    if frames > 0 { Err(RecoverError::TakenAway { path, journal, frames }) } else { Ok(()) }
+}
+
 /// The journal of the file at `path`, which nobody else writes from then on.
 fn hold(path: &Path) -> Result<Journal, RecoverError> {
     let io = |source| RecoverError::Io { path: path.to_owned(), source };
@@ -136,7 +148,18 @@ impl Found {
 
     fn open(path: &Path, held: Journal, contents: Contents) -> Result<Found, RecoverError> {
         let io = |source| RecoverError::Io { path: path.to_owned(), source };
+        if !path.try_exists().map_err(io)? {
+            taken_away(path, &std::fs::read(journal::path_beside(path)).map_err(io)?)?;
+        }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let (mut head, bytes) = ([0; superblock::LENGTH], file.metadata().map_err(io)?.len());
+        let _short_is_zeros = file.read_at(&mut head, 0).map_err(io)?;
+        let entries = &contents.entries[..sound::synced(&contents)];
+        if bytes < entries.iter().map(Entry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
+            let why =
+                format!("its journal tells of more in it than its {bytes} bytes, and no run's file begins as it does");
+            return Err(RecoverError::Foreign { path: path.to_owned(), why });
+        }
         Ok(Found { path: path.to_owned(), file, contents, _held: held })
     }
 

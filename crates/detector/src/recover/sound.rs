@@ -49,7 +49,7 @@ impl Found {
         let committed = self.committed(&catalog);
         let mut sound = Sound { entries: Vec::new(), catalog, restored: 0, damage: contents.damage };
         let times = durable_times(&contents.entries);
-        let now = now();
+        let (now, length) = (now(), self.file.metadata()?.len());
         let mut spoiled = BTreeSet::new();
         for (number, entry) in contents.entries.iter().enumerate() {
             if number == contents.intact {
@@ -59,8 +59,10 @@ impl Found {
             let synced = times.get(number).copied().filter(|_| number < contents.intact);
             let time = synced.unwrap_or(now);
             match (entry, synced) {
-                // A loss of power may have taken any of what no mark covers.
-                (Entry::Slab(slab), None) if !whole(&self.file, slab)? => {
+                // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
+                (Entry::Slab(slab), synced)
+                    if entry.end() > length || synced.is_none() && !whole(&self.file, slab)? =>
+                {
                     spoiled.insert(slab.slab);
                     for frame in &slab.frames {
                         sound.push(Entry::Damaged { frame: frame.number }, time);
@@ -148,6 +150,11 @@ impl Sound {
         let known = |column: &&ScalarColumn| self.catalog.scalars.iter().any(|(known, _)| known == *column);
         self.damage.columns -= contents.columns.iter().filter(known).count() as u64;
     }
+}
+
+/// How many entries had been synced, which marks say that nothing has damaged.
+pub fn synced(contents: &Contents) -> usize {
+    durable_times(&contents.entries).len().min(contents.intact)
 }
 
 /// When each of the entries that marks cover was synced.

@@ -5,7 +5,7 @@ use super::run::Run;
 use super::sink::Sink;
 use super::{About, Shared, StartRequest, board, poster};
 use crate::journal;
-use crate::recover::RecoverError;
+use crate::recover::{self, RecoverError};
 use crate::service::board::Board;
 use crate::stream::{ErrorCode, Ranges, Refusal};
 use crate::writer::{Settings, WriteError, Writer};
@@ -112,8 +112,10 @@ impl Shared {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
-            // The journal comes first: killed before the file was made, nothing had been acknowledged.
+            // The journal comes first: killed before the file was made, nothing had been acknowledged. One that tells of
+            // frames is of a file that was taken away since.
             if beside.try_exists().map_err(io)? {
+                recover::taken_away(path, &std::fs::read(&beside).map_err(io)?)?;
                 std::fs::remove_file(&beside).map_err(io)?;
             }
             return self.open((request, series), path).map(Some);

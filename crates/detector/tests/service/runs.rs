@@ -27,6 +27,32 @@ fn a_run_goes_on_after_the_service_was_stopped() {
     service.stop();
 }
 
+/// Promise: a run whose file is away while the service starts keeps its journal, and goes on with all its frames once the
+/// file is back.
+#[test]
+fn a_run_whose_file_is_away_waits_for_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, aside) = (directory.path().join("away.h5"), directory.path().join("aside"));
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("away"))).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    drop(client);
+    std::fs::rename(&file, &aside).expect("moved");
+    let service = Service::start(config(directory.path())).expect("a service");
+    assert!(service.shared().run("away").is_none(), "it is not begun anew");
+    service.stop();
+    assert!(!file.exists());
+    std::fs::rename(&aside, &file).expect("put back");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("away"))).expect("in");
+    let finished = client.finish(WAIT).expect("finished");
+    assert_eq!(finished.received, 10, "{finished:?}");
+    check(directory.path(), "away", &(0..10).collect::<Vec<u64>>(), true);
+    service.stop();
+}
+
 /// Promise: a run is begun once; who asks for an ended one again is told what to do, and its own client hears its end.
 #[test]
 fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {

@@ -168,6 +168,35 @@ fn a_journal_that_nothing_can_be_made_of_is_left() {
     assert!(!path.exists());
 }
 
+/// Of a journal whose file was taken away, or cut, nothing is used up that another file's return could bring back, and no
+/// frame is called received that is not there.
+#[test]
+fn a_journal_outlives_its_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let killed = killed(&path);
+    let beside = journal::path_beside(&path);
+    std::fs::remove_file(&path).expect("taken away");
+    for words in ["tells of 12 frames in it: put it back", "no run's file begins as it does"] {
+        let error = recover(&path).expect_err("refused").to_string();
+        assert!(error.contains(words), "{error}");
+        let error = Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!(std::fs::read(&beside).expect("left"), killed.journal);
+        assert!(std::fs::read(&path).map_or(true, |bytes| bytes == b"somebody else's"));
+        std::fs::write(&path, "somebody else's").expect("written");
+    }
+    let told = journal::decode(&killed.journal).expect("a journal").entries;
+    let mut ends: Vec<u64> = told.iter().map(journal::Entry::end).filter(|end| *end > 0).collect();
+    ends.sort_unstable();
+    killed.copy(&path, &killed.journal);
+    std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(ends[11] - 1)).expect("cut");
+    let recovered = recover(&path).expect("recovered");
+    assert_eq!((recovered.counts.frames, recovered.counts.damaged), (12, 1), "{recovered:?}");
+    killed.copy(&path, &killed.journal);
+    assert_eq!(recover(&path).expect("recovered").counts.damaged, 0);
+}
+
 /// A frame that readers saw as late is late after its writer's death, whether the run is recovered or goes on.
 #[test]
 fn late_frames_stay_late() {

@@ -33,7 +33,7 @@ pub enum RecoverError {
     Journal(#[from] JournalError),
     #[error("{path} is still being written by a running writer; stop that run, then recover")]
     Running { path: PathBuf },
-    #[error("{path} needs no recovery: there is no journal beside it, so its run ended in order")]
+    #[error("{path} needs no recovery: there is no journal beside it, and it is finished")]
     NothingToDo { path: PathBuf },
     #[error(transparent)]
     NoJournal(#[from] NoJournal),

@@ -89,8 +89,9 @@ impl Shared {
                 tracing::info!(run = name, file = %path.display(), "a run is taken up again");
                 self.runs.lock().insert(name, run);
             }
-            // It had ended in all but its record, or not begun.
+            // It had ended in all but its record, or was recovered while nobody served it.
             Ok(None) => {
+                tracing::warn!(run = name, file = %path.display(), "a run is over: its file is finished");
                 if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
                 }

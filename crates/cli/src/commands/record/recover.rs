@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 fn lines(told: &Told) -> String {
     let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &told.found else {
-        return format!("{} needs no recovery: its run ended in order\n", told.file.display());
+        return format!("{} needs no recovery: it is finished\n", told.file.display());
     };
     let mut rows = vec![
         ("file", told.file.display().to_string()),

@@ -161,7 +161,8 @@ impl Connection<'_> {
             let column = known.iter().position(|known| known.name == *name);
             if column.is_none() {
                 let names: Vec<&str> = known.iter().map(|known| known.name.as_str()).collect();
-                let text = format!("the run has no scalar `{name}`; it has {}", names.join(", "));
+                let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                let text = format!("the run has no scalar `{name}`; it has {has}");
                 self.outbox.notice(NoticeCode::Refused.of(NO_FRAME, &text));
             }
             columns.push(column.map(|column| column as u32));

@@ -91,6 +91,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
             Message::EndSession { session, closed } => worker.end_session(session, &closed),
             Message::Visit(visit) => guest::receive(&worker, visit),
             Message::Peer { shard, call, reply } => {
+                worker.vigil.came();
                 let asked = Rc::clone(&worker);
                 worker.spawn(async move {
                     // An asker that has gone away needs no answer.

@@ -218,6 +218,29 @@ fn an_unmount_that_finds_the_trouble_over_goes() {
     }
 }
 
+/// The first thing that comes after the return is the end of the server: it finds that nothing is lost, and ends well.
+#[test]
+fn a_server_that_is_stopped_after_the_stores_return_ends_well() {
+    let volume = Volume::format(&FLAGS);
+    let server = volume.serve(&[]);
+    let mut mount = volume.mount(&["-o", OPTIONS]);
+    make_directories(&mount.directory);
+    let path = |number: usize| volume.mount_point().join(format!("d{}/{number}", number % 8));
+    (0..64).for_each(|number| fs::write(path(number), [number as u8; 300]).expect("a file"));
+    let (store, aside) = (volume.store(), volume.beside("aside"));
+    fs::rename(&store, &aside).expect("the store goes");
+    std::thread::sleep(AWAY);
+    // Else it finds what the server is to find.
+    mount.kill_process();
+    mount.bury();
+    fs::rename(&aside, &store).expect("the store comes back");
+    server.stop();
+    volume.expect_sound();
+    let mount = volume.mount(&[]);
+    (0..64).for_each(|number| assert_eq!(fs::read(path(number)).expect("it is there"), [number as u8; 300]));
+    mount.unmount();
+}
+
 /// As where the store is on a mount that is gone, and its bare mount point is left: files that outgrow their rows meanwhile are
 /// refused, and are not made there, where nobody would find them again.
 #[test]

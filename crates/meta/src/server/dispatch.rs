@@ -13,11 +13,11 @@ mod sync;
 pub mod translate;
 
 pub use at_once::{Begun, begin};
-pub use retries::InFlight;
+pub use retries::{Doubts, InFlight};
 
 use super::complaints::About;
 use super::metrics::{Outcome, Timed};
-use super::opening::To;
+use super::opening::{To, takes_no_writes};
 use super::sessions::Admitted;
 use super::worker::Worker;
 use crate::shards::Shard;
@@ -80,7 +80,8 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
     let id = ShardId(request.shard);
     let syncs = matches!(request.call, Call::Sync);
     let shard = match worker.shard(id) {
-        Some(failed) if (sync::is_of_sync(&request.call) || !changes(&request.call)) && failed.has_failed() => {
+        // Who finds that it has failed waits for it to be open again, as all do who come later: nothing is decided yet.
+        Some(failed) if failed.has_failed() => {
             worker.reopen(&failed);
             None
         }
@@ -105,8 +106,9 @@ async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Re
             }
         }
     };
+    let changed = changes(&request.call).then_some(request.id);
     let answered = respond_at(worker, &shard, caller, request).await;
-    reopen_if_failed(worker, &shard, &answered);
+    let answered = after_failure(worker, &shard, changed, answered);
     if syncs {
         return Box::pin(sync::concluded(worker, caller, id, answered)).await;
     }
@@ -129,9 +131,25 @@ fn wanted_to(call: &Call) -> To {
     }
 }
 
-fn reopen_if_failed(worker: &Rc<Worker>, shard: &Rc<Shard>, answered: &Result<Answered, Failure>) {
-    if matches!(answered, Err(Failure::Server { .. })) && shard.has_failed() {
-        worker.reopen(shard);
+/// What the caller of a call is told of whose shard perhaps failed under it; the shard is opened again then. Whether a
+/// `changed` call was made nobody knows before that: it is to be sent again, once, and is answered as it was recorded with
+/// the change, or decided anew, for what the opening has not found will never be there. A store that takes no writes
+/// is told of at once.
+fn after_failure(
+    worker: &Rc<Worker>,
+    shard: &Rc<Shard>,
+    changed: Option<CallId>,
+    answered: Result<Answered, Failure>,
+) -> Result<Answered, Failure> {
+    let Err(Failure::Server { errno, .. }) = &answered else { return answered };
+    if !shard.has_failed() {
+        return answered;
+    }
+    worker.reopen(shard);
+    let may_pass = !takes_no_writes(Errno::from_number(*errno));
+    match changed {
+        Some(id) if may_pass && worker.doubts.is_first_of(id) => Err(Failure::Busy),
+        _ => answered,
     }
 }
 

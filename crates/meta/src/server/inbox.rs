@@ -120,11 +120,23 @@ pub async fn obey(worker: Rc<Worker>, mut command: watch::Receiver<Command>) {
 }
 
 /// Runs what another shard asks of one of this worker's.
-async fn answer(worker: &Worker, shard: ShardId, call: PeerCall) -> PeerReply {
+async fn answer(worker: &Rc<Worker>, shard: ShardId, call: PeerCall) -> PeerReply {
     let to = if call.only_reads() { To::Read } else { To::Change };
+    reopen_if_failed(worker, shard);
     match tokio::time::timeout(DELIVERY_DEADLINE, worker.opened(shard, to)).await {
-        Ok(Ok(shard)) => shard.peer_call(call).await,
+        Ok(Ok(opened)) => {
+            let reply = opened.peer_call(call).await;
+            reopen_if_failed(worker, shard);
+            reply
+        }
         Ok(Err(cause)) => PeerReply::Failed(cause),
         Err(_) => PeerReply::Failed(format!("shard {shard} is not open").into()),
+    }
+}
+
+/// It may be that nobody asks for the shard but others.
+fn reopen_if_failed(worker: &Rc<Worker>, shard: ShardId) {
+    if let Some(failed) = worker.shard(shard).filter(|shard| shard.has_failed()) {
+        worker.reopen(&failed);
     }
 }

@@ -11,13 +11,13 @@
 //! only read are answered from there. Nobody owns the shard then, so it stays as it is until this server opens it.
 
 mod again;
+mod last;
 mod loss;
 
 use super::dispatch::translate;
 use super::worker::Worker;
 use crate::shards::{Cause, Shard, ShardConfig, ShardError, TableConfig};
 use futures::future;
-use futures::stream::{self, StreamExt};
 use loss::{Lost, Owing};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -31,9 +31,6 @@ use varve_wire::Failure;
 /// Shards that one worker opens at a time: while one waits for the store, another uses the processor. With more, one that
 /// is asked for would share the processors with those that nobody waits for.
 const OPENING_MAX: usize = 2;
-
-/// Shards that one worker closes at a time: mostly waiting for the store.
-const CLOSING_MAX: usize = 8;
 
 /// How long a call waits for its shard to be open before it is answered Busy, whereupon the client asks again until its own
 /// deadline.
@@ -55,6 +52,8 @@ pub enum To {
     /// What failed a moment ago may go now, and who syncs would rather wait for that than be told of trouble that is over and
     /// cost nothing: the next attempt to open the shard, which comes sooner for it, is the answer.
     Sync,
+    /// The same, of a server that is about to end: also where something may be lost, for the next attempt tells.
+    End,
 }
 
 /// The shards that are not open.
@@ -79,6 +78,8 @@ pub struct Opening {
     lost: RefCell<HashMap<ShardId, Lost>>,
     /// Those that this server has had open.
     had: RefCell<HashSet<ShardId>>,
+    /// The worker ends: no attempt is begun any more.
+    given_up: Cell<bool>,
 }
 
 impl Opening {
@@ -108,8 +109,11 @@ impl Opening {
 
     /// Whether a sync is told of the trouble: time does not heal it, or it may have cost what the sync is about.
     fn is_told(&self, shard: ShardId) -> bool {
-        let damaged = self.refused.borrow().get(&shard).is_some_and(|refused| refused.damaged);
-        damaged || self.may_have_lost(shard)
+        self.is_damaged(shard) || self.may_have_lost(shard)
+    }
+
+    fn is_damaged(&self, shard: ShardId) -> bool {
+        self.refused.borrow().get(&shard).is_some_and(|refused| refused.damaged)
     }
 
     fn was_refused(&self, shard: ShardId) -> bool {
@@ -122,8 +126,22 @@ impl Opening {
         failed.or_else(|| self.refused.borrow().get(&shard).map(|refused| refused.cause.clone()))
     }
 
+    /// Whether the next attempt is the answer to who wants the shard, and not the last one.
+    fn asks_next(&self, shard: ShardId, to: To) -> bool {
+        match to {
+            To::Read | To::Change => false,
+            To::Sync => !self.is_told(shard),
+            To::End => !self.is_damaged(shard),
+        }
+    }
+
     fn give_up(&self) {
+        self.given_up.set(true);
         self.waiting.borrow_mut().clear();
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.given_up.get()
     }
 }
 
@@ -230,14 +248,14 @@ impl Worker {
             if let Some(shard) = self.at_rest(shard).filter(|_| to == To::Read) {
                 return Ok(shard);
             }
-            if to == To::Sync && self.opening.attempts_of(shard).ended < next && !self.opening.is_told(shard) {
+            if self.opening.attempts_of(shard).ended < next && self.opening.asks_next(shard, to) {
                 if self.opening.hurried.borrow_mut().insert(shard) {
                     self.changed.notify_waiters();
                 }
                 changed.await;
                 continue;
             }
-            if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause)) {
+            if let Some(cause) = self.opening.failed.borrow().get(&shard).filter(|cause| takes_no_writes(cause.errno)) {
                 return Err(cause.clone());
             }
             if let Some(Refused { cause, away, .. }) = self.opening.refused.borrow().get(&shard) {
@@ -274,29 +292,6 @@ impl Worker {
         }
     }
 
-    /// Opens no more, waits for those that are being opened, and closes what is open: all of it even where some fail; the
-    /// first failure is told.
-    pub(super) async fn close_shards(&self) -> Result<(), String> {
-        self.opening.give_up();
-        loop {
-            let changed = self.changed.notified();
-            if self.opening.under_way.get() == 0 {
-                break;
-            }
-            changed.await;
-        }
-        let shards: Vec<_> = self.shards.borrow().values().cloned().collect();
-        let closed = stream::iter(shards).map(|shard| async move {
-            let id = shard.id();
-            shard.close().await.map_err(|error| format!("shard {id} cannot be closed: {error}"))
-        });
-        let closed: Vec<_> = closed.buffer_unordered(CLOSING_MAX).collect().await;
-        self.shards.borrow_mut().clear();
-        let at_rest = std::mem::take(&mut *self.opening.at_rest.borrow_mut());
-        future::join_all(at_rest.values().map(|shard| shard.close_at_rest())).await;
-        closed.into_iter().collect()
-    }
-
     fn shard_config(&self, id: ShardId) -> ShardConfig {
         ShardConfig {
             id,
@@ -330,8 +325,8 @@ struct Refused {
 }
 
 /// A store that is full or read-only does not heal in a moment.
-fn takes_no_writes(cause: &Cause) -> bool {
-    matches!(cause.errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
+pub fn takes_no_writes(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)
 }
 
 fn is_damage(error: &ShardError) -> bool {

@@ -1,5 +1,6 @@
 //! A real server on a temporary volume, talked to by a client that knows nothing but the protocol.
 
+mod away;
 mod client;
 mod failing;
 mod memory;
@@ -36,7 +37,18 @@ impl Site {
         Site::in_directory(directory, volume, shards)
     }
 
+    /// Of a volume that fsyncs before every answer.
+    fn syncing_at_once(shards: u16) -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        Site::of(directory, volume, shards, Duration::ZERO)
+    }
+
     fn in_directory(directory: tempfile::TempDir, volume: PathBuf, shards: u16) -> Site {
+        Site::of(directory, volume, shards, Duration::from_millis(50))
+    }
+
+    fn of(directory: tempfile::TempDir, volume: PathBuf, shards: u16, sync_interval: Duration) -> Site {
         let volume = VolumeDir::new(volume);
         let settings = VolumeSettings {
             id: VolumeId(varve_world::random::bytes()),
@@ -44,7 +56,7 @@ impl Site {
             shards: ShardCount::new(shards).unwrap(),
             split_threshold: 64,
             inline_limit: VolumeSettings::INLINE_LIMIT_DEFAULT,
-            sync_interval: Duration::from_millis(50),
+            sync_interval,
             owner_uid: rustix::process::geteuid().as_raw(),
         };
         crate::format::format(&volume, &settings, FormatOver::Nothing).unwrap();

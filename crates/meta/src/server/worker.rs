@@ -7,7 +7,7 @@
 
 use super::board::{Board, Stage};
 use super::complaints::Complaints;
-use super::dispatch::InFlight;
+use super::dispatch::{Doubts, InFlight};
 use super::held::Held;
 use super::inbox::{self, Command, Message, WorkerPeers};
 use super::listener::{self, Listeners};
@@ -66,6 +66,7 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     pub metrics: Metrics,
     pub in_flight: InFlight,
+    pub doubts: Doubts,
     pub vigil: Vigil,
     pub complaints: Complaints,
     pub held: Held,
@@ -107,10 +108,6 @@ impl Worker {
             // An error means that the worker itself is gone, which is a stop too.
             let _ = stop.wait_for(|stopped| *stopped).await;
         }
-    }
-
-    pub fn is_stopping(&self) -> bool {
-        *self.stop.borrow()
     }
 
     pub fn connections(&self) -> usize {
@@ -186,6 +183,7 @@ impl Worker {
     /// `closed`: what the ended session alone had open.
     pub fn end_session(self: &Rc<Self>, session: SessionId, closed: &[InodeId]) {
         self.opening.forget(session);
+        self.doubts.end_session(session);
         for shard in self.shards.borrow().values() {
             shard.end_session(session);
             shard.end_orphans(closed);
@@ -257,6 +255,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         shared: Arc::clone(&config.shared),
         metrics: Metrics::new(config.index, config.measure, Arc::clone(&config.shared.clock)),
         in_flight: InFlight::default(),
+        doubts: Doubts::default(),
         vigil: Vigil::default(),
         complaints: Complaints::default(),
         held: Held::new(config.held_max),

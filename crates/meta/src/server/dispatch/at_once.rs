@@ -135,7 +135,7 @@ impl Underway {
 impl Held {
     fn answer(self, worker: &Rc<Worker>, shard: &Rc<Shard>, done: Result<bytes::Bytes, Refusal>) -> Answer {
         let answered = done.map(Answered::Encoded).map_err(translate::failure);
-        super::reopen_if_failed(worker, shard, &answered);
+        let answered = super::after_failure(worker, shard, Some(self.id), answered);
         stages::end(Stage::Served, self.served);
         super::conclude(worker, self.timed, shard.id(), self.id, answered)
     }

@@ -1,18 +1,13 @@
 //! How a sync is answered of a shard that has failed. What a store went through and is over, as when it was moved away and
 //! is back, may have cost nothing; opening the shard again tells.
 
-use super::{Answered, reopen_if_failed, translate};
+use super::{Answered, after_failure, translate};
 use crate::server::opening::To;
 use crate::server::sessions::Admitted;
 use crate::server::worker::Worker;
 use std::rc::Rc;
 use varve_types::ShardId;
-use varve_wire::{Call, Failure, Reply};
-
-/// Whether a sync makes such changes: what waits to be written back.
-pub(super) fn is_of_sync(call: &Call) -> bool {
-    matches!(call, Call::WriteInline { .. } | Call::RaiseSize { .. } | Call::SettleSize { .. })
-}
+use varve_wire::{Failure, Reply};
 
 /// The answer to a sync that came to `answered`: where the shard was found to have failed, what syncing it comes to when it
 /// is open again; and an error if something is lost that the caller was acknowledged, once.
@@ -43,6 +38,5 @@ async fn again(worker: &Rc<Worker>, id: ShardId) -> Result<Answered, Failure> {
     worker.reopen_failed();
     let shard = worker.wanted(id, To::Sync).await?;
     let synced = shard.sync().await.map(|()| Reply::Done.into()).map_err(translate::failure);
-    reopen_if_failed(worker, &shard, &synced);
-    synced
+    after_failure(worker, &shard, None, synced)
 }

@@ -20,7 +20,7 @@ const DAMAGED_PAUSE_MAX: Duration = Duration::from_secs(60);
 const LOOKED_FOR_EVERY: Duration = Duration::from_millis(500);
 
 impl Worker {
-    /// Tries until the shard is open; sooner where a sync waits for it. One that is damaged is left alone until
+    /// Tries until the shard is open, or the worker ends; sooner where a sync waits for it. One that is damaged is left alone until
     /// somebody asks for it. What was `refused` before for the same reason is not told again.
     pub(super) async fn open_later(self: Rc<Self>, id: ShardId, mut refused: Refused) {
         let mut pause = REOPEN_PAUSE;
@@ -41,7 +41,7 @@ impl Worker {
             };
             tokio::select! {
                 () = due => {}
-                () = self.stopping() => return,
+                () = self.given_up() => return,
             }
             match self.open_shard(id).await {
                 Ok(()) => return tracing::info!("shard {id} is open again"),
@@ -90,7 +90,7 @@ impl Worker {
     pub fn reopen(self: &Rc<Self>, failed: &Rc<Shard>) {
         let id = failed.id();
         let mut shards = self.shards.borrow_mut();
-        if !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
+        if self.opening.has_given_up() || !shards.get(&id).is_some_and(|shard| Rc::ptr_eq(shard, failed)) {
             return;
         }
         shards.remove(&id);
@@ -111,7 +111,7 @@ impl Worker {
             drop(failed);
             // What it held in memory for others is not relied on any longer than that.
             tokio::time::sleep(HOLD_VALID).await;
-            if worker.is_stopping() {
+            if worker.opening.has_given_up() {
                 return;
             }
             match worker.open_shard(id).await {

@@ -65,6 +65,18 @@ impl Opening {
         cause
     }
 
+    /// What a server that ends is to tell: what is lost, or may be and nobody can know any more, and was not told to all whom
+    /// it concerns.
+    pub(super) fn loss(&self) -> Option<Cause> {
+        let lost = self.lost.borrow().values().map(|lost| lost.cause.clone()).next();
+        let may_be = || {
+            let owing = self.owing.borrow();
+            let (shard, owing) = owing.iter().find(|(_, owing)| owing.unsaved)?;
+            Some(owing.cause.clone().met(format!("changes that shard {shard} had acknowledged may be lost")))
+        };
+        lost.or_else(may_be)
+    }
+
     /// The session has ended: there is nobody to tell.
     pub fn forget(&self, session: SessionId) {
         for owing in self.owing.borrow_mut().values_mut() {

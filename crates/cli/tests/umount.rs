@@ -76,6 +76,32 @@ fn a_mount_without_server_is_given_up_on_demand() {
     volume.expect_sound();
 }
 
+/// Who says how long to wait waits no longer for a mount that itself waits much longer for its server.
+#[test]
+fn an_unmount_waits_no_longer_than_it_was_told() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
+    let root = volume.mount_point();
+    fs::write(root.join("closed"), "closed").expect("a file");
+    server.kill();
+    let refused = run(varve().args(["umount", "--wait", "2s"]).arg(&root), SHORT);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    assert!(refused.stderr.contains("for 2s") && refused.stderr.contains("umount --force"), "{}", refused.stderr);
+    assert!(is_mounted(&root));
+    let given_up = run(varve().args(["umount", "--force", "--wait", "2s"]).arg(&root), SHORT);
+    assert_eq!(given_up.code(), Some(3), "{}\n{}", given_up.stdout, given_up.stderr);
+    assert!(given_up.stdout.contains("not everything was written"), "{}", given_up.stdout);
+    assert!(!is_mounted(&root));
+    drop(mount);
+    let mount = volume.mount(&[]);
+    assert_eq!(fs::read_to_string(root.join("closed")).expect("it was acknowledged"), "closed");
+    let unmounted = run(varve().args(["umount", "--wait", "60s"]).arg(&root), SHORT);
+    unmounted.succeeded("varve umount");
+    drop(mount);
+    volume.expect_sound();
+}
+
 /// A mount that is taken away in the middle of changes ends what is under way, and has lost nothing that was answered.
 #[test]
 fn an_unmount_by_force_ends_what_is_under_way() {

@@ -112,6 +112,36 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten) -> Result<Op
     }
 }
 
+/// Takes the volume at `target` out of everybody's sight, whose process has not answered: nothing is asked of it. What is not
+/// written is given up. `asker`: a process that waits for an answer, and is killed.
+///
+/// # Errors
+/// [`Error::Busy`] with what else holds it.
+pub fn take_away(target: &Path, asker: u32) -> Result<()> {
+    let Some(MountEntry { target, .. }) = find_unasked(target) else {
+        return Err(Error::NotMounted(target.to_owned()));
+    };
+    let mut holders = holders(&target);
+    let own = std::process::id();
+    holders.retain(|holder| !matches!(holder, Holder::Process { pid, .. } if *pid == own || *pid == asker));
+    if !holders.is_empty() {
+        return Err(Error::Busy { target, holders });
+    }
+    attach::detach(&target, true).map_err(|source| Error::Unmount { target, source })
+}
+
+/// Whether a volume is mounted at `target`, as far as that can be told without asking its process anything.
+pub fn is_mounted(target: &Path) -> bool {
+    find_unasked(target).is_some()
+}
+
+/// The volume that is mounted at `target`, the last part of which is no link.
+fn find_unasked(target: &Path) -> Option<MountEntry> {
+    let absolute = std::path::absolute(target).ok()?;
+    let resolved = absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?);
+    mounts::at(&mounts::table().ok()?, &resolved).filter(|mount| mount.kind == TYPE)
+}
+
 fn unwatched(target: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Unwatched { target: target.to_owned(), source }
 }
@@ -141,6 +171,9 @@ pub(crate) fn detach(target: &Path) -> Result<()> {
 }
 
 fn find(target: &Path) -> Result<MountEntry> {
+    if let Some(mount) = find_unasked(target) {
+        return Ok(mount);
+    }
     let wrap = |source| Error::Unmount { target: target.to_owned(), source };
     let resolved = mounts::resolve(target).map_err(wrap)?;
     let table = mounts::table().map_err(wrap)?;

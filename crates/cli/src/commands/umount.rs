@@ -1,14 +1,26 @@
 //! `varve umount DIR`: returns when everything is durable, or says what is in the way.
+//!
+//! A mount whose server is gone answers only when it has given up waiting for that. A process that waits in the kernel for such
+//! an answer cannot end before it, not even by SIGKILL. So who says how long to wait has it done by a process apart, this
+//! program once more, and goes without it when the time is over.
 
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
 use serde::Serialize;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 use varve_fuse::Error;
-use varve_fuse::unmount::{Unwritten, unmount};
+use varve_fuse::unmount::{self, Unwritten, unmount};
+
+/// For the mount's process to end, where nothing is said.
+const ENDED_MAX: Duration = Duration::from_secs(60);
+/// Beyond the time that was given, for the process apart to say what it found just then.
+const SAID_MAX: Duration = Duration::from_millis(500);
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
 /// Unmount a volume; returns when everything is on disk
 ///
@@ -19,13 +31,16 @@ pub struct Arguments {
     /// Directory on which the volume is mounted
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// How long to wait for the mount's process to write everything and end
-    #[arg(long, value_name = "DURATION", default_value_t = Span(Duration::from_secs(60)))]
-    wait: Span,
+    /// How long to wait for the mount to write everything and for its process to end [default: as long as it writes, then 60s]
+    #[arg(long, value_name = "DURATION")]
+    wait: Option<Span>,
     /// Unmount also if not everything can be written: what was written to files that were neither closed nor fsynced is
     /// lost, and what was acknowledged in the last sync interval is lost if the machine fails too
     #[arg(long, short)]
     force: bool,
+    /// This is the process apart
+    #[arg(long, hide = true)]
+    apart: bool,
 }
 
 #[derive(Serialize)]
@@ -37,30 +52,105 @@ struct Unmounted {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let directory = &arguments.directory;
-    let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
-    let given_up = unmount(directory, arguments.wait.0, unwritten).map_err(|error| {
-        let failed = Problem::new(format!("cannot unmount {}", directory.display()));
-        let problem = match &error {
-            Error::Unmount { source, .. } => failed.caused_by(source),
-            error => failed.caused_by(error),
-        };
-        match error {
-            Error::Busy { .. } => problem.next("End what holds it, then unmount again."),
-            Error::StillRunning { .. } => problem.next("Wait for that process to end before the store is used."),
-            Error::NotDurable { .. } => {
-                let force = format!("varve umount --force {}", directory.display());
-                problem.next(format!(
-                    "Bring the store back, or the server, then unmount again. If that cannot be, `{force}` gives up what is not written."
-                ))
-            }
-            _ => problem,
+    let given_up = match arguments.wait {
+        Some(Span(wait)) if !arguments.apart => match apart(arguments, wait, output)? {
+            Apart::Done(exit) => return Ok(exit),
+            Apart::GivenUp(why) => Some(why),
+        },
+        wait => {
+            let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
+            let given_up = unmount(directory, wait.map_or(ENDED_MAX, |wait| wait.0), unwritten);
+            given_up.map_err(|error| problem(arguments, &error))?.map(|error| error.to_string())
         }
-    })?;
-    let given_up = given_up.map(|error| error.to_string());
+    };
     let exit = if given_up.is_some() { Exit::Degraded } else { Exit::Done };
     let unmounted = Unmounted { directory: directory.clone(), given_up };
     output.result("umount", &unmounted, text)?;
     Ok(exit)
+}
+
+fn problem(arguments: &Arguments, error: &Error) -> Problem {
+    let directory = &arguments.directory;
+    let failed = Problem::new(format!("cannot unmount {}", directory.display()));
+    let problem = match error {
+        Error::Unmount { source, .. } => failed.caused_by(source),
+        error => failed.caused_by(error),
+    };
+    match error {
+        Error::Busy { .. } => problem.next("End what holds it, then unmount again."),
+        Error::StillRunning { .. } => problem.next("Wait for that process to end before the store is used."),
+        Error::NotDurable { .. } => {
+            let force = format!("varve umount --force {}", directory.display());
+            problem.next(format!(
+                    "Bring the store back, or the server, then unmount again. If that cannot be, `{force}` gives up what is not written."
+                ))
+        }
+        _ => problem,
+    }
+}
+
+/// What came of an unmount by a process apart.
+enum Apart {
+    /// It has said so itself.
+    Done(Exit),
+    /// It was given up, and the mount is out of sight; why.
+    GivenUp(String),
+}
+
+fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart> {
+    let failed = |error: io::Error| Problem::new("cannot run the process that unmounts").caused_by(&error);
+    let directory = &arguments.directory;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command
+        .args(output.is_json().then_some("--json"))
+        .args(["umount", "--apart", "--wait"])
+        .arg(Span(wait).to_string());
+    command.args(arguments.force.then_some("--force")).arg("--").arg(directory);
+    // Pipes that this process reads, and not its own: whoever waits for the end of those must not wait for that process.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(status) = ended(&mut child, wait.saturating_add(SAID_MAX)).map_err(failed)? {
+        let (result, exit) = said(&mut child, status).map_err(failed)?;
+        output::print_line(&result)?;
+        return Ok(Apart::Done(exit));
+    }
+    // It does nothing more, though it may be a while until it has ended.
+    child.kill().map_err(failed)?;
+    let why = format!("the mount has not answered for {}, or has not written everything in that time", Span(wait));
+    let apart = Problem::new(format!("cannot unmount {}", directory.display()));
+    if !unmount::is_mounted(directory) {
+        let why = format!("it is unmounted, but its process has not ended for {}", Span(wait));
+        return Err(apart.because(why).next("Wait for that process to end before the store is used."));
+    }
+    if !arguments.force {
+        let next =
+            format!("It stays mounted. `varve umount --force {}` gives up what is not written.", directory.display());
+        return Err(apart.because(why).next(next));
+    }
+    unmount::take_away(directory, child.id()).map_err(|error| problem(arguments, &error))?;
+    Ok(Apart::GivenUp(why))
+}
+
+/// `None`: it has not, for so long.
+fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        match child.try_wait()? {
+            None if begun.elapsed() < wait => std::thread::sleep(LOOKED_AT_EVERY),
+            status => return Ok(status),
+        }
+    }
+}
+
+/// Says what `child`, which has ended, had to say of problems; returns its result and how it ended.
+fn said(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    child.stdout.take().expect("piped").read_to_end(&mut out)?;
+    child.stderr.take().expect("piped").read_to_end(&mut err)?;
+    io::stderr().write_all(&err)?;
+    let exits = [Exit::Done, Exit::Usage, Exit::Degraded];
+    let exit = exits.into_iter().find(|exit| status.code() == Some(exit.code().into())).unwrap_or(Exit::Failed);
+    Ok((String::from_utf8_lossy(&out).into_owned(), exit))
 }
 
 fn text(unmounted: &Unmounted) -> String {

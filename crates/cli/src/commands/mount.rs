@@ -16,13 +16,20 @@ use options::Options;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use stopping::Stopping;
 use varve_client::{ClientConfig, FileSystem};
 use varve_fuse::Mounted;
 use varve_meta::server::{Server, ServerError};
-use varve_types::{Credentials, InodeId, VolumeSettings};
+use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
+
+/// How long a server is looked for that was started just before: from its process to its lock, and then to where it listens,
+/// before which it lays hands on each shard's directory. Who names a volume that nobody serves hears so after the first.
+const BEGINNING_MAX: Duration = Duration::from_secs(3);
+const STARTING_MAX: Duration = Duration::from_secs(20);
+const LOOKED_FOR_EVERY: Duration = Duration::from_millis(50);
 
 /// Mount a volume on a directory
 ///
@@ -130,7 +137,7 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     config.passthrough = options.fuse.passthrough;
     let connected = match &server {
         Some(server) => FileSystem::connect_within(config, Arc::new(Embedded(Arc::clone(server)))),
-        None => FileSystem::connect(config),
+        None => connect(config),
     };
     let file_system = connected.map_err(|error| {
         Problem::new(failed()).because(error).next("`varve status STORE` shows who serves the volume.")
@@ -143,6 +150,30 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
         problem.next("`varve status STORE --shards` shows which shards can be used, and why others cannot.")
     })?;
     Ok(Mount { mounted, file_system, server, signals })
+}
+
+/// To a server, also one that is just starting: it has taken the volume's lock, or is about to, and has not said yet where it
+/// listens.
+fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
+    let begun = Instant::now();
+    loop {
+        let connected = FileSystem::connect(config.clone());
+        match &connected {
+            Err(failure) if failure.errno == Errno::EHOSTDOWN => {}
+            _ => return connected,
+        }
+        // The lock is looked at no sooner, lest that be in the way of a server which takes it.
+        let looked_for = match begun.elapsed() < BEGINNING_MAX {
+            true => true,
+            false => {
+                begun.elapsed() < STARTING_MAX && config.store.lock_for_reading().is_err_and(|error| error.is_held())
+            }
+        };
+        if !looked_for {
+            return connected;
+        }
+        std::thread::sleep(LOOKED_FOR_EVERY);
+    }
 }
 
 /// A server in this process, unless another one has the volume.

@@ -77,3 +77,10 @@ pub enum LockError {
     #[error("cannot lock {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
+
+impl LockError {
+    /// Somebody has the volume.
+    pub fn is_held(&self) -> bool {
+        matches!(self, LockError::Held { .. })
+    }
+}

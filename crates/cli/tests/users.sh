@@ -1,5 +1,6 @@
 #!/bin/bash
 # Two users and one volume: who made it serves and mounts it without root, the other is refused.
+# What root repairs in that volume stays that user's.
 # usage (as root, in a mount namespace of its own): users.sh VARVE DIRECTORY
 set -euo pipefail
 varve=$1
@@ -45,5 +46,28 @@ owner "$varve" umount "$here/mnt"
 fails stranger "$varve" serve "$here/store"
 owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log"
 [ "$(owner cat "$here/mnt/file")" = mine ]
+owner "$varve" umount "$here/mnt"
+
+# One table is damaged, one shard is gone: root makes tables, logs and directories.
+table=$(find "$here/store/shards" -name '*.sst' -printf '%s %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2)
+printf 'damage' | dd of="$table" bs=1 seek=40 conv=notrunc status=none
+victim=$(find "$here/store/shards" -mindepth 1 -maxdepth 1 -type d | grep -vF "${table%/*/*}" | sort | head -n 1)
+rm -r "$victim"
+# A file of root's that has a name in the volume, too, is not the volume's.
+echo root > "$here/roots"
+ln "$here/roots" "$here/store/shards/linked"
+repaired=0
+"$varve" fsck --repair "$here/store" || repaired=$?
+[ "$repaired" = 1 ]
+[ "$(stat -c %u "$here/roots")" = 0 ]
+rm "$here/store/shards/linked"
+others=$(find "$here/store" ! \( -user 65534 -group 65534 \))
+[ -z "$others" ] || {
+  echo "not the owner's: $others" >&2
+  exit 1
+}
+owner "$varve" fsck "$here/store"
+owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log"
+owner sh -c "echo again > $here/mnt/again && cat $here/mnt/again"
 owner "$varve" umount "$here/mnt"
 echo "all is well"

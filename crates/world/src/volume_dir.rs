@@ -17,6 +17,7 @@
 
 mod format;
 mod lock;
+mod owner;
 mod place;
 mod server_record;
 mod volume_file;

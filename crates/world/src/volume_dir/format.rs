@@ -4,6 +4,7 @@ use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
 use crate::disk::{self, Exclusive};
 use crate::random;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
 
@@ -180,11 +181,14 @@ impl VolumeDir {
         Ok(())
     }
 
-    /// What root makes in another's volume is not root's.
+    /// What root makes in another's volume is not root's, and has the group of the directory that it lies in.
     pub(super) fn give_to_owner(&self, path: &Path, owner: u32) -> io::Result<()> {
         match rustix::process::geteuid().as_raw() {
             own if own == owner => Ok(()),
-            _ => std::os::unix::fs::chown(path, Some(owner), None),
+            _ => {
+                let group = disk::parent(path).metadata()?.gid();
+                std::os::unix::fs::chown(path, Some(owner), Some(group))
+            }
         }
     }
 

@@ -70,3 +70,24 @@ fn a_busy_mount_that_is_asked_to_stop_twice_is_out_of_sight() {
     mount.expect_end();
     expect_kept(&volume, "before and after");
 }
+
+/// The second signal is seen while the first one's sync waits for a server that is gone, for much longer than this test. (What is
+/// held is a directory: a process that is started meanwhile has it too, and its close waits for nobody, unlike a file's.)
+#[test]
+fn a_second_signal_does_not_wait_for_the_sync_of_the_first() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let mut mount = volume.mount(&["-o", "deadline=10m,noembedded"]);
+    fs::write(mount.directory.join("open"), "before").expect("a file");
+    let held = File::open(&mount.directory).expect("a directory");
+    server.kill();
+    terminate(&mount);
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    terminate(&mount);
+    until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
+    let server = volume.serve(&[]);
+    drop(held);
+    mount.expect_end();
+    server.stop();
+    expect_kept(&volume, "before");
+}

@@ -5,6 +5,8 @@
 
 use crate::signals::Asked;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::Duration;
 use varve_client::FileSystem;
 use varve_fuse::{Error, Unmounter};
@@ -15,6 +17,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct Stopping {
     unmounter: Unmounter,
     file_system: Arc<FileSystem>,
+    syncs: Syncs,
     state: State,
 }
 
@@ -30,7 +33,7 @@ enum State {
 
 impl Stopping {
     pub fn new(unmounter: Unmounter, file_system: Arc<FileSystem>) -> Stopping {
-        Stopping { unmounter, file_system, state: State::Mounted }
+        Stopping { unmounter, file_system, syncs: Syncs::default(), state: State::Mounted }
     }
 
     /// Answers when to be asked again.
@@ -50,9 +53,7 @@ impl Stopping {
         self.tell(before, asked, done.err());
         if asked == Asked::Now && (self.state != State::Gone || before != State::Mounted) {
             // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
-            if let Err(error) = varve_client::now(self.file_system.sync()) {
-                tracing::error!("asked to stop, but cannot sync: {error}");
-            }
+            self.syncs.begin(&self.file_system);
         }
         (self.state == State::Waiting).then_some(PAUSE)
     }
@@ -71,6 +72,39 @@ impl Stopping {
             (Asked::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
             // It was told already.
             _ => {}
+        }
+    }
+}
+
+/// Syncs in a thread of their own, one after the other: with a server that is away each takes as long as the mount waits for
+/// it, and the next signal is to be seen meanwhile.
+#[derive(Default)]
+struct Syncs {
+    /// Asked for since the thread began the first of these.
+    asked: Arc<AtomicU32>,
+}
+
+impl Syncs {
+    /// Has what was acknowledged until now synced soon.
+    fn begin(&self, file_system: &Arc<FileSystem>) {
+        if self.asked.fetch_add(1, AcqRel) > 0 {
+            return;
+        }
+        let (asked, file_system) = (Arc::clone(&self.asked), Arc::clone(file_system));
+        let sync = move || {
+            loop {
+                let before = asked.load(Acquire);
+                if let Err(error) = varve_client::now(file_system.sync()) {
+                    tracing::error!("asked to stop, but cannot sync: {error}");
+                }
+                if asked.compare_exchange(before, 0, AcqRel, Acquire).is_ok() {
+                    return;
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
+            self.asked.store(0, Release);
+            tracing::error!("asked to stop, but cannot start a thread that syncs: {error}");
         }
     }
 }

@@ -5,9 +5,14 @@
 
 use super::NULL_FUSE;
 use crate::{Error, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Of mount points, before the process and its number in it.
+const NAME: &str = "varve-null-fuse.";
 
 /// Mounts null file systems.
 pub trait NullMount: Send + Sync {
@@ -32,7 +37,9 @@ impl MountedNull {
     pub fn mount(null: &dyn NullMount) -> Result<MountedNull> {
         static MOUNTS: AtomicU64 = AtomicU64::new(0);
         let number = MOUNTS.fetch_add(1, Relaxed);
-        let directory = std::env::temp_dir().join(format!("varve-null-fuse.{}.{number}", std::process::id()));
+        let beneath = std::env::temp_dir();
+        remove_leftovers(&beneath);
+        let directory = beneath.join(format!("{NAME}{}.{number}", std::process::id()));
         let fail = |error: io::Error| Error::Ceiling { name: NULL_FUSE, reason: error.to_string() };
         std::fs::create_dir(&directory).map_err(fail)?;
         let mut this = MountedNull { directory, mounted: None };
@@ -55,5 +62,53 @@ impl Drop for MountedNull {
         drop(self.mounted.take());
         // An empty directory; where it is still a mount point this fails, and unmount has said so.
         let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+/// Removes the mount points of benchmarks that were killed. Such a directory is empty; of one that is still mounted, or is
+/// another user's, it is refused, and it stays.
+fn remove_leftovers(beneath: &Path) {
+    for entry in std::fs::read_dir(beneath).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().and_then(process_of).is_some_and(is_dead) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The process that a mount point of this name is of.
+fn process_of(name: &str) -> Option<Pid> {
+    let (process, number) = name.strip_prefix(NAME)?.split_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(process) && is_number(number)).then(|| process.parse().ok().and_then(Pid::from_raw)).flatten()
+}
+
+fn is_dead(process: Pid) -> bool {
+    test_kill_process(process) == Err(Errno::SRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_of_the_dead_are_removed_if_they_are_empty_and_nothing_else() {
+        let beneath = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = child.id();
+        child.wait().unwrap();
+        let make = |name: String| {
+            let path = beneath.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let gone = [make(format!("{NAME}{dead}.0")), make(format!("{NAME}{dead}.12"))];
+        let used = make(format!("{NAME}{dead}.1"));
+        std::fs::create_dir(used.join("something")).unwrap();
+        let others = [format!("{NAME}{}.0", std::process::id()), format!("{NAME}{dead}"), format!("x{NAME}{dead}.0")];
+        let others = others.map(make);
+        remove_leftovers(beneath.path());
+        gone.iter().for_each(|path| assert!(!path.exists(), "{}", path.display()));
+        others.iter().chain([&used]).for_each(|path| assert!(path.exists(), "{}", path.display()));
     }
 }

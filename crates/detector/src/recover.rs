@@ -152,8 +152,7 @@ impl Found {
             taken_away(path, &std::fs::read(journal::path_beside(path)).map_err(io)?)?;
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-        let (mut head, bytes) = ([0; superblock::LENGTH], file.metadata().map_err(io)?.len());
-        let _short_is_zeros = file.read_at(&mut head, 0).map_err(io)?;
+        let (head, bytes) = (head(&file).map_err(io)?, file.metadata().map_err(io)?.len());
         let entries = &contents.entries[..sound::synced(&contents)];
         if bytes < entries.iter().map(Entry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
             let why =
@@ -195,6 +194,13 @@ impl Found {
     pub fn used(&self) -> io::Result<u64> {
         Ok(used(&self.file, &self.contents.entries)?.max(self.contents.description.first_address()))
     }
+}
+
+/// A file's first bytes, with zeros after those of one that is shorter.
+fn head(file: &File) -> io::Result<[u8; superblock::LENGTH]> {
+    let mut head = [0; superblock::LENGTH];
+    let _bytes = file.read_at(&mut head, 0)?;
+    Ok(head)
 }
 
 fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {

@@ -5,7 +5,7 @@
 use super::{RecoverError, Recovered};
 use crate::catalog::Counts;
 use crate::frame::FrameStatus;
-use crate::hdf5::superblock::{self, Superblock};
+use crate::hdf5::superblock::Superblock;
 use crate::journal::{self, Damage, Journal, JournalError};
 use crate::report;
 use crate::writer::remove_journal;
@@ -88,12 +88,7 @@ pub(super) fn recover(
 
 /// What leads to the last commit; else why there is none.
 fn superblock(file: &File) -> io::Result<Result<Superblock, String>> {
-    let mut head = [0; superblock::LENGTH];
-    match file.read_exact_at(&mut head, 0) {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-        // What lies there of a shorter file is no superblock.
-        _ => {}
-    }
+    let head = super::head(file)?;
     let bytes = file.metadata()?.len();
     Ok(match Superblock::decode(&head) {
         Some(superblock) if superblock.end <= bytes => Ok(superblock),

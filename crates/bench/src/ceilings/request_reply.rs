@@ -1,9 +1,10 @@
 //! The bare request-reply rate over Unix sockets: clients send frames as long as a create's and get frames as long as
 //! its answer, and nobody does anything with them.
 //!
-//! Four servers are tried, for which is best depends on the machine and the number of clients: a thread a connection
-//! or worker threads that each wait for many, and either may look for 20 µs whether something comes before it sleeps
-//! (an idle processor takes longer than that to wake). Clients wait the way their server does.
+//! Six servers are tried, for which is best depends on the machine and the number of clients: a thread a connection, worker
+//! threads that each wait for many, or one thread that waits for all, as the worker of a directory in one shard does; and each
+//! may look for 20 µs whether something comes before it sleeps (an idle processor takes longer than that to wake). Clients wait
+//! the way their server does.
 
 use super::REQUEST_REPLY;
 use crate::{Error, Result, interrupt};
@@ -35,13 +36,16 @@ enum Waiting {
 enum Server {
     ThreadAConnection,
     Workers,
+    OneThread,
 }
 
-const VARIANTS: [(&str, Server, Waiting); 4] = [
+const VARIANTS: [(&str, Server, Waiting); 6] = [
     ("request-reply/threads-blocking", Server::ThreadAConnection, Waiting::Blocking),
     ("request-reply/threads-spinning", Server::ThreadAConnection, Waiting::Spinning),
     ("request-reply/workers-blocking", Server::Workers, Waiting::Blocking),
     ("request-reply/workers-spinning", Server::Workers, Waiting::Spinning),
+    ("request-reply/one-blocking", Server::OneThread, Waiting::Blocking),
+    ("request-reply/one-spinning", Server::OneThread, Waiting::Spinning),
 ];
 
 /// Round trips a second of all `clients` together, for each variant. The ceiling [`REQUEST_REPLY`] is the variant with the
@@ -112,6 +116,7 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             far.into_iter().enumerate().for_each(|(i, socket)| groups[i % workers].push(socket));
             groups
         }
+        Server::OneThread => vec![far],
     };
     let (stop, start) = (&AtomicBool::new(false), &Barrier::new(clients + 1));
     std::thread::scope(|scope| {
@@ -120,7 +125,7 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
             .map(|sockets| {
                 scope.spawn(move || match (server, sockets) {
                     (Server::ThreadAConnection, sockets) => serve_one(&sockets[0], waiting, sizes),
-                    (Server::Workers, sockets) => serve_many(&sockets, waiting, sizes),
+                    (Server::Workers | Server::OneThread, sockets) => serve_many(&sockets, waiting, sizes),
                 })
             })
             .collect();

@@ -13,7 +13,7 @@ fn frames_are_as_large_as_a_creates() {
 #[test]
 fn every_variant_of_request_and_reply_is_measured() {
     let rates = request_reply::measure(3, 2).unwrap();
-    assert_eq!(rates.len(), 4);
+    assert_eq!(rates.len(), 6);
     assert!(rates.iter().all(|(name, _)| name.starts_with(REQUEST_REPLY)), "{rates:?}");
     assert!(rates.iter().all(|(_, rate)| *rate > 100.0), "{rates:?}");
 }

@@ -97,8 +97,9 @@ impl Outcome {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it cannot be started, or has not ended within `deadline`: it is killed then.
+/// If it cannot be started, or has not ended within `deadline`: it is killed then. [`LONG`] is longer for long counts.
 pub fn run(command: &mut Command, deadline: Duration) -> Outcome {
+    let deadline = if soak() && deadline >= LONG { deadline * 4 } else { deadline };
     let begun = Instant::now();
     let shown = format!("{command:?}");
     let mut child = command

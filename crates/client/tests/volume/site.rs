@@ -21,6 +21,10 @@ pub struct Site {
 impl Site {
     /// A volume whose directories split early.
     pub fn new(shards: u16) -> Site {
+        Site::synced_every(shards, Duration::from_secs(5))
+    }
+
+    pub fn synced_every(shards: u16, sync_interval: Duration) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let volume = VolumeDir::new(directory.path().join("store"));
         let settings = VolumeSettings {
@@ -29,7 +33,7 @@ impl Site {
             shards: ShardCount::new(shards).unwrap(),
             split_threshold: 32,
             inline_limit: INLINE_LIMIT,
-            sync_interval: Duration::from_secs(5),
+            sync_interval,
             owner_uid: rustix::process::geteuid().as_raw(),
         };
         varve_meta::format::format(&volume, &settings, FormatOver::Nothing).unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Library, now};
-use varve_types::{Errno, Mode, ShardId};
+use varve_types::{Errno, Mode, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
 
 /// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.
@@ -195,7 +195,7 @@ fn log_lengths(volume: &VolumeDir, shards: u16) -> BTreeMap<PathBuf, u64> {
 #[test]
 fn directories_that_lost_their_rows_are_empty() {
     // Nothing is fsynced but what the test asks for, however slow the machine is.
-    let site = Site::synced_every(8, Duration::from_secs(600));
+    let site = Site::synced_every(8, VolumeSettings::SYNC_INTERVAL_MAX);
     let server = site.serve();
     let fs = site.connect();
     for shard in 0..16 {

@@ -23,7 +23,7 @@ use varve_fuse::Mounted;
 use varve_meta::server::{Server, ServerError};
 use varve_types::{Credentials, Errno, InodeId, VolumeSettings};
 use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{LockError, VolumeDir};
+use varve_world::volume_dir::VolumeDir;
 
 /// How long a server is looked for that was started just before: from its process to its lock, and then to where it listens,
 /// before which it lays hands on each shard's directory. Who names a volume that nobody serves hears so after the first.
@@ -176,7 +176,8 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
     }
 }
 
-/// A server in this process, unless another one has the volume.
+/// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
+/// a server that is just starting, or one that has stopped or died and is about to let go.
 fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir) -> Result<Option<Server>> {
     if options.embedded == Some(false) {
         return Ok(None);
@@ -185,20 +186,36 @@ fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir) -> Result
     options.apply(&mut config);
     config.embedded = true;
     let failed = |error: &ServerError| server::explain(format!("cannot mount {}", options.store.display()), error);
-    match Server::start(config) {
-        Ok(server) => Ok(Some(server)),
-        Err(error @ ServerError::Locked(LockError::Held { .. })) => {
-            let record = volume.read_server_record().ok().flatten();
-            if options.embedded == Some(true) {
-                Err(failed(&error))
-            } else if record.is_some_and(|record| record.embedded) {
-                let next = "Unmount it there first. To mount a volume more than once, run `varve serve STORE` before.";
-                Err(failed(&error).next(next))
-            } else {
-                Ok(None)
-            }
+    let until = Instant::now() + STARTING_MAX;
+    loop {
+        let error = match Server::start(config.clone()) {
+            Ok(server) => return Ok(Some(server)),
+            Err(error) => error,
+        };
+        let held = matches!(&error, ServerError::Locked(lock) if lock.is_held());
+        if !held || options.embedded == Some(true) {
+            return Err(failed(&error));
         }
-        Err(error) => Err(failed(&error)),
+        match volume.read_holder() {
+            Some(holder) if holder.embedded => {
+                let next = "Unmount it there first. To mount a volume more than once, run `varve serve STORE` before.";
+                return Err(failed(&error).next(next));
+            }
+            Some(_) => return Ok(None),
+            None if Instant::now() >= until => return Err(failed(&error)),
+            None => await_word_of_holder(volume, until),
+        }
+    }
+}
+
+/// Returns when whoever has the volume has said who it is, or has let go, or it is time.
+fn await_word_of_holder(volume: &VolumeDir, until: Instant) {
+    loop {
+        std::thread::sleep(LOOKED_FOR_EVERY);
+        let held = volume.lock_for_reading().is_err_and(|error| error.is_held());
+        if !held || volume.read_holder().is_some() || Instant::now() >= until {
+            return;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A mount that is begun while its server is.
 
 use super::common::{SHORT, Volume, run, until, varve};
+use std::os::unix::fs::MetadataExt;
 
 /// `varve serve … & varve mount -o noembedded …`: the mount waits for the server, which has taken the volume, or is about to,
 /// and has not said yet where it listens.
@@ -18,6 +19,52 @@ fn a_mount_finds_a_server_that_is_just_starting() {
         mount.unmount();
         server.stop();
     }
+}
+
+/// `varve serve … & varve mount …` after an embedded mount was killed: the record that it left says nothing of the server, which
+/// has taken the volume and has not said yet where it listens. The mount waits for that, and not for itself.
+#[test]
+fn a_mount_is_not_refused_because_of_one_that_was_killed() {
+    let volume = Volume::format(&["--shards", "64"]);
+    for round in 0..3 {
+        let mut killed = volume.mount(&[]);
+        std::fs::write(killed.directory.join("file"), [round]).expect("it can be used");
+        killed.kill_process();
+        killed.bury();
+        let (server, mount) = std::thread::scope(|scope| {
+            let serving = scope.spawn(|| volume.serve(&[]));
+            until("the server has taken the volume", SHORT, || is_locked(&volume));
+            let mount = volume.mount(&[]);
+            (serving.join().expect("it serves"), mount)
+        });
+        std::fs::write(mount.directory.join("other"), [round]).expect("it can be used");
+        mount.unmount();
+        server.stop();
+    }
+    volume.expect_sound();
+}
+
+/// Whether somebody has the volume, which is asked without being in the way of a server that takes it.
+fn is_locked(volume: &Volume) -> bool {
+    let lock = varve_world::volume_dir::VolumeDir::new(volume.store()).lock_file();
+    let inode = std::fs::metadata(lock).expect("a mount has made it").ino();
+    let locks = std::fs::read_to_string("/proc/locks").expect("proc(5) is there");
+    locks.lines().any(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))
+}
+
+/// A volume that a mount serves for itself is for no other, and who has it is said.
+#[test]
+fn a_mount_beside_an_embedded_one_is_refused() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let first = volume.mount(&[]);
+    std::fs::create_dir(volume.beside("other")).expect("a directory to mount on");
+    let mut second = varve();
+    second.arg("mount").arg(volume.store()).arg(volume.beside("other")).arg("-f");
+    let refused = run(&mut second, SHORT);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    let names = refused.stderr.contains(&format!("a mount, process {} on host", first.pid()));
+    assert!(names && refused.stderr.contains("Unmount it there first"), "{}", refused.stderr);
+    first.unmount();
 }
 
 /// Where nobody serves and nobody is about to, that is said, after a while.

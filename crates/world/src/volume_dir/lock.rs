@@ -46,13 +46,19 @@ impl VolumeDir {
         Ok(ReadLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockShared)? })
     }
 
+    /// The record of who has the lock, which somebody has, if that has said it: a record whose process is gone was left by an
+    /// earlier one.
+    pub fn read_holder(&self) -> Option<ServerRecord> {
+        // What cannot be read names nobody.
+        self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead())
+    }
+
     fn try_flock(&self, file: File, path: PathBuf, operation: FlockOperation) -> Result<Locked, LockError> {
         match Locked::take(file, operation) {
             Ok(locked) => Ok(locked),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held {
-                directory: self.root().to_owned(),
-                holder: describe(self.read_server_record().ok().flatten()),
-            }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(LockError::Held { directory: self.root().to_owned(), holder: describe(self.read_holder()) })
+            }
             Err(error) => Err(LockError::Io { path, source: error.into() }),
         }
     }
@@ -64,7 +70,7 @@ fn describe(record: Option<ServerRecord>) -> String {
             let kind = if record.embedded { "a mount" } else { "a server" };
             format!("{kind}, process {} on host {}", record.pid, record.host)
         }
-        None => "a process that has not said yet who it is".to_owned(),
+        None => "a process that has not said yet who it is, as one that is just starting".to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::{VolumeDir, VolumeLock};
 use crate::disk;
 use crate::reserve::is_for_want_of_room;
 use crate::toml_text;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -78,6 +79,16 @@ impl ServerRecord {
     pub fn is_of_this_boot(&self) -> bool {
         boot_id().is_ok_and(|id| id == self.boot_id)
     }
+
+    /// Whether its process is surely gone: one of this host that has ended, or was there before the host booted. Nobody
+    /// can tell of other hosts' processes.
+    pub(super) fn is_of_the_dead(&self) -> bool {
+        match boot_id() {
+            Ok(id) if id == self.boot_id => is_gone(self.pid),
+            Ok(_) => self.host == host_name(),
+            Err(_) => false,
+        }
+    }
 }
 
 /// Bind mounts of a directory are the same one, and copies and snapshots are not.
@@ -85,6 +96,18 @@ fn identify(directory: &Path) -> io::Result<String> {
     let found = directory.metadata()?;
     // Texts, for TOML has no numbers of 64 bits without a sign.
     Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
+}
+
+/// Whether a process has ended, also if it was not waited for. Its locks are its own as long as any thread of it is ending.
+fn is_gone(pid: u32) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+    if test_kill_process(number) == Err(rustix::io::Errno::SRCH) {
+        return true;
+    }
+    // Other users' processes may be hidden; one that can be signalled and not looked at is there.
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let has_ended = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']));
+    threads.flatten().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(has_ended))
 }
 
 #[derive(Debug, thiserror::Error)]

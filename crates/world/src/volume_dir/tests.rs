@@ -1,7 +1,7 @@
 use super::*;
 use crate::power_loss::{Fate, Order, Recording};
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
 
 fn settings() -> VolumeSettings {
@@ -110,6 +110,35 @@ fn the_lock_names_its_holder() {
     assert!(volume.stopped_server_file().exists(), "its room is kept for the next one");
     drop(lock);
     volume.lock().unwrap();
+}
+
+/// A record that an earlier process left says nothing of who has the lock now; of other hosts' processes nobody can tell.
+#[test]
+fn the_lock_names_no_process_that_is_gone() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    let record = ServerRecord::of_this_process(&volume, true, vec![]).unwrap();
+    let names = |record: ServerRecord| {
+        volume.write_server_record(&lock, &record).unwrap();
+        let message = volume.lock().unwrap_err().to_string();
+        assert_eq!(message.contains("not said yet"), volume.read_holder().is_none(), "{message}");
+        message.contains(&format!("a mount, process {} on host", record.pid))
+    };
+    assert!(names(record.clone()));
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let of_child = ServerRecord { pid: child.id(), ..record.clone() };
+    // It has ended, and nobody has waited for it yet.
+    let ended = Instant::now() + Duration::from_secs(60);
+    while names(of_child.clone()) {
+        assert!(Instant::now() < ended, "true(1) ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.wait().unwrap();
+    assert!(!names(of_child));
+    assert!(!names(ServerRecord { pid: 0, ..record.clone() }));
+    let of_earlier_boot = ServerRecord { boot_id: "another".into(), ..record };
+    assert!(!names(of_earlier_boot.clone()));
+    assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));
 }
 
 /// A record knows its store under every name, and no copy of it. Of another host or boot, or of an older program, it is

@@ -187,7 +187,7 @@ impl Inner {
 
     /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.
     fn file(&self, location: &ObjectPath) -> Result<PathBuf> {
-        self.in_place().map_err(error::failed("find", location))?;
+        self.holds_in_place(location).map_err(error::failed("find", location))?;
         let mut file = self.root.clone();
         for part in location.parts() {
             if part.as_ref().starts_with(disk::RESERVED_PREFIX) {

@@ -79,6 +79,11 @@ impl VolumeDir {
         self.place.as_ref().map_or(Ok(()), |place| place.check())
     }
 
+    /// The same, of the directory of backing files.
+    pub fn data_in_place(&self) -> io::Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place.check_data())
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -130,6 +135,12 @@ impl VolumeDir {
         format!("{:04}", shard.0)
     }
 
+    /// The shard whose directory has this name, if it is one of a shard.
+    pub fn shard_named(name: &str) -> Option<ShardId> {
+        let shard = ShardId(name.parse().ok()?);
+        (Self::shard_name(shard) == name).then_some(shard)
+    }
+
     pub fn shard(&self, shard: ShardId) -> PathBuf {
         self.shards().join(Self::shard_name(shard))
     }
@@ -174,7 +185,10 @@ impl VolumeDir {
         let root = rustix::fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         // Every volume has it, and an empty directory in the place of one has not.
         rustix::fs::statat(&root, "shards", AtFlags::empty())?;
-        self.in_place()?;
+        match path.starts_with(self.data()) {
+            true => self.data_in_place()?,
+            false => self.in_place()?,
+        }
         match rustix::fs::statat(&root, below, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(false),
             Err(Errno::NOENT) => Ok(true),

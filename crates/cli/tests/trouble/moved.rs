@@ -55,32 +55,32 @@ fn make_directories(directory: &Path) {
 
 /// Moves the store away for a while under load and back. Returns what is to be there.
 fn moved_and_back(volume: &Volume, directory: &Path) -> Kept {
-    replaced_and_back(volume, directory, None)
+    replaced_and_back(volume, &volume.store(), directory, None)
 }
 
-/// The same, with `other` in its place meanwhile.
-fn replaced_and_back(volume: &Volume, directory: &Path, other: Option<&Path>) -> Kept {
-    let (store, aside) = (volume.store(), volume.beside("aside"));
+/// The same of the store or of a directory in it, with `other` in its place meanwhile.
+fn replaced_and_back(volume: &Volume, part: &Path, directory: &Path, other: Option<&Path>) -> Kept {
+    let aside = volume.beside("aside");
     let done = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let done = &done;
         let workers: Vec<_> = (0..3).map(|worker| scope.spawn(move || work(directory, worker, done))).collect();
         std::thread::sleep(Duration::from_secs(2));
-        fs::rename(&store, &aside).expect("the store goes");
-        other.into_iter().for_each(|other| fs::rename(other, &store).expect("another comes"));
+        fs::rename(part, &aside).expect("it goes");
+        other.into_iter().for_each(|other| fs::rename(other, part).expect("another comes"));
         let begun = Instant::now();
         while begun.elapsed() < AWAY {
-            assert_eq!(store.exists(), other.is_some(), "something took the store's place");
+            assert_eq!(part.exists(), other.is_some(), "something took its place");
             std::thread::sleep(Duration::from_millis(50));
         }
-        other.into_iter().for_each(|other| fs::rename(&store, other).expect("another goes"));
-        fs::rename(&aside, &store).expect("the store comes back");
+        other.into_iter().for_each(|other| fs::rename(part, other).expect("another goes"));
+        fs::rename(&aside, part).expect("it comes back");
         done.store(true, Relaxed);
         workers.into_iter().map(|worker| worker.join().expect("a worker")).collect::<Vec<_>>()
     });
     let mut kept = Kept::default();
     for Seen { kept: of_worker, refusals } in seen {
-        assert!(refusals.contains(&libc::EIO), "nothing failed: {refusals:?}");
+        assert!(!refusals.is_empty(), "nothing failed");
         // A busy machine may take longer than the deadline; but nothing that is there is said to be missing.
         let others: Vec<_> = refusals.iter().filter(|errno| ![libc::EIO, libc::ETIMEDOUT].contains(errno)).collect();
         assert!(others.is_empty(), "{:?}", others.iter().map(|errno| io::Error::from_raw_os_error(**errno)));
@@ -150,10 +150,43 @@ fn a_copy_in_the_stores_place_is_left_alone() {
         let copy = volume.beside("copy");
         run(Command::new("cp").arg("-a").arg(volume.store()).arg(&copy), SHORT).succeeded("cp");
         let whole = tree(&copy);
-        let mut kept = replaced_and_back(&volume, &mount.directory, Some(&copy));
+        let mut kept = replaced_and_back(&volume, &volume.store(), &mount.directory, Some(&copy));
         assert_eq!(tree(&copy), whole, "the copy is as it was");
         goes_on(&mut kept, &mount);
         drop(open);
+        mount.unmount();
+        server.into_iter().for_each(Server::stop);
+        volume.expect_sound();
+    }
+}
+
+/// What is in the volume's directory is not made anew when it is moved away alone, and a copy or an empty directory in its place
+/// is left alone: what is written meanwhile would be lost with that.
+#[test]
+fn a_part_of_the_store_is_waited_for_too() {
+    for (part, other, options, served) in [
+        ("data", None, OPTIONS, true),
+        ("data", Some("copy"), EMBEDDED, false),
+        ("shards/0001", Some("empty"), OPTIONS, true),
+        ("shards", Some("empty"), EMBEDDED, false),
+    ] {
+        let volume = Volume::format(&FLAGS);
+        let server = served.then(|| volume.serve(&[]));
+        let mount = volume.mount(&["-o", options]);
+        make_directories(&mount.directory);
+        fs::write(mount.directory.join("d0/before"), vec![1; 100_000]).expect("a large file");
+        let (part, instead) = (volume.store().join(part), volume.beside("instead"));
+        match other {
+            Some("copy") => {
+                run(Command::new("cp").arg("-a").arg(&part).arg(&instead), SHORT).succeeded("cp");
+            }
+            Some(_) => fs::create_dir(&instead).expect("an empty directory"),
+            None => {}
+        }
+        let whole = instead.exists().then(|| tree(&instead));
+        let mut kept = replaced_and_back(&volume, &part, &mount.directory, other.map(|_| instead.as_path()));
+        assert_eq!(instead.exists().then(|| tree(&instead)), whole, "{}: {other:?} is as it was", part.display());
+        goes_on(&mut kept, &mount);
         mount.unmount();
         server.into_iter().for_each(Server::stop);
         volume.expect_sound();

@@ -37,7 +37,8 @@ pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
-    let in_place = || core.config.store.in_place().map_err(|_| Failure::away(core.config.store.root()));
+    let away = || Failure::away(&core.config.store.data());
+    let in_place = || core.config.store.data_in_place().map_err(|_| away());
     in_place()?;
     let opened = File::options().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
@@ -50,7 +51,7 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
             let advice = "restore it from a copy, or have `varve fsck --repair` set the file apart";
             Failure::new(Errno::EIO, format!("the content of inode {inode} is gone: there is no {shown}; {advice}"))
         }
-        io::ErrorKind::NotFound => Failure::away(core.config.store.root()),
+        io::ErrorKind::NotFound => away(),
         _ => Failure::store(&format!("cannot open the backing file {shown}"), &error),
     })
 }
@@ -78,7 +79,7 @@ pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, conte
         if store.lacks(&path)? { Err(io::ErrorKind::NotFound.into()) } else { Ok(file) }
     };
     made().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::away(store.root()),
+        io::ErrorKind::NotFound => Failure::away(&store.data()),
         _ => Failure::store(&format!("cannot make the backing file {}", path.display()), &error),
     })
 }

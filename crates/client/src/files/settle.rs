@@ -184,7 +184,7 @@ impl FileSystem {
     /// `false`: there is no such file any more.
     fn sync_closed(&self, inode: InodeId) -> Result<bool> {
         let path = self.core.config.store.backing_file(inode);
-        let in_place = self.core.config.store.in_place();
+        let in_place = self.core.config.store.data_in_place();
         match in_place.and_then(|()| disk::File::open(&path)).and_then(|file| file.sync_data()) {
             Ok(()) => Ok(true),
             Err(_) if self.is_removed(inode) => Ok(false),

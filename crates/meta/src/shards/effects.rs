@@ -121,7 +121,7 @@ impl Shard {
         let volume = self.volume.clone();
         let work = move || {
             // As an error of the store, and none that says that there is no such file.
-            volume.in_place().map_err(io::Error::other)?;
+            volume.data_in_place().map_err(io::Error::other)?;
             work(path)
         };
         let done = tokio::task::spawn_blocking(work).await;

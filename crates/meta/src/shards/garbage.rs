@@ -157,8 +157,8 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>
     let mut refuse = |path: &Path, error: io::Error| {
         refused.get_or_insert_with(|| format!("{}: {error}", path.display()));
     };
-    if let Err(error) = volume.in_place() {
-        refuse(volume.root(), error);
+    if let Err(error) = volume.data_in_place() {
+        refuse(&volume.data(), error);
         return (HashSet::new(), refused);
     }
     let mut gone: Vec<_> = files

@@ -2,6 +2,7 @@
 //! failing disk stays recognisable however many layers up ([`io_error_within`]).
 
 use super::Inner;
+use crate::volume_dir::VolumeDir;
 use object_store::Error;
 use object_store::path::Path as ObjectPath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -75,6 +76,13 @@ impl Inner {
     /// An error that [`is_away`] knows if another directory is in the volume's place.
     pub(super) fn in_place(&self) -> io::Result<()> {
         self.place.as_ref().map_or(Ok(()), |place| place.check()).map_err(|error| self.away(error))
+    }
+
+    /// The same, of what `location` lies in: a shard's directory, or the volume.
+    pub(super) fn holds_in_place(&self, location: &ObjectPath) -> io::Result<()> {
+        let Some(place) = &self.place else { return Ok(()) };
+        let shard = location.parts().next().and_then(|name| VolumeDir::shard_named(name.as_ref()));
+        shard.map_or_else(|| place.check(), |shard| place.check_shard(shard)).map_err(|error| self.away(error))
     }
 
     fn away(&self, source: io::Error) -> io::Error {

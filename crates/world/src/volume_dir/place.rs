@@ -1,59 +1,107 @@
-//! Whether a volume's directory is where a process found it. Another one in its place, such as a copy of it or another
-//! volume, has files of the same names, which are nobody's to write or to remove here.
+//! Whether a volume's directory, and those in it that hold what it knows, are where a process found them. Another one in the
+//! place of one, such as a copy or that of another volume, has files of the same names, which are nobody's to write or to remove
+//! here; and none is made in the place of one that was moved away, which it would keep from coming back.
 
 use super::{KEY_BYTES, VolumeDir};
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, fstat, stat};
+use std::collections::HashMap;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use varve_types::ShardId;
 
-/// The directory itself, whatever its path is by now. While it is open its inode number stays, also where a file system
-/// makes numbers up.
+/// The directories themselves, whatever their paths are by now.
 #[derive(Debug)]
 pub struct Place {
     volume: VolumeDir,
-    directory: RwLock<OwnedFd>,
+    root: Held,
+    data: Held,
+    /// Of shards that have been looked for.
+    shards: RwLock<HashMap<ShardId, Arc<Held>>>,
     key: [u8; KEY_BYTES],
 }
 
 impl Place {
     pub(super) fn of(volume: &VolumeDir) -> io::Result<Place> {
-        let directory = RwLock::new(open(volume)?);
-        Ok(Place { volume: volume.clone(), directory, key: volume.read_key()? })
+        let [root, data] = [volume.root().to_owned(), volume.data()].map(Held::none);
+        *root.directory.write() = Some(open(&root.path)?);
+        let place = Place { volume: volume.clone(), root, data, shards: RwLock::default(), key: volume.read_key()? };
+        // What is wrong with it is found out when it is needed.
+        let _ = place.check_data();
+        Ok(place)
     }
 
-    /// An error of the kind [`io::ErrorKind::NotFound`] if nothing or something else is there.
+    /// An error of the kind [`io::ErrorKind::NotFound`] if nothing or something else is in the place of the volume.
     pub fn check(&self) -> io::Result<()> {
-        let found = stat(self.volume.root())?;
-        let known = fstat(&*self.directory.read());
-        match known {
-            Ok(known) if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) => Ok(()),
-            Ok(_) => Err(self.another()),
-            // Its file system was unmounted under it, or its server has forgotten it.
-            Err(_) => self.find_again(),
-        }
+        self.root.check(|| match self.volume.read_key()? == self.key {
+            true => Ok(()),
+            false => Err(self.root.another()),
+        })
     }
 
-    fn find_again(&self) -> io::Result<()> {
-        let directory = open(&self.volume)?;
-        if self.volume.read_key()? != self.key {
-            return Err(self.another());
-        }
-        *self.directory.write() = directory;
-        Ok(())
+    /// The same, of the directory of backing files.
+    pub fn check_data(&self) -> io::Result<()> {
+        self.data.check(|| self.check())
     }
 
-    fn another(&self) -> io::Error {
-        let root = self.volume.root().display();
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("{root} is another directory than the volume's; bring that back"),
-        )
+    /// The same, of the directory of a shard.
+    pub fn check_shard(&self, shard: ShardId) -> io::Result<()> {
+        let known = self.shards.read().get(&shard).cloned();
+        let held = known.unwrap_or_else(|| {
+            let new = || Arc::new(Held::none(self.volume.shard(shard)));
+            Arc::clone(self.shards.write().entry(shard).or_insert_with(new))
+        });
+        held.check(|| self.check())
     }
 }
 
-fn open(volume: &VolumeDir) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(volume.root(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+/// A directory, which is held open once it was seen: while it is, its inode number stays, also where a file system makes
+/// numbers up.
+#[derive(Debug)]
+struct Held {
+    path: PathBuf,
+    directory: RwLock<Option<OwnedFd>>,
+}
+
+impl Held {
+    fn none(path: PathBuf) -> Held {
+        Held { path, directory: RwLock::new(None) }
+    }
+
+    /// `around`: whether what it lies in is in its place, which is asked where nothing else tells that it is the one meant:
+    /// it was not there before, or its file system was unmounted under it, or its server has forgotten it.
+    fn check(&self, around: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let found = stat(&self.path);
+        let known = self.directory.read().as_ref().map(fstat);
+        match (known, found) {
+            (Some(Ok(known)), Ok(found)) if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) => Ok(()),
+            (Some(Ok(_)), Ok(_)) => Err(self.another()),
+            (Some(_), Err(error)) => Err(self.away(error.into())),
+            (None, Err(rustix::io::Errno::NOENT)) => around(),
+            (None, Err(error)) => Err(error.into()),
+            (None | Some(Err(_)), Ok(_)) => {
+                let directory = open(&self.path)?;
+                around()?;
+                *self.directory.write() = Some(directory);
+                Ok(())
+            }
+        }
+    }
+
+    fn another(&self) -> io::Error {
+        let message = format!("{} is another directory than the volume's", self.path.display());
+        io::Error::new(io::ErrorKind::NotFound, message)
+    }
+
+    fn away(&self, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+    }
+}
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 #[cfg(test)]
@@ -88,5 +136,33 @@ mod tests {
         }
         fs::rename(&aside, &root).unwrap();
         assert!(held.in_place().is_ok() && held.lacks(&path).unwrap());
+    }
+
+    /// Promise: so it is with the directories in it, from when they were first seen. What was not there before may be made.
+    #[test]
+    fn the_directories_within_are_the_volumes_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let [root, aside] = ["store", "aside"].map(|name| directory.path().join(name));
+        let held = volume(&root, 1).held().unwrap();
+        let place = held.place().unwrap();
+        let shard = ShardId(3);
+        let check = |shards: bool| if shards { place.check_shard(shard) } else { place.check_data() };
+        for (shards, path) in [(true, held.shard(shard)), (false, held.data())] {
+            assert!(check(shards).is_ok(), "it may be made");
+            fs::create_dir(&path).unwrap();
+            assert!(check(shards).is_ok());
+            fs::rename(&path, &aside).unwrap();
+            assert_eq!(check(shards).unwrap_err().kind(), io::ErrorKind::NotFound);
+            fs::create_dir(&path).unwrap();
+            assert_eq!(check(shards).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert!(place.check().is_ok() && place.check_shard(ShardId(4)).is_ok(), "others are where they were");
+            fs::remove_dir(&path).unwrap();
+            fs::rename(&aside, &path).unwrap();
+            assert!(check(shards).is_ok());
+        }
+        let file = held.backing_file(varve_types::InodeId(2));
+        fs::rename(held.data(), &aside).unwrap();
+        assert!(held.in_place().is_ok() && held.data_in_place().is_err());
+        assert!(held.lacks(&file).is_err(), "of what is in it nothing is known");
     }
 }

@@ -55,7 +55,7 @@ enum Untold {
 }
 
 fn size_and_mtime(volume: &VolumeDir, inode: InodeId) -> Result<(u64, WireTime), Untold> {
-    volume.in_place().map_err(Untold::Away)?;
+    volume.data_in_place().map_err(Untold::Away)?;
     let path = volume.backing_file(inode);
     let found = path.metadata().map_err(|error| match (error.kind(), volume.lacks(&path)) {
         (io::ErrorKind::NotFound, Err(away)) => Untold::Away(away),

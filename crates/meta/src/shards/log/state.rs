@@ -411,7 +411,7 @@ impl State {
 }
 
 fn in_place(config: &LogConfig) -> io::Result<()> {
-    config.place.as_ref().map_or(Ok(()), |place| place.check())
+    config.place.as_ref().map_or(Ok(()), |place| place.check_shard(config.shard))
 }
 
 fn create(path: &Path, header: &FileHeader) -> io::Result<File> {

@@ -36,10 +36,6 @@ const OPENING_MAX: usize = 2;
 /// deadline.
 const WANTED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a change waits for a shard that failed with an error that may pass at once. One whose store takes no writes is
-/// not waited for.
-const FAILED_MAX: Duration = Duration::from_secs(2);
-
 /// How long a sync waits for a shard: an attempt that the store refuses takes some seconds, one may be under way, and the
 /// next comes a pause later.
 const SYNC_MAX: Duration = Duration::from_secs(10);
@@ -273,21 +269,18 @@ impl Worker {
         }
     }
 
-    /// The shard, which is this worker's, when it is open; if that is not soon, why it failed, or Busy.
+    /// The shard, which is this worker's, when it is open; or why the last attempt to open it failed. While an attempt goes on, or
+    /// the trouble is over and the next is about to find that, Busy after a while.
     pub async fn wanted(&self, shard: ShardId, to: To) -> Result<Rc<Shard>, Failure> {
-        let failed = self.opening.failed.borrow().get(&shard).cloned();
-        let (wait_max, late) = match (to, failed) {
-            (To::Sync, _) => (SYNC_MAX, self.opening.cause(shard).map_or(Failure::Busy, translate::failed)),
-            (_, Some(cause)) => (FAILED_MAX, translate::failed(cause)),
-            (_, None) => (WANTED_MAX, Failure::Busy),
-        };
+        let wait_max = if to == To::Sync { SYNC_MAX } else { WANTED_MAX };
         tokio::select! {
             opened = self.opened(shard, to) => opened.map_err(translate::failed),
             () = self.stopping() => Err(Failure::Busy),
             () = tokio::time::sleep(wait_max) => {
                 // Opening it may take longer than that: who syncs asks again until its own deadline.
-                let waits = to == To::Sync && !self.opening.is_told(shard) && !self.opening.was_refused(shard);
-                Err(if waits { Failure::Busy } else { late })
+                let told = to == To::Sync && (self.opening.is_told(shard) || self.opening.was_refused(shard));
+                let cause = self.opening.cause(shard).filter(|_| told);
+                Err(cause.map_or(Failure::Busy, translate::failed))
             }
         }
     }

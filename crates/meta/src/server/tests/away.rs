@@ -8,17 +8,22 @@ use varve_wire::{Locator, NewNode, Request};
 /// Longer than the sync interval of a site, and than a sync takes.
 const FOUND_OUT: Duration = Duration::from_millis(1500);
 
+/// Calls of a round of [`meanwhile`].
+const ATTEMPTS: u64 = 20;
+
 /// The store of a site, out of its place. What is open there is written where it is, and the next sync finds that it is away.
 struct Away {
     store: PathBuf,
     aside: PathBuf,
+    /// A directory that was made meanwhile.
+    made: String,
 }
 
 impl Away {
     fn of(site: &Site) -> Away {
         let (store, aside) = (site.config.volume.root().to_owned(), site.directory.path().join("aside"));
         std::fs::rename(&store, &aside).unwrap();
-        Away { store, aside }
+        Away { store, aside, made: String::new() }
     }
 
     fn back(self) {
@@ -62,15 +67,25 @@ fn node(reply: Result<Reply, Failure>) -> u64 {
     }
 }
 
-/// Makes two directories on slot 4, calls `number` and the next: one that is synced, and another while the store is away. (The
-/// first has inode ids taken in advance, which is fsynced.)
-fn meanwhile(site: &Site, client: &mut Client<UnixStream>, number: u64) -> Away {
-    node(insist(client, &request(1, 4, number, 0, make_directory(&format!("before {number}")))));
-    assert_eq!(insist(client, &request(1, 5, number, 0, Call::Sync)), Ok(Reply::Done));
-    let away = Away::of(site);
-    node(insist(client, &request(1, 4, number + 1, 0, make_directory(&format!("meanwhile {number}")))));
-    std::thread::sleep(FOUND_OUT);
-    away
+/// Makes two directories on slot 4: "before" `round`, which is synced, and another while the store is away. (The first has inode
+/// ids taken in advance, which is fsynced.)
+fn meanwhile(site: &Site, client: &mut Client<UnixStream>, round: u64) -> Away {
+    node(insist(client, &request(1, 4, round * ATTEMPTS, 0, make_directory(&format!("before {round}")))));
+    for attempt in round * ATTEMPTS + 1..(round + 1) * ATTEMPTS {
+        assert_eq!(insist(client, &request(1, 5, attempt, 0, Call::Sync)), Ok(Reply::Done));
+        let away = Away::of(site);
+        let made = format!("meanwhile {attempt}");
+        match insist(client, &request(1, 4, attempt, 0, make_directory(&made))) {
+            // A sync came between, and found that the store is away.
+            Err(Failure::Server { .. }) => away.back(),
+            answer => {
+                node(answer);
+                std::thread::sleep(FOUND_OUT);
+                return Away { made, ..away };
+            }
+        }
+    }
+    panic!("syncs came between in {ATTEMPTS} attempts");
 }
 
 /// A server that is asked to stop before anybody has found that its shards had failed, or while they are being opened again,
@@ -83,14 +98,15 @@ fn a_stop_after_the_stores_return_ends_well() {
         let mut client = Client::of(&server, &site, 1, Purpose::Work);
         let away = meanwhile(&site, &mut client, 1);
         if found {
-            let refused = insist(&mut client, &request(1, 5, 2, 0, Call::Sync));
+            let refused = insist(&mut client, &request(1, 6, 1, 0, Call::Sync));
             assert!(matches!(refused, Err(Failure::Server { .. })), "{refused:?}");
         }
+        let meanwhile = away.made.clone();
         away.back();
         server.stop(STOP).unwrap();
         let server = site.start();
         let mut client = Client::of(&server, &site, 2, Purpose::Work);
-        for name in ["before 1", "meanwhile 1"] {
+        for name in ["before 1", &meanwhile] {
             let found = insist(&mut client, &request(2, 3, 1, 0, look(name)));
             assert!(found.is_ok(), "{name}: {found:?}");
         }

@@ -84,7 +84,7 @@ fn results(stdout: &str) -> BTreeMap<&str, &str> {
 /// inline, that grow into backing files, and that are large from the start.
 #[test]
 fn fsx_finds_every_byte() {
-    let operations = if soak() { 100_000 } else { 8_000 };
+    let operations = if soak() { 100_000 } else { 3_000 };
     let volume = Volume::format(&[]);
     let place = volume.place();
     for (name, length, size_max) in

@@ -16,16 +16,19 @@ use varve_world::random::Seeded;
 use varve_world::volume_dir::VolumeDir;
 
 const CLIENTS: usize = 4;
-/// Every shard of the volume has a part of the directory long before the last file.
 const SHARDS: u64 = 32;
-const SPLIT_THRESHOLD: &str = "2000";
 /// The first names must come while the rest is still being read.
 const FIRST_NAMES: Duration = Duration::from_secs(3);
 /// What a listing may add to the mount's memory, however long it is.
 const LISTING_BYTES_MAX: u64 = 96 << 20;
 
 fn files() -> usize {
-    if soak() { 1_000_000 } else { 200_000 }
+    if soak() { 1_000_000 } else { 60_000 }
+}
+
+/// Every shard of the volume has a part of the directory long before the last file.
+fn split_threshold() -> &'static str {
+    if soak() { "2000" } else { "500" }
 }
 
 fn name(file: usize) -> String {
@@ -50,7 +53,7 @@ fn caller() -> Credentials {
 #[test]
 fn a_directory_of_very_many_files_is_spread_streamed_and_survives() {
     let shards = SHARDS.to_string();
-    let volume = Volume::format(&["--shards", &shards, "--split-threshold", SPLIT_THRESHOLD]);
+    let volume = Volume::format(&["--shards", &shards, "--split-threshold", split_threshold()]);
     let server = volume.serve(&[]);
     let library = connect(&volume);
     now(library.make_directory(b"/many", Mode(0o755))).expect("a directory can be made");

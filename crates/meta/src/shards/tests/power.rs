@@ -329,13 +329,13 @@ fn every_operation_alone() {
 }
 
 /// Every two operations, one after the other, at the points of the second: all of them in `make soak`, otherwise
-/// every sixteenth, beginning at another one with each pair.
+/// every fortieth, beginning at another one with each pair.
 #[test]
 fn every_two_operations() {
     let prepared = prepared();
     let firsts = Operation::ALL.into_iter().filter(|first| *first != Operation::Sync);
     let pairs: Vec<_> = firsts.flat_map(|first| Operation::ALL.map(|second| [first, second])).collect();
-    let (stride, seeds) = if soak() { (1, 4) } else { (16, 1) };
+    let (stride, seeds) = if soak() { (1, 4) } else { (40, 1) };
     let tally = Tally::begin("every two operations");
     in_parallel(&pairs, |number, pair| {
         let tried = Tried::default();

@@ -1,7 +1,7 @@
 //! Operations on what a file is: attributes and extended attributes.
 
 use crate::locate::unexpected;
-use crate::{FileSystem, Handle, Node, Operation, Result, XattrMode};
+use crate::{Failure, FileSystem, Handle, Node, Operation, Result, XattrMode};
 use std::time::Duration;
 use varve_types::{Credentials, FileKind, InodeId, PartitionMap, SetAttributes};
 use varve_wire::{Call, NodeReply, Reply};
@@ -19,13 +19,19 @@ impl FileSystem {
     /// client's own changes since.
     pub async fn attributes(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
         self.count(Operation::GetAttributes, async {
-            let known = self.known.attributes(inode, self.core.clock.monotonic());
+            let known = self.known_attributes(inode);
             match known.or_else(|| self.as_made(inode)) {
                 Some(node) => Ok(node),
                 None => self.attributes_of(caller, inode).await,
             }
         })
         .await
+    }
+
+    /// A directory's attributes as this client has followed them, unless something may have changed them unseen.
+    fn known_attributes(&self, directory: InodeId) -> Option<Node> {
+        let known = self.known.attributes(directory, self.core.clock.monotonic())?;
+        (!self.core.doubts.of_inode(directory)).then_some(known)
     }
 
     pub(crate) async fn attributes_of(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
@@ -104,7 +110,7 @@ impl FileSystem {
     async fn directory_node(&self, caller: &Credentials, directory: InodeId) -> Result<Node> {
         let known = &self.known;
         if self.embedded()
-            && let Some(node) = known.attributes(directory, self.core.clock.monotonic())
+            && let Some(node) = self.known_attributes(directory)
         {
             return Ok(node);
         }
@@ -129,18 +135,29 @@ impl FileSystem {
         self.count(Operation::SetAttributes, async {
             self.check_writable()?;
             self.changes_something();
-            if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) {
-                let change = self.changing(inode);
-                self.send_attributes(caller, inode, set).await?;
-                drop(change);
-                return self.directory_node(caller, inode).await;
-            }
-            match set.size {
+            let done = match set.size {
+                _ if inode == InodeId::ROOT || self.core.inodes.is_directory(inode) => {
+                    self.set_directory_attributes(caller, inode, set).await
+                }
                 Some(size) => self.resize_and_set(caller, inode, size, set, handle).await,
                 None => self.set_file_attributes(caller, inode, set).await,
-            }
+            };
+            done.map_err(|failure| self.doubt(failure, &[], &[Some(inode)]))
         })
         .await
+    }
+
+    async fn set_directory_attributes(
+        &self,
+        caller: &Credentials,
+        directory: InodeId,
+        set: SetAttributes,
+    ) -> Result<Node> {
+        let change = self.changing(directory);
+        self.send_attributes(caller, directory, set).await?;
+        drop(change);
+        // They are set, whatever comes now.
+        self.directory_node(caller, directory).await.map_err(Failure::in_doubt)
     }
 
     /// Changes of a file other than of its size.
@@ -197,7 +214,8 @@ impl FileSystem {
             self.changes_something();
             let _change = self.changing(inode);
             let call = |at| Call::SetXattr { at, name: name.to_vec(), value: value.to_vec(), mode };
-            match self.core.ask_inode(caller, inode, call).await? {
+            let asked = self.core.ask_inode(caller, inode, call).await;
+            match asked.map_err(|refusal| self.doubt(refusal.into(), &[], &[Some(inode)]))? {
                 Reply::Done | Reply::Node(_) => {
                     // Files with xattrs have inode rows.
                     self.core.inodes.set_by_inode(inode, true);
@@ -225,7 +243,8 @@ impl FileSystem {
             self.changes_something();
             let _change = self.changing(inode);
             let call = |at| Call::RemoveXattr { at, name: name.to_vec() };
-            match self.core.ask_inode(caller, inode, call).await? {
+            let asked = self.core.ask_inode(caller, inode, call).await;
+            match asked.map_err(|refusal| self.doubt(refusal.into(), &[], &[Some(inode)]))? {
                 Reply::Done | Reply::Node(_) => Ok(()),
                 other => Err(unexpected("RemoveXattr", &other)),
             }

@@ -1,5 +1,6 @@
 //! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
 
+use crate::doubts::Doubts;
 use crate::errand::waiting;
 use crate::inodes::Inodes;
 use crate::routing::Routing;
@@ -74,6 +75,7 @@ pub(crate) struct Core {
     pub session: Session,
     pub routing: Routing,
     pub inodes: Inodes,
+    pub doubts: Doubts,
     pub counters: Counters,
     pub transport: Box<dyn Transport>,
     server: RwLock<Arc<Server>>,
@@ -100,6 +102,7 @@ impl Core {
         Ok(Core {
             routing: Routing::new(settings.shards),
             inodes: Inodes::default(),
+            doubts: Doubts::default(),
             counters: Counters::default(),
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
@@ -306,11 +309,12 @@ impl Calling<'_> {
         let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
         let answer = self.insist(shard, &request).await;
         core.session.told(&request.released);
-        match answer? {
+        // A call that was given up may be under way, and a server that failed may have made it or find it in its log.
+        match answer.map_err(Failure::in_doubt)? {
             Ok(reply) => Ok(reply),
             Err(wire::Failure::Errno(number)) => Err(Refusal::Failure(Errno::from_number(number).into())),
             Err(wire::Failure::Server { errno, message }) => {
-                Err(Refusal::Failure(Failure::new(Errno::from_number(errno), message)))
+                Err(Refusal::Failure(Failure::new(Errno::from_number(errno), message).in_doubt()))
             }
             Err(wire::Failure::Moved { directory, map }) => {
                 core.counters.retries.fetch_add(1, Relaxed);
@@ -366,7 +370,7 @@ impl Calling<'_> {
     }
 
     pub async fn pause(&self, wait: &mut Wait, why: &str) -> Result<()> {
-        self.core.check_deadline(self.deadline, why)?;
+        self.core.check_deadline(self.deadline, why).map_err(Failure::in_doubt)?;
         self.core.pause(wait.next()).await;
         Ok(())
     }

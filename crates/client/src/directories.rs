@@ -190,7 +190,7 @@ impl FileSystem {
             let batch = self.fetch_on(inode, position.hash(), listing.plus_batch_bytes).await?;
             let mut shown = 0;
             let all = show_batch(&batch, &mut listing.cookies, &position, &mut |child, entry| {
-                let node = self.listed_node(child);
+                let node = self.listed_node(inode, child);
                 let taken = visit(DirectoryEntry { node, ..entry });
                 if taken && node.is_some() {
                     self.saw_listed(inode, child);
@@ -213,10 +213,10 @@ impl FileSystem {
     }
 
     /// The attributes that came with a name; none of a file that is open here, which knows its own better.
-    fn listed_node(&self, child: &Child) -> Option<Node> {
+    fn listed_node(&self, parent: InodeId, child: &Child) -> Option<Node> {
         match &child.entry {
             EntryReply::Node(reply) if self.files.find(InodeId(reply.inode)).is_none() => {
-                Some(self.node(reply, Duration::ZERO))
+                Some(self.under(parent, &child.name, self.node(reply, Duration::ZERO)))
             }
             _ => None,
         }

@@ -13,11 +13,17 @@ pub type Result<T> = std::result::Result<T, Failure>;
 pub struct Failure {
     pub errno: Errno,
     pub message: Option<Box<str>>,
+    /// It does not say that nothing was changed: what was asked for may have been done, or be done later.
+    pub in_doubt: bool,
 }
 
 impl Failure {
     pub fn new(errno: Errno, message: impl Into<String>) -> Failure {
-        Failure { errno, message: Some(message.into().into_boxed_str()) }
+        Failure { errno, message: Some(message.into().into_boxed_str()), in_doubt: false }
+    }
+
+    pub(crate) fn in_doubt(self) -> Failure {
+        Failure { in_doubt: true, ..self }
     }
 
     /// The failure of an operation on a file of the store. Errors that Varve has no errno for become `EIO` and keep
@@ -30,7 +36,8 @@ impl Failure {
             }
             _ => error.raw_os_error().map_or(Errno::EIO, Errno::from_number),
         };
-        Failure::new(errno, format!("{what}: {error}"))
+        // Of what was done before it, this says nothing.
+        Failure::new(errno, format!("{what}: {error}")).in_doubt()
     }
 
     /// The store's directory is not in its place.
@@ -39,12 +46,13 @@ impl Failure {
             Errno::EIO,
             format!("the store {} is not there, or was not a moment ago; bring it back", root.display()),
         )
+        .in_doubt()
     }
 }
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Failure {
-        Failure { errno, message: None }
+        Failure { errno, message: None, in_doubt: false }
     }
 }
 

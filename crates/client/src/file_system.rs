@@ -137,7 +137,7 @@ impl FileSystem {
         directory.then(|| self.known.change(inode, None))
     }
 
-    /// What the kernel is told at present, at the longest.
+    /// What the kernel is told at present, at the longest; less of what is in doubt.
     pub fn timeouts(&self) -> Timeouts {
         if self.embedded() {
             return Timeouts { directories: ALONE_TTL, files: ALONE_TTL, absent: ALONE_TTL };
@@ -189,12 +189,22 @@ impl FileSystem {
         } else {
             (Duration::ZERO, Duration::ZERO)
         };
+        let in_doubt = self.core.doubts.of_inode(InodeId(reply.inode));
+        let attributes_ttl = if in_doubt { Duration::ZERO } else { attributes_ttl };
         let blocks = match reply.content {
             FileContent::Backing { .. } => backing_blocks(&self.core, InodeId(reply.inode)),
             _ => None,
         };
         let blocks = blocks.unwrap_or(attributes.blocks());
         Node { inode: InodeId(reply.inode), attributes, blocks, entry_ttl, attributes_ttl }
+    }
+
+    /// `node`, which a name means, as a door shows it under that name.
+    pub(crate) fn under(&self, parent: InodeId, name: &[u8], node: Node) -> Node {
+        match self.core.doubts.of_name(parent, name) {
+            true => Node { entry_ttl: Duration::ZERO, ..node },
+            false => node,
+        }
     }
 
     /// The node that an entry means, asked for where it is; `None` if it was removed in between.

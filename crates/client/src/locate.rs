@@ -1,6 +1,7 @@
 //! Calls about a name and calls about an inode: which shard to ask, and where to look when what is asked for is not there.
 
 use crate::calls::{BUSY_WAIT, Core, Refusal};
+use crate::inodes::Sighting;
 use crate::{Failure, Result};
 use varve_types::{Credentials, Errno, InodeId, Name, ShardId};
 use varve_wire::{Call, EntryReply, Locator, Reply};
@@ -100,12 +101,18 @@ impl Core {
             self.inodes.set_by_inode(inode, true);
             return Ok(());
         }
-        let Some((parent, name)) = self.inodes.name(inode) else { return Ok(()) };
-        match self.look_up(&Credentials::root(), parent, &name).await {
-            Ok((EntryReply::Node(node), _)) if node.inode == inode.0 => self.inodes.set_by_inode(inode, false),
-            Ok(_) => {}
-            Err(failure) if failure.errno == Errno::ENOENT => {}
-            Err(failure) => return Err(failure),
+        // A rename of which nobody knew whether it was made may have been.
+        for (parent, name) in self.inodes.name(inode).into_iter().chain(self.doubts.places(inode)) {
+            match self.look_up(&Credentials::root(), parent, &name).await {
+                Ok((EntryReply::Node(node), _)) if node.inode == inode.0 => {
+                    let kind = node.attributes.kind.into();
+                    self.inodes.saw(Sighting { inode, parent, name: &name, kind, by_inode: false }, 0);
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(failure) if failure.errno == Errno::ENOENT => {}
+                Err(failure) => return Err(failure),
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Operations on names.
 
+use crate::calls::Core;
 use crate::errand::waiting;
 use crate::inodes::Sighting;
 use crate::known::{Change, Delta};
@@ -44,7 +45,7 @@ impl FileSystem {
             self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode }, lookups);
             let resolved = self.resolve(caller, entry, self.leased(asked, lease_ms)).await;
             match resolved {
-                Ok(Some(node)) => return Ok(node),
+                Ok(Some(node)) => return Ok(self.under(parent, name.as_bytes(), node)),
                 Ok(None) => {
                     self.core.inodes.forget(inode, lookups);
                     if kind == FileKind::Directory {
@@ -73,8 +74,8 @@ impl FileSystem {
             return Ok(directory);
         }
         match self.core.inodes.parent(directory) {
-            Some(parent) => Ok(parent),
-            None => Ok(self.directory_reply(&Credentials::root(), directory).await?.parent),
+            Some(parent) if !self.core.doubts.of_inode(directory) => Ok(parent),
+            _ => Ok(self.directory_reply(&Credentials::root(), directory).await?.parent),
         }
     }
 
@@ -108,13 +109,14 @@ impl FileSystem {
                     self.saw_made(parent, name, &made);
                     return match self.opened_by_create(caller, &made, flags, server).await {
                         Ok(opened) => {
-                            let node = self.node(&made, Duration::ZERO);
+                            let node = self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO));
                             self.remember_made(node, changes);
                             Ok((node, opened))
                         }
                         Err(failure) => {
                             self.forget(InodeId(made.inode), 1);
-                            Err(failure)
+                            // It is made, though not opened.
+                            Err(self.doubt(failure.in_doubt(), &[(parent, name)], &[Some(parent)]))
                         }
                     };
                 }
@@ -172,7 +174,7 @@ impl FileSystem {
             self.check_writable()?;
             let made = self.create_at(caller, parent, name, mode, node, false).await?;
             self.saw_made(parent, name, &made);
-            Ok(self.node(&made, Duration::ZERO))
+            Ok(self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO)))
         })
         .await
     }
@@ -195,7 +197,8 @@ impl FileSystem {
             open,
         };
         let change = self.known.change(parent, Some(name.hash()));
-        match self.core.ask_name(caller, parent, name, call).await? {
+        let asked = self.core.ask_name(caller, parent, name, call).await;
+        match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent)]))? {
             Reply::Node(made) => {
                 made_in(change, 0, &made);
                 Ok(made)
@@ -208,7 +211,7 @@ impl FileSystem {
         self.count(Operation::MakeDirectory, async {
             let made = self.make_directory_at(caller, parent, name, mode).await?;
             self.saw_made(parent, name, &made);
-            Ok(self.node(&made, Duration::ZERO))
+            Ok(self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO)))
         })
         .await
     }
@@ -223,7 +226,8 @@ impl FileSystem {
         self.check_writable()?;
         let call = || Call::MakeDirectory { parent: parent.0, name: name.as_bytes().to_vec(), mode: mode.bits() };
         let change = self.known.change(parent, Some(name.hash()));
-        match self.core.ask_name(caller, parent, name, call).await? {
+        let asked = self.core.ask_name(caller, parent, name, call).await;
+        match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent)]))? {
             Reply::Node(made) => {
                 made_in(change, 1, &made);
                 if self.embedded() {
@@ -261,7 +265,8 @@ impl FileSystem {
             let call = || Call::Unlink { parent: parent.0, name: name.as_bytes().to_vec() };
             let change = self.known.change(parent, None);
             let meant = self.core.inodes.at(parent, name);
-            let reply = self.core.ask_name(caller, parent, name, call).await?;
+            let asked = self.core.ask_name(caller, parent, name, call).await;
+            let reply = asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent), meant]))?;
             let Reply::Removed { last_name_of, at } = reply else { return Err(unexpected("Unlink", &reply)) };
             removed_from(change, 0, at);
             self.unlinked(parent, name, last_name_of.map(InodeId).or(meant));
@@ -291,7 +296,8 @@ impl FileSystem {
             let call = || Call::RemoveDirectory { parent: parent.0, name: name.as_bytes().to_vec() };
             let change = self.known.change(parent, None);
             let meant = self.core.inodes.at(parent, name);
-            match self.core.ask_name(caller, parent, name, call).await? {
+            let asked = self.core.ask_name(caller, parent, name, call).await;
+            match asked.map_err(|failure| self.doubt(failure, &[(parent, name)], &[Some(parent), meant]))? {
                 Reply::Removed { at, .. } => removed_from(change, 1, at),
                 other => return Err(unexpected("RemoveDirectory", &other)),
             }
@@ -330,7 +336,9 @@ impl FileSystem {
             let (moved, meant) = (at(parent, name), at(new_parent, new_name));
             let changing = |inode: Option<InodeId>| inode.and_then(|inode| self.changing(inode));
             let _of_both = (changing(moved), changing(meant));
-            let reply = self.core.ask_name(caller, parent, name, call).await?;
+            let asked = self.core.ask_name(caller, parent, name, call).await;
+            let (old, new) = ((parent, name, moved), (new_parent, new_name, meant));
+            let reply = asked.map_err(|failure| self.doubt_rename(failure, old, new))?;
             let Reply::Removed { last_name_of, .. } = reply else { return Err(unexpected("Rename", &reply)) };
             let replaced = last_name_of.map(InodeId).or(meant);
             self.renamed((parent, name, moved), (new_parent, new_name, replaced), flags);
@@ -377,20 +385,16 @@ impl FileSystem {
             self.changes_something();
             let hash = new_name.hash();
             let _change = self.known.change(new_parent, Some(hash));
-            let reply = self
-                .core
-                .ask_located(
-                    caller,
-                    inode,
-                    |core, _| core.routing.shard_of(new_parent, hash),
-                    |source| Call::Link {
-                        source,
-                        inode: inode.0,
-                        parent: new_parent.0,
-                        name: new_name.as_bytes().to_vec(),
-                    },
-                )
-                .await?;
+            let call = |source| Call::Link {
+                source,
+                inode: inode.0,
+                parent: new_parent.0,
+                name: new_name.as_bytes().to_vec(),
+            };
+            let route = |core: &Core, _: &_| core.routing.shard_of(new_parent, hash);
+            let doubt = |failure| self.doubt(failure, &[(new_parent, new_name)], &[Some(inode), Some(new_parent)]);
+            let asked = self.core.ask_located(caller, inode, route, call).await;
+            let reply = asked.map_err(|refusal| doubt(refusal.into()))?;
             let Reply::Entry { entry, .. } = reply else { return Err(unexpected("Link", &reply)) };
             let kind = match &entry {
                 EntryReply::Node(node) => node.attributes.kind.into(),
@@ -399,10 +403,11 @@ impl FileSystem {
             let seen = Sighting { inode, parent: new_parent, name: new_name, kind, by_inode: true };
             self.core.inodes.saw(seen, 1);
             match self.attributes_of(caller, inode).await {
-                Ok(node) => Ok(node),
+                Ok(node) => Ok(self.under(new_parent, new_name.as_bytes(), node)),
                 Err(failure) => {
                     self.forget(inode, 1);
-                    Err(failure)
+                    // The name is made.
+                    Err(doubt(failure.in_doubt()))
                 }
             }
         })

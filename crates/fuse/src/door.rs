@@ -37,8 +37,8 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
-
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -125,7 +125,7 @@ impl Filesystem for Door {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match answer("lookup", || self.look_up_by(request.pid(), &caller(request), inode(parent), name)) {
             Err(Errno::ENOENT) => {
-                let ttl = self.fs.timeouts().absent;
+                let ttl = self.fs.absent_ttl(inode(parent), name.as_bytes());
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     // Inode 0: the kernel may believe for so long that there is no such name.

@@ -5,6 +5,7 @@
 
 mod attach;
 mod door;
+mod doubts;
 mod errno;
 mod error;
 mod mounts;

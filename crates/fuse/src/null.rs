@@ -45,7 +45,7 @@ struct Inode {
 /// # Errors
 /// As [`crate::mount`].
 pub fn mount(target: &Path, timeouts: Timeouts, options: &MountOptions) -> Result<Mounted> {
-    session::start(NullFileSystem::new(timeouts), target, options, Closed::default())
+    session::start(NullFileSystem::new(timeouts), target, options, Closed::default(), None)
 }
 
 struct NullFileSystem {

@@ -4,6 +4,7 @@
 
 use crate::attach::{self, Attached};
 use crate::door::Door;
+use crate::doubts::Doubts;
 use crate::error::{Error, Result};
 use crate::options::{Access, MountOptions};
 use fuser::{Config, Filesystem, Session, SessionACL};
@@ -69,22 +70,29 @@ pub struct Mounted {
 /// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, or the kernel is too old.
 pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted> {
     let closed = Closed::default();
+    // Of what others serve, the kernel believes nothing for long.
+    let doubts = fs.embedded().then(|| Doubts::of(&fs));
     let door = Door::new(fs, options, Arc::clone(&closed));
-    start(door, target, options, closed)
+    start(door, target, options, closed, doubts)
 }
 
-/// Mounts any file system on the same request loop.
+/// Mounts any file system on the same request loop. `doubts`: what may be told back to the kernel.
 pub(crate) fn start<F: Filesystem>(
     file_system: F,
     target: &Path,
     options: &MountOptions,
     closed: Closed,
+    doubts: Option<Doubts>,
 ) -> Result<Mounted> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
     let started = DeviceLoop::new(file_system, device, options).and_then(|requests| {
+        let telling = doubts.map(|doubts| doubts.tell(requests.0.notifier())).transpose()?;
         let requests: Box<dyn RequestLoop> = Box::new(requests);
-        std::thread::Builder::new().name("fuse".into()).spawn(move || requests.run())
+        std::thread::Builder::new().name("fuse".into()).spawn(move || {
+            let _until_the_end = telling;
+            requests.run()
+        })
     });
     match started {
         Ok(thread) => Ok(Mounted { target, closed, thread: Some(thread), _helper: helper }),

@@ -175,6 +175,7 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
             Err(Failure {
                 errno: Errno::EIO | Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS,
                 message: Some(problem),
+                ..
             }) => {
                 return Ok(Shard::closed(shard, problem.into()));
             }

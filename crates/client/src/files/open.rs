@@ -40,7 +40,8 @@ impl FileSystem {
                     open.counts.lock().writers -= 1;
                 }
                 self.leave(&open);
-                Err(failure)
+                // It may be cut.
+                Err(if flags.truncate { self.doubt(failure, &[], &[Some(inode)]) } else { failure })
             }
         }
     }

@@ -1,7 +1,9 @@
 //! The client against a real server in this process, over real sockets and a real directory.
 
+mod doubts;
 mod exercise;
 mod files;
+mod late;
 mod listings;
 mod names;
 mod recovery;

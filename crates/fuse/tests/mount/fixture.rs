@@ -1,5 +1,6 @@
 //! What tests with real mounts share: a directory to mount at that is clean again whatever happens.
 
+use crate::late::Late;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ pub struct Volume {
     pub point: MountPoint,
     mounted: Option<Mounted>,
     _file_system: Arc<FileSystem>,
-    server: Server,
+    server: Arc<Server>,
     pub store: tempfile::TempDir,
 }
 
@@ -93,6 +94,23 @@ impl Volume {
 
     /// `list`: as after `-o`.
     pub fn with_options(list: &str) -> Volume {
+        Volume::joined(list, |joining, _| FileSystem::connect(joining))
+    }
+
+    /// A volume whose changes end as the one that comes with it says.
+    pub fn late() -> (Volume, Late) {
+        let mut late = None;
+        let volume = Volume::joined("", |joining, server| {
+            let late = late.insert(Late::of(Arc::clone(server)));
+            FileSystem::connect_within(joining, Arc::new(late.clone()))
+        });
+        (volume, late.expect("joined"))
+    }
+
+    fn joined(
+        list: &str,
+        join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
+    ) -> Volume {
         let store = tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory");
         let directory = VolumeDir::new(store.path().join("volume"));
         let settings = VolumeSettings {
@@ -109,14 +127,14 @@ impl Volume {
         serving.workers = 2;
         serving.embedded = true;
         serving.unix_directory = Some(store.path().join("sockets"));
-        let server = Server::start(serving).expect("served");
+        let server = Arc::new(Server::start(serving).expect("served"));
         let mut options = MountOptions::new(directory.root().to_string_lossy());
         options.parse(list).expect("known options");
         let mut joining = ClientConfig::new(directory);
         joining.passthrough = options.passthrough;
         joining.read_only = options.read_only();
         joining.deadline = Duration::from_secs(20);
-        let file_system = FileSystem::connect(joining).expect("connected");
+        let file_system = join(joining, &server).expect("connected");
         let point = MountPoint::new();
         let mounted = varve_fuse::mount(Arc::clone(&file_system), point.path(), &options).expect("mounted");
         Volume { point, mounted: Some(mounted), _file_system: file_system, server, store }

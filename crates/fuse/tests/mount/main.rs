@@ -2,8 +2,11 @@
 
 mod attributes;
 mod directories;
+mod doubts;
 mod files;
 mod fixture;
+#[path = "../../../client/tests/volume/late.rs"]
+mod late;
 mod names;
 mod null;
 mod process;

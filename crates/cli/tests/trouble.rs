@@ -5,6 +5,8 @@
 mod common;
 #[path = "trouble/damage.rs"]
 mod damage;
+#[path = "trouble/doubts.rs"]
+mod doubts;
 #[path = "trouble/moved.rs"]
 mod moved;
 #[path = "trouble/names.rs"]

@@ -273,7 +273,9 @@ impl Library {
 
     /// The directory that `key` means, at a server, and until when that may be believed.
     async fn step(&self, key: (InodeId, Name), asked: Moment) -> Result<(InodeId, Moment)> {
-        let (entry, lease_ms) = self.file_system.core.look_up(&self.caller, key.0, &key.1).await?;
+        let core = &self.file_system.core;
+        let (entry, lease_ms) = core.look_up(&self.caller, key.0, &key.1).await?;
+        let lease_ms = if core.doubts.of_name(key.0, key.1.as_bytes()) { 0 } else { lease_ms };
         let EntryReply::Elsewhere { inode, kind } = entry else { return Err(Errno::ENOTDIR.into()) };
         if FileKind::from(kind) != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// With the shortest interval after which the store is found to be gone.
 const FLAGS: [&str; 4] = ["--shards", "4", "--sync-interval", "100ms"];
 const EMBEDDED: &str = "deadline=10s";
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 
 /// How long changes go well before the store goes.
 const WELL: Duration = Duration::from_millis(300);

@@ -5,17 +5,24 @@
 //! keeps even a process that was killed from ending, and with that the others from being told that nobody will answer them.
 //! Hence a name is taken back only when the server answers for it again ([`FileSystem::doubted`]), and requests with it.
 
-use fuser::{INodeNo, Notifier};
 use parking_lot::{Condvar, Mutex};
-use std::ffi::OsStr;
+use rustix::io::Errno;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use varve_client::{Doubt, FileSystem};
 
 /// How often doubts are looked for: trouble that leaves any takes longer to be over.
 const TICK: Duration = Duration::from_millis(500);
+
+/// `struct fuse_out_header`.
+const HEADER_BYTES: usize = 16;
+/// FUSE_NOTIFY_INVAL_INODE and FUSE_NOTIFY_INVAL_ENTRY.
+const INVAL_INODE: u32 = 2;
+const INVAL_ENTRY: u32 = 3;
+/// FUSE_EXPIRE_ONLY, since Linux 6.2; before that the name is dropped.
+const EXPIRE_ONLY: u32 = 1;
 
 /// The doubts of a file system that is about to be mounted.
 pub(crate) struct Doubts(Weak<FileSystem>);
@@ -35,7 +42,7 @@ impl Doubts {
         Doubts(Arc::downgrade(fs))
     }
 
-    pub fn tell(self, kernel: Notifier) -> io::Result<Telling> {
+    pub fn tell(self, device: OwnedFd) -> io::Result<Telling> {
         let stop = Arc::<Stop>::default();
         let theirs = Arc::clone(&stop);
         let work = move || {
@@ -47,7 +54,7 @@ impl Doubts {
                     if theirs.is_asked_within(Duration::ZERO) {
                         return;
                     }
-                    take_back(&kernel, &doubt);
+                    take_back(&device, &doubt);
                 }
             }
         };
@@ -73,13 +80,49 @@ impl Drop for Telling {
     }
 }
 
-fn take_back(kernel: &Notifier, doubt: &Doubt) {
-    let told = match doubt {
-        Doubt::Name(parent, name) => kernel.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name.as_bytes())),
+/// A notification of the kernel's, as <linux/fuse.h> has it. (`fuser` cannot say that a name is to be looked up again, and not
+/// dropped with all that is mounted beneath it.)
+fn notification(doubt: &Doubt) -> Vec<u8> {
+    let (code, body) = match doubt {
+        Doubt::Name(parent, name) => {
+            let name = name.as_bytes();
+            let head = [&parent.0.to_ne_bytes()[..], &(name.len() as u32).to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes()];
+            (INVAL_ENTRY, [&head.concat(), name, b"\0"].concat())
+        }
         // From before the beginning: no pages, of which some may wait to be written.
-        Doubt::Attributes(inode) => kernel.inval_inode(INodeNo(inode.0), -1, 0),
+        Doubt::Attributes(inode) => {
+            let (offset, length) = ((-1i64).to_ne_bytes(), 0i64.to_ne_bytes());
+            (INVAL_INODE, [inode.0.to_ne_bytes(), offset, length].concat())
+        }
     };
-    if let Err(error) = told {
-        tracing::warn!(?doubt, %error, "the kernel does not take back what it was told, and may believe it for up to an hour");
+    let length = (HEADER_BYTES + body.len()) as u32;
+    let no_request = 0u64;
+    [&length.to_ne_bytes()[..], &code.to_ne_bytes(), &no_request.to_ne_bytes(), &body].concat()
+}
+
+fn take_back(kernel: &OwnedFd, doubt: &Doubt) {
+    match rustix::io::write(kernel, &notification(doubt)) {
+        // The kernel knows nothing of it.
+        Ok(_) | Err(Errno::NOENT) => {}
+        Err(error) => {
+            tracing::warn!(?doubt, %error, "the kernel may believe for up to an hour what it was told before")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use varve_types::{InodeId, Name};
+
+    #[test]
+    fn notifications_have_the_kernels_layout() {
+        let name = notification(&Doubt::Name(InodeId(7), Name::new(b"name").unwrap()));
+        let expected = [37u32.to_ne_bytes(), 3u32.to_ne_bytes(), [0; 4], [0; 4]].concat();
+        assert_eq!(name[..16], expected);
+        assert_eq!(name[16..], [&7u64.to_ne_bytes()[..], &4u32.to_ne_bytes(), &1u32.to_ne_bytes(), b"name\0"].concat());
+        let attributes = notification(&Doubt::Attributes(InodeId(8)));
+        assert_eq!(attributes[..8], [40u32.to_ne_bytes(), 2u32.to_ne_bytes()].concat());
+        assert_eq!(attributes[16..], [8i64.to_ne_bytes(), (-1i64).to_ne_bytes(), [0; 8]].concat());
     }
 }

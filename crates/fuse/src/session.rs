@@ -86,8 +86,9 @@ pub(crate) fn start<F: Filesystem>(
 ) -> Result<Mounted> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
-    let started = DeviceLoop::new(file_system, device, options).and_then(|requests| {
-        let telling = doubts.map(|doubts| doubts.tell(requests.0.notifier())).transpose()?;
+    let started = device.try_clone().and_then(|telling| {
+        let requests = DeviceLoop::new(file_system, device, options)?;
+        let telling = doubts.map(|doubts| doubts.tell(telling)).transpose()?;
         let requests: Box<dyn RequestLoop> = Box::new(requests);
         std::thread::Builder::new().name("fuse".into()).spawn(move || {
             let _until_the_end = telling;

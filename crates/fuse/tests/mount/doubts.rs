@@ -84,7 +84,7 @@ fn fail(late: &Late, directory: PathBuf, what: &'static str, change: Change, mad
 
 impl Failed {
     /// By now the change is made, and is soon seen.
-    fn is_seen(self) {
+    fn shows(self) {
         let Failed { what, directory, before, file } = self;
         let begun = Instant::now();
         let after = loop {
@@ -132,7 +132,7 @@ fn the_kernel_takes_back_what_is_in_doubt() {
             .map(|(number, (what, change))| fail(&late, volume.join(format!("{number} {made:?}")), what, change, made));
         let begun: Vec<_> = begun.collect();
         assert_eq!(late.make(), if made == Made::Later { begun.len() } else { 0 });
-        begun.into_iter().for_each(Failed::is_seen);
+        begun.into_iter().for_each(Failed::shows);
     }
     volume.close();
 }

@@ -1,6 +1,6 @@
 //! One directory with very many files: spread over all shards, listed as a stream, found again after kill -9.
 //!
-//! 200,000 files in CI, a million with `VARVE_SOAK=1`.
+//! 60,000 files in CI, a million with `VARVE_SOAK=1`.
 
 mod common;
 

@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use varve_client::{ClientConfig, FileSystem, OpenFlags, now};
+use varve_types::{Credentials, Errno, InodeId, Mode, Name};
+use varve_world::volume_dir::VolumeDir;
 
 /// How long the store is in trouble under load.
 fn loaded() -> Duration {
@@ -318,6 +321,40 @@ fn a_store_that_hangs_is_waited_for() {
     assert!(matches!(errno, libc::EIO | libc::ETIMEDOUT), "{}", io::Error::from_raw_os_error(errno));
     std::thread::sleep(Duration::from_secs(if soak() { 60 } else { 5 }).saturating_sub(frozen.elapsed()));
     disk.thaw();
+    site.ends_well();
+}
+
+/// Whoever closes a file waits no longer than the deadline for another call on it that waits for the store. (A process that
+/// starts a program closes what it has open, and the program may be `fsfreeze -u`.)
+#[test]
+fn a_file_is_closed_though_its_writer_waits_for_a_store_that_hangs() {
+    let Some(disk) = Disk::make("64M") else { return };
+    let site = Site::on(&disk.path());
+    let config = ClientConfig { deadline: DEADLINE, ..ClientConfig::new(VolumeDir::new(site.volume.store())) };
+    let client = FileSystem::connect(config).expect("the server answers");
+    let (root, name) = (Credentials::root(), Name::new(b"grows").expect("a name"));
+    let made = client.create(&root, InodeId::ROOT, &name, Mode(0o644), OpenFlags::READ_WRITE);
+    let handle = now(made).expect("a file").1.handle;
+    disk.freeze();
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| now(client.write(handle, 0, &[7; 100_000])));
+        // It makes the file's backing file.
+        std::thread::sleep(Duration::from_secs(1));
+        let closing = scope.spawn(|| now(client.flush(handle)));
+        let given_up = Instant::now() + SHORT;
+        while !closing.is_finished() && Instant::now() < given_up {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let hangs = !writing.is_finished();
+        disk.thaw();
+        let closed = closing.join().expect("who closes").expect_err("its content was being written");
+        assert_eq!(closed.errno, Errno::ETIMEDOUT, "{closed}");
+        assert!(hangs, "the writer waited for the store");
+        assert_eq!(writing.join().expect("the writer").expect("it is written"), 100_000);
+    });
+    now(client.flush(handle)).expect("it can be closed");
+    now(client.release(handle));
+    drop(client);
     site.ends_well();
 }
 

@@ -2,9 +2,10 @@
 
 use super::content::Content;
 use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, backing};
-use crate::calls::Refusal;
+use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
+use futures::lock::MutexGuard;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use varve_types::{Errno, InodeId, Name, ShardId};
@@ -129,11 +130,24 @@ impl FileSystem {
     pub async fn flush(&self, handle: Handle) -> Result<()> {
         self.count(Operation::Flush, async {
             let handle = self.files.handle(handle)?;
-            let mut content = handle.inode.content.lock().await;
+            let mut content = self.content_in_time(&handle.inode).await?;
             self.write_back(&handle.inode, &mut content).await?;
             take_failure(&handle.inode)
         })
         .await
+    }
+
+    /// The content of a file, unless another call has it until the deadline, as one does that waits for a store which hangs. A
+    /// process that starts a program closes what it has open, and the program may be the one that mends the store.
+    async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, Content>> {
+        let (deadline, mut wait) = (self.core.deadline(), BUSY_WAIT);
+        loop {
+            if let Some(content) = open.content.try_lock() {
+                return Ok(content);
+            }
+            self.core.check_deadline(deadline, "another call on the same file waits for the store")?;
+            self.core.pause(wait.next()).await;
+        }
     }
 
     /// Returns when the file, its row and the rows of its ancestors are on disk.

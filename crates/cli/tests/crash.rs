@@ -28,8 +28,9 @@ use varve_world::volume_dir::VolumeDir;
 
 /// On each side of the volume.
 const WRITERS: u64 = 3;
-/// Sound after every so many deaths: to check it, the volume must be taken out of service.
-const DEATHS_A_CHECK: u64 = 4;
+/// Sound after every so many deaths: to check it, the volume must be taken out of service, and an unmount waits for a
+/// server that has just been started to know all its clients.
+const DEATHS_A_CHECK: u64 = 7;
 
 /// Of a server apart from its mount, and of mounts that contain theirs.
 fn deaths() -> (u64, u64) {

@@ -5,8 +5,8 @@ mod common;
 use common::mounted::is_mounted;
 use common::{SHORT, Volume, run, until, varve};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Beyond the inline limit of the volume.
@@ -31,6 +31,33 @@ fn a_clean_unmount_settles_what_was_written() {
         let report = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
         assert_eq!(report["findings"].as_array().map(Vec::len), Some(0), "{round}: {report}");
         assert_eq!(report["counts"]["files_backing"], 40, "{round}");
+    }
+}
+
+/// A server that was started since has to wait for the clients of the one before it, which may write the same files: so an
+/// unmount waits with it, or says that it did not.
+#[test]
+fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
+    for deadline in ["1m", "5s"] {
+        let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
+        let server = volume.serve(&[]);
+        let mount = volume.mount(&["-o", &format!("deadline={deadline}")]);
+        let root = volume.mount_point();
+        for number in 0..20 {
+            fs::write(root.join(format!("large-{number}")), LARGE).expect("a large file");
+        }
+        server.kill();
+        let server = volume.serve(&[]);
+        run(varve().arg("umount").arg(&root), SHORT).succeeded("varve umount");
+        let said = mount.log();
+        drop(mount);
+        server.stop();
+        let checked = run(varve().args(["--json", "fsck"]).arg(volume.store()), SHORT).succeeded("varve fsck").json();
+        let settled = checked["findings"].as_array().map(Vec::len) == Some(0);
+        assert_eq!(
+            (settled, said.contains("does not know yet who else writes them")),
+            (deadline == "1m", deadline == "5s")
+        );
     }
 }
 
@@ -100,6 +127,39 @@ fn an_unmount_waits_no_longer_than_it_was_told() {
     unmounted.succeeded("varve umount");
     drop(mount);
     volume.expect_sound();
+}
+
+/// A process that starts a program while the mount hangs, and closes a file of it for that, hangs in the kernel, which tells
+/// nobody what else it has mapped. Whoever takes the mount away does not wait for that.
+#[test]
+fn an_unmount_does_not_wait_for_a_process_that_hangs() {
+    const SCRIPT: &str = "import os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(file, b'x')
+print('open', flush=True)
+sys.stdin.readline()
+os.execvp('sleep', ['sleep', '60'])";
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).arg(root.join("file")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = python.spawn().expect("python3");
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut said).expect("it says so");
+    assert_eq!(said, "open\n");
+    mount.hang();
+    writeln!(holder.stdin.take().expect("piped")).expect("it listens");
+    // Until it is at that, it holds the mount.
+    until("the mount is taken away", SHORT, || {
+        let given_up = run(varve().args(["umount", "--force", "--wait", "2s"]).arg(&root), SHORT);
+        assert!(given_up.code() == Some(3) || given_up.stderr.contains("a file open there"), "{}", given_up.stderr);
+        given_up.code() == Some(3)
+    });
+    mount.go_on();
+    holder.kill().expect("it is there");
+    holder.wait().expect("it ends");
+    assert!(!is_mounted(&root));
 }
 
 /// A mount that is taken away in the middle of changes ends what is under way, and has lost nothing that was answered.

@@ -48,6 +48,8 @@ pub(crate) enum Refusal {
     NotHere,
     Stale,
     MustPromote,
+    /// The server knows after so long who else writes the file.
+    WritersUnknown(Duration),
 }
 
 impl From<Refusal> for Failure {
@@ -57,6 +59,9 @@ impl From<Refusal> for Failure {
             Refusal::Moved { .. } | Refusal::NotHere => Errno::ESTALE.into(),
             Refusal::MustPromote => Failure::new(Errno::EFBIG, "the content outgrows the file's row"),
             Refusal::Stale => Failure::new(Errno::ESTALE, "the file's content has moved again and again"),
+            Refusal::WritersUnknown(_) => {
+                Failure::new(Errno::EAGAIN, "the server does not know yet who else writes the file")
+            }
         }
     }
 }
@@ -323,6 +328,9 @@ impl Calling<'_> {
             Err(wire::Failure::NotHere) => Err(Refusal::NotHere),
             Err(wire::Failure::Stale { .. }) => Err(Refusal::Stale),
             Err(wire::Failure::MustPromote) => Err(Refusal::MustPromote),
+            Err(wire::Failure::WritersUnknown { milliseconds }) => {
+                Err(Refusal::WritersUnknown(Duration::from_millis(milliseconds.into())))
+            }
             Err(wire::Failure::Busy | wire::Failure::NotOwner) => {
                 unreachable!("insist() goes on asking while a shard is busy or its owner unknown")
             }

@@ -85,7 +85,10 @@ impl Doubts {
         if held.everything || held.names.insert((parent, name.hash())) {
             held.tell(|| Doubt::Name(parent, name.clone()));
         }
-        self.bound(&mut held);
+        if held.names.len() >= DOUBTS_MAX {
+            held.believe_nothing();
+        }
+        self.any.store(true, Relaxed);
     }
 
     /// `place`: a name that it may have now.
@@ -102,29 +105,17 @@ impl Doubts {
                 }
             }
         } else {
-            held.everything = true;
+            held.believe_nothing();
         }
         if !known {
             held.tell(|| Doubt::Attributes(inode));
         }
-        self.bound(&mut held);
+        self.any.store(true, Relaxed);
     }
 
     /// A change could have touched nobody knows what.
     fn add_everything(&self) {
-        let mut held = self.held.lock();
-        held.everything = true;
-        self.bound(&mut held);
-    }
-
-    fn bound(&self, held: &mut Held) {
-        if held.names.len() >= DOUBTS_MAX {
-            held.everything = true;
-        }
-        if held.everything && !held.names.is_empty() {
-            tracing::warn!("nothing that was asked once is believed any more: too many changes may be made late");
-            held.names = HashSet::default();
-        }
+        self.held.lock().believe_nothing();
         self.any.store(true, Relaxed);
     }
 
@@ -144,6 +135,15 @@ impl Doubts {
 }
 
 impl Held {
+    fn believe_nothing(&mut self) {
+        if !std::mem::replace(&mut self.everything, true) {
+            tracing::warn!(
+                "nothing that was asked once is believed any more: changes may be made late that cannot be followed"
+            );
+            self.names = HashSet::default();
+        }
+    }
+
     fn tell(&mut self, doubt: impl FnOnce() -> Doubt) {
         if !self.heard {
             return;

@@ -12,12 +12,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::Duration;
+use varve_world::clock::{Clock, RealClock};
 
 /// The last descriptor of a process that has just ended is closed a moment after the process: an unmount that is
 /// refused while nothing seems to hold the mount is tried again so often.
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// Who holds a mount is searched for so long.
+const SEARCH_MAX: Duration = Duration::from_secs(2);
 /// A list longer than this helps nobody.
 const HOLDERS_MAX: usize = 32;
 /// A command is shown on one line of a terminal.
@@ -225,24 +229,36 @@ fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
 }
 
 /// Who uses the mount at `target`: every process whose /proc entry shows a path on it, and mounts below. Processes of
-/// others are unseen unless this is root.
+/// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for too long.
 pub fn holders(target: &Path) -> Vec<Holder> {
-    let mut found = Vec::new();
+    let (searched, (found, finds)) = (target.to_owned(), mpsc::sync_channel(HOLDERS_MAX));
+    // The entry of a process that hangs, as one that is just being started from a mount whose server is gone, answers nobody.
+    let search = move || search(&searched, &|holder| found.send(holder).is_ok());
+    if let Err(error) = std::thread::Builder::new().name("varve-holders".into()).spawn(search) {
+        tracing::warn!("who holds {} is not searched for: {error}", target.display());
+    }
+    let clock = RealClock::new();
+    let end = clock.monotonic().after(SEARCH_MAX);
+    std::iter::from_fn(|| finds.recv_timeout(end.since(clock.monotonic())).ok()).take(HOLDERS_MAX).collect()
+}
+
+/// Tells each of [`holders`], until it is told to stop.
+fn search(target: &Path, tell: &dyn Fn(Holder) -> bool) {
     let table = mounts::table().unwrap_or_default();
     let below = table.iter().filter(|mount| mount.target != target && mount.target.starts_with(target));
-    found.extend(below.map(|mount| Holder::Mount(mount.target.clone())));
+    if !below.map(|mount| Holder::Mount(mount.target.clone())).all(tell) {
+        return;
+    }
     let device = mounts::at(&table, target).map(|mount| mount.device);
-    let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return };
     for process in processes.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if found.len() >= HOLDERS_MAX {
-            break;
-        }
-        if let Some(how) = how_held(&process.path(), target, device) {
-            found.push(Holder::Process { pid, command: command(&process.path()), how });
+        if let Some(how) = how_held(&process.path(), target, device)
+            && !tell(Holder::Process { pid, command: command(&process.path()), how })
+        {
+            return;
         }
     }
-    found
 }
 
 fn how_held(process: &Path, target: &Path, device: Option<(u32, u32)>) -> Option<How> {

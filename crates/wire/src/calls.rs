@@ -418,4 +418,7 @@ pub enum Failure {
     NotOwner,
     /// The server failed (its store refused, or its rules were broken); the text says what happened.
     Server { errno: i32, message: String },
+    /// To `SettleSize`: this server has been at work for so short a time that clients of the one before it, which may write
+    /// the file too, need not have told it so yet. They have in so many milliseconds.
+    WritersUnknown { milliseconds: u32 },
 }

@@ -178,6 +178,16 @@ impl Mount {
         self.process.log()
     }
 
+    /// Its process hangs: nothing of it runs any more.
+    pub fn hang(&self) {
+        self.process.hang();
+    }
+
+    /// It hangs no more.
+    pub fn go_on(&self) {
+        self.process.go_on();
+    }
+
     /// kill -9 of the mount's process. What is mounted stays, and answers that nobody is there.
     pub fn kill_process(&mut self) {
         self.process.kill();

@@ -88,14 +88,33 @@ impl FileSystem {
         let _ = self.settle_round(Turn::By(self.core.clock.monotonic())).await;
     }
 
-    /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right.
-    pub async fn settle_all(&self) {
+    /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right. A
+    /// server that does not know yet who else writes them is waited for. (What the store refuses is tried again by a sync,
+    /// and told by it.)
+    ///
+    /// # Errors
+    /// `EAGAIN` if the server cannot know that by the deadline.
+    pub async fn settle_all(&self) -> Result<()> {
+        let deadline = self.core.deadline();
         self.files.settling.lock().hurry(self.core.clock.monotonic());
-        for _ in 0..ASKED_MAX {
-            if self.settle_round(Turn::All).await.is_err() || self.files.settling.lock().len() == 0 {
-                return;
+        let mut asked = 0;
+        while asked < ASKED_MAX && self.sizes_to_settle() > 0 {
+            let failed = self.settle_round(Turn::All).await.is_err();
+            let known_from = self.files.settling.lock().known_from();
+            match known_from {
+                Some(known_from) if failed || known_from > deadline => {
+                    return Err(Failure::new(
+                        Errno::EAGAIN,
+                        "sizes of closed files are not settled: the server has been at work for so short a time that it \
+                         does not know yet who else writes them; who opens the files next settles them",
+                    ));
+                }
+                Some(known_from) => self.core.pause(known_from.since(self.core.clock.monotonic())).await,
+                None if failed => break,
+                None => asked += 1,
             }
         }
+        Ok(())
     }
 
     /// Settles what could not be settled when it was due, as while the store was away, and tries that again until the
@@ -258,6 +277,10 @@ impl FileSystem {
             Err(Refusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(Outcome::Done),
             // A client that speaks for one user, and had only looked at what another left: who writes it settles it.
             Err(Refusal::Failure(failure)) if failure.errno == Errno::EBADF => Ok(Outcome::Done),
+            Err(Refusal::WritersUnknown(wait)) => {
+                open.backing.write().unsettled = true;
+                Ok(Outcome::NotYet(wait))
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }

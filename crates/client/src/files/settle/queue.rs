@@ -31,6 +31,8 @@ pub struct Closed {
     /// Which close it was: a later one is to be synced anew.
     close: u64,
     asked: u32,
+    /// When the server knows who else writes it, where it did not when it was asked last.
+    known_from: Option<Moment>,
     /// The round in which it was tried last.
     tried: u64,
     pub generation: u32,
@@ -76,6 +78,8 @@ pub enum Outcome {
     Done,
     /// The server waits for other clients.
     Later,
+    /// The server knows after so long which other clients there are.
+    NotYet(Duration),
     /// It may go when the trouble is over.
     Failed,
 }
@@ -99,7 +103,8 @@ impl Settling {
         self.closes += 1;
         // A file that is closed again and again is settled as early as one that is closed once.
         let due = waiting.map_or(due, |(due, _)| due);
-        let closed = Closed { due, close: self.closes, asked: 0, tried: 0, generation, writer: writer.clone() };
+        let writer = writer.clone();
+        let closed = Closed { due, close: self.closes, asked: 0, known_from: None, tried: 0, generation, writer };
         self.files.insert(inode, closed);
         added
     }
@@ -111,6 +116,11 @@ impl Settling {
     /// Those that could not be settled so far.
     pub fn failed(&self) -> usize {
         self.failed.len()
+    }
+
+    /// When the server knows of the last of them who else writes it, where it did not when it was asked.
+    pub fn known_from(&self) -> Option<Moment> {
+        self.files.values().filter_map(|closed| closed.known_from).max()
     }
 
     /// Closes so far, for [`Turn::Late`].
@@ -154,10 +164,17 @@ impl Settling {
             return false;
         };
         closed.tried = round.0;
+        closed.known_from = None;
         match outcome {
             Outcome::Later if closed.asked + 1 < ASKED_MAX => {
                 closed.due = now.after(pause * 2_u32.pow(closed.asked));
                 closed.asked += 1;
+                self.failed.remove(&due.close);
+                false
+            }
+            Outcome::NotYet(wait) => {
+                closed.due = now.after(*wait);
+                closed.known_from = Some(closed.due);
                 self.failed.remove(&due.close);
                 false
             }
@@ -261,5 +278,19 @@ mod tests {
             round(&mut queue, Turn::All, at(5), |_| Outcome::Later);
         }
         assert_eq!((queue.len(), queue.failed()), (0, 0));
+    }
+
+    /// Promise: what the server cannot know yet is kept however often it is asked, and nobody gives up over it.
+    #[test]
+    fn what_is_not_known_yet_is_kept() {
+        let mut queue = queue(10, 2);
+        let not_yet = |inode| Outcome::NotYet(Duration::from_secs(10 * inode));
+        for _ in 0..2 * ASKED_MAX {
+            assert_eq!(round(&mut queue, Turn::All, at(5), not_yet), [1, 2]);
+            assert_eq!((queue.known_from(), queue.len(), queue.failed()), (Some(at(25)), 2, 0));
+        }
+        assert_eq!(round(&mut queue, Turn::By(at(14)), at(14), |_| Outcome::Done), []);
+        assert_eq!(round(&mut queue, Turn::By(at(25)), at(25), |_| Outcome::Later), [1, 2]);
+        assert_eq!((queue.known_from(), queue.len()), (None, 2));
     }
 }

@@ -8,8 +8,9 @@ use crate::namespace::{
 };
 use crate::shards::{Address, BatchNumber, Makes, OpenFiles, OtherWriters, Ran, Record, Run, Shard};
 use bytes::Bytes;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, Name, NameError, NameHash, SessionId};
 use varve_wire::{Call, CallId, Failure, FileContent, Locator, NodeReply, OpenMode, Reply, Response};
 
@@ -247,22 +248,29 @@ impl Case<'_> {
 
     /// A verb that settles the size which the session has measured of the file at `at`.
     pub fn settling<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        Settling { verb, measuring: self.measuring(at), takes: OpenFiles::settles }
+        self.taking(at, verb, OpenFiles::settles)
     }
 
     /// A verb that notes what the session has measured of the file at `at`, which it goes on to change.
     pub fn raising<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        Settling { verb, measuring: self.measuring(at), takes: OpenFiles::measures_alone }
+        self.taking(at, verb, OpenFiles::measures_alone)
     }
 
-    fn measuring(&self, at: At) -> Measuring<'_> {
+    fn taking<V>(&self, at: At, verb: V, takes: fn(&OpenFiles, SessionId, InodeId) -> bool) -> Settling<'_, V> {
         let open_files = &self.worker.shared.open_files;
-        Measuring { at, session: self.caller.session, open_files, all_known: self.all_sessions_known() }
+        let measuring =
+            Measuring { at, session: self.caller.session, open_files, all_known: self.all_sessions_known() };
+        Settling { verb, measuring, takes, writers_unknown: Cell::new(false) }
     }
 
     fn all_sessions_known(&self) -> bool {
+        self.until_sessions_are_known().is_zero()
+    }
+
+    /// How long clients of the server before this one may still come with what they have open.
+    pub fn until_sessions_are_known(&self) -> Duration {
         let shared = &self.worker.shared;
-        shared.clock.monotonic() >= shared.sessions_known_from
+        shared.sessions_known_from.since(shared.clock.monotonic())
     }
 
     /// Nobody writes the file or has still to settle it, this session included.
@@ -341,6 +349,8 @@ pub struct Settling<'a, V> {
     measuring: Measuring<'a>,
     /// Whether what the session has just told is right, given that all writers are known.
     takes: fn(&OpenFiles, SessionId, InodeId) -> bool,
+    /// Whether it was not taken because writers may be about that are not known yet.
+    pub writers_unknown: Cell<bool>,
 }
 
 impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
@@ -349,11 +359,14 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
     /// Answers the file as it is where what was measured may not be its size.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
         let Measuring { at, session, open_files, all_known } = &self.measuring;
+        self.writers_unknown.set(false);
+        let takes = |inode| {
+            let known = *all_known || open_files.knows_writers(inode);
+            self.writers_unknown.set(!known);
+            known && (self.takes)(open_files, *session, inode)
+        };
         Ok(match self.verb.decide(seen, context)? {
-            Decision::Commit { outcome, .. }
-                if !((*all_known || open_files.knows_writers(outcome.inode))
-                    && (self.takes)(open_files, *session, outcome.inode)) =>
-            {
+            Decision::Commit { outcome, .. } if !takes(outcome.inode) => {
                 let content = match namespace::size_state(seen, at) {
                     Some(size) => NodeContent::Backing(size),
                     None => outcome.content,

@@ -94,8 +94,13 @@ impl Case<'_> {
         let (at, address) = self.at(at)?;
         self.check_was_written(&at)?;
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
-        let verb = SettleSize { file, size, mtime: mtime.into() };
-        self.change_node(&self.settling(at, verb), address).await
+        let verb = self.settling(at, SettleSize { file, size, mtime: mtime.into() });
+        let answered = self.change_node(&verb, address).await?;
+        if verb.writers_unknown.get() {
+            let milliseconds = self.until_sessions_are_known().as_millis() + 1;
+            return Err(Failure::WritersUnknown { milliseconds: milliseconds.try_into().unwrap_or(u32::MAX) });
+        }
+        Ok(answered)
     }
 
     pub async fn raise_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<Answered, Failure> {

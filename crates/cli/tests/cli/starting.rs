@@ -52,6 +52,22 @@ fn is_locked(volume: &Volume) -> bool {
     locks.lines().any(|line| line.contains("FLOCK") && line.contains(&format!(":{inode} ")))
 }
 
+/// A client of a server that was killed is told so, and not that a process does not answer which is not there.
+#[test]
+fn a_mount_is_told_that_its_server_was_killed() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let pid = server.pid();
+    server.kill();
+    let mut mount = varve();
+    mount.arg("mount").arg(volume.store()).arg(volume.mount_point()).args(["-f", "-o", "noembedded"]);
+    let refused = run(&mut mount, SHORT);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    let told =
+        refused.stderr.contains("nobody serves the volume") && refused.stderr.contains(&format!("process {pid} on"));
+    assert!(told && refused.stderr.contains("varve serve"), "{}", refused.stderr);
+}
+
 /// A volume that a mount serves for itself is for no other, and who has it is said.
 #[test]
 fn a_mount_beside_an_embedded_one_is_refused() {

@@ -69,10 +69,14 @@ impl BlockingTransport {
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, local).map_err(|error| {
-            FindError::Absent(format!(
-                "the server of the volume at {root} (process {} on {}) does not answer: {error}",
-                record.pid, record.host
-            ))
+            let process = format!("process {} on {}", record.pid, record.host);
+            FindError::Absent(match record.is_of_the_dead() {
+                true => format!(
+                    "nobody serves the volume at {root}: its last server, {process}, was killed or has crashed; start \
+                     `varve serve {root}`, or mount it with `varve mount`"
+                ),
+                false => format!("the server of the volume at {root} ({process}) does not answer: {error}"),
+            })
         })?;
         let Welcome::Accepted { shards, owners, workers, embedded, .. } = connection.shake_hands(&self.identity)?
         else {

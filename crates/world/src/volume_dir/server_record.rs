@@ -82,7 +82,7 @@ impl ServerRecord {
 
     /// Whether its process is surely gone: one of this host that has ended, or was there before the host booted. Nobody
     /// can tell of other hosts' processes.
-    pub(super) fn is_of_the_dead(&self) -> bool {
+    pub fn is_of_the_dead(&self) -> bool {
         match boot_id() {
             Ok(id) if id == self.boot_id => is_gone(self.pid),
             Ok(_) => self.host == host_name(),

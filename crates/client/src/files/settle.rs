@@ -89,12 +89,9 @@ impl FileSystem {
     }
 
     /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right. A
-    /// server that does not know yet who else writes them is waited for. (What the store refuses is tried again by a sync,
-    /// and told by it.)
-    ///
-    /// # Errors
-    /// `EAGAIN` if the server cannot know that by the deadline.
-    pub async fn settle_all(&self) -> Result<()> {
+    /// server that does not know yet who else writes them is waited for, if it can know by the deadline. (What the store
+    /// refuses is tried again by a sync, and told by it.)
+    pub async fn settle_all(&self) {
         let deadline = self.core.deadline();
         self.files.settling.lock().hurry(self.core.clock.monotonic());
         let mut asked = 0;
@@ -103,18 +100,17 @@ impl FileSystem {
             let known_from = self.files.settling.lock().known_from();
             match known_from {
                 Some(known_from) if failed || known_from > deadline => {
-                    return Err(Failure::new(
-                        Errno::EAGAIN,
-                        "sizes of closed files are not settled: the server has been at work for so short a time that it \
-                         does not know yet who else writes them; who opens the files next settles them",
-                    ));
+                    return tracing::warn!(
+                        "sizes of {} closed files are not settled: the server has been at work for so short a time that it \
+                         does not know yet who else writes them; who opens them next settles them",
+                        self.sizes_to_settle()
+                    );
                 }
                 Some(known_from) => self.core.pause(known_from.since(self.core.clock.monotonic())).await,
-                None if failed => break,
+                None if failed => return,
                 None => asked += 1,
             }
         }
-        Ok(())
     }
 
     /// Settles what could not be settled when it was due, as while the store was away, and tries that again until the

@@ -277,7 +277,7 @@ impl Actor<'_> {
                 }
             }
             Step::Sync => self.sync(None, |running| now(running.fs().sync()).unwrap()),
-            Step::Settle => self.act(|running| now(running.fs().settle_all()).unwrap(), Model::nothing),
+            Step::Settle => self.act(|running| now(running.fs().settle_all()), Model::nothing),
         }
     }
 

@@ -58,7 +58,8 @@ pub enum Error {
 
 fn held_by(holders: &[Holder]) -> String {
     if holders.is_empty() {
-        return "; what holds it could not be seen (try as root)".to_owned();
+        let hint = if rustix::process::geteuid().is_root() { "" } else { ", or another user's: try as root" };
+        return format!("; what holds it could not be seen (a process that hangs or is just ending{hint})");
     }
     holders.iter().fold(String::from(", held by"), |text, holder| format!("{text}\n  {holder}"))
 }

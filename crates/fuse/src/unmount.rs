@@ -156,13 +156,13 @@ pub(crate) fn detach(target: &Path) -> Result<()> {
         match attach::detach(target, false) {
             Ok(()) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                let mut holders = holders(target);
+                let Search { found: mut holders, ended } = search_in_time(target);
                 if holders.len() > 1 {
                     // Whoever unmounts holds it only by standing in it, or by looking; the others are in the way.
                     let this = std::process::id();
                     holders.retain(|holder| !matches!(holder, Holder::Process { pid, .. } if *pid == this));
                 }
-                if !holders.is_empty() {
+                if !holders.is_empty() || !ended {
                     return Err(Error::Busy { target: target.to_owned(), holders });
                 }
                 #[allow(clippy::disallowed_methods, reason = "the kernel tells nobody when a mount is no longer busy")]
@@ -229,8 +229,19 @@ fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
 }
 
 /// Who uses the mount at `target`: every process whose /proc entry shows a path on it, and mounts below. Processes of
-/// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for too long.
+/// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for 2 s.
 pub fn holders(target: &Path) -> Vec<Holder> {
+    search_in_time(target).found
+}
+
+/// What was found, at most [`HOLDERS_MAX`], and whether that is all that can be seen.
+struct Search {
+    found: Vec<Holder>,
+    ended: bool,
+}
+
+/// One that does not end leaves its thread behind until the kernel answers it.
+fn search_in_time(target: &Path) -> Search {
     let (searched, (found, finds)) = (target.to_owned(), mpsc::sync_channel(HOLDERS_MAX));
     // The entry of a process that hangs, as one that is just being started from a mount whose server is gone, answers nobody.
     let search = move || search(&searched, &|holder| found.send(holder).is_ok());
@@ -239,7 +250,14 @@ pub fn holders(target: &Path) -> Vec<Holder> {
     }
     let clock = RealClock::new();
     let end = clock.monotonic().after(SEARCH_MAX);
-    std::iter::from_fn(|| finds.recv_timeout(end.since(clock.monotonic())).ok()).take(HOLDERS_MAX).collect()
+    let mut found = Vec::new();
+    while found.len() < HOLDERS_MAX {
+        match finds.recv_timeout(end.since(clock.monotonic())) {
+            Ok(holder) => found.push(holder),
+            Err(why) => return Search { found, ended: why == mpsc::RecvTimeoutError::Disconnected },
+        }
+    }
+    Search { found, ended: true }
 }
 
 /// Tells each of [`holders`], until it is told to stop.

@@ -164,7 +164,8 @@ kinds! {
         "the backing file was changed beside Varve, or the store lost writes: compare it with a copy; --repair takes what is left \
          for the file, and notes those that were cut in damaged/cut.txt";
     UnsettledSize = Leftover, "unsettled-size",
-        "a writer was cut short, and the backing file says how large the file is; it is settled when next opened";
+        "a writer was cut short, and the backing file says how large the file is; who opens it settles it, from half a minute \
+         after the server's start on";
     PendingTruncate = Leftover, "pending-truncate",
         "a truncate was cut short; a server finishes it when the file is next opened";
     StrayBackingFile = Leftover, "stray-backing-file",

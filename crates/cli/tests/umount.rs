@@ -48,7 +48,7 @@ fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
         }
         server.kill();
         let server = volume.serve(&[]);
-        run(varve().arg("umount").arg(&root), SHORT).succeeded("varve umount");
+        let unmounted = run(varve().arg("umount").arg(&root), SHORT).succeeded("varve umount");
         let said = mount.log();
         drop(mount);
         server.stop();
@@ -58,6 +58,8 @@ fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
             (settled, said.contains("does not know yet who else writes them")),
             (deadline == "1m", deadline == "5s")
         );
+        assert_eq!(unmounted.stderr.contains("waiting, "), settled, "{}", unmounted.stderr);
+        assert_eq!(unmounted.stdout.contains("20 of them, are not settled"), !settled, "{}", unmounted.stdout);
     }
 }
 

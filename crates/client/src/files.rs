@@ -23,6 +23,7 @@ mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
+pub use settle::Unsettled;
 
 use crate::{Failure, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
+use varve_client::Unsettled;
 use varve_world::clock::{Clock, RealClock};
 
 /// The last descriptor of a process that has just ended is closed a moment after the process: an unmount that is
@@ -75,14 +76,24 @@ pub enum Unwritten {
     GiveUp,
 }
 
-/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end. Answers why not everything could be
-/// written, where that was given up.
+/// What an unmount left.
+#[derive(Debug, Default)]
+pub struct Unmounted {
+    /// Why not everything could be written, where that was given up.
+    pub given_up: Option<io::Error>,
+    /// Sizes of closed files that the mount has left to who opens them next: the server could not let them be settled before
+    /// the mount's deadline.
+    pub unsettled: Option<Unsettled>,
+}
+
+/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end. `tell` is told what that waits for,
+/// where it is known to take long.
 ///
 /// # Errors
 /// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
 /// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
 /// to have ended.
-pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten) -> Result<Option<io::Error>> {
+pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn Fn(&Unsettled)) -> Result<Unmounted> {
     let mount = find(target)?;
     let target = mount.target;
     // A volume whose process died has nothing left to write.
@@ -102,15 +113,20 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten) -> Result<Op
         (Err(source), Unwritten::Keep) => return Err(Error::NotDurable { target, source }),
         (Err(source), Unwritten::GiveUp) => Some(source),
     };
+    let unsettled = if alive && given_up.is_none() { settle(&target) } else { None };
     detach(&target)?;
+    if let Some(awaited) = unsettled.filter(|unsettled| unsettled.awaited) {
+        tell(&awaited);
+    }
+    let unmounted = Unmounted { given_up, unsettled: unsettled.filter(|unsettled| !unsettled.awaited) };
     match process {
-        Ok(None) => Ok(given_up),
+        Ok(None) => Ok(unmounted),
         Ok(Some((pid, process))) if ended(&process, wait).map_err(unwatched(&target))? => {
             tracing::debug!(pid, "the mount's process has ended");
-            Ok(given_up)
+            Ok(unmounted)
         }
         // It told nothing of itself, and has nothing left to do.
-        Err(_) if given_up.is_some() => Ok(given_up),
+        Err(_) if unmounted.given_up.is_some() => Ok(unmounted),
         Ok(Some((pid, _))) => Err(Error::StillRunning { target, pid, waited: wait }),
         Err(source) => Err(unwatched(&target)(source)),
     }
@@ -204,6 +220,14 @@ fn sync(target: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced,
     }
+}
+
+/// The mount does the same when it ends, and tells nobody what it could not settle.
+fn settle(target: &Path) -> Option<Unsettled> {
+    virtual_xattrs::settle(target).unwrap_or_else(|error| {
+        tracing::debug!("the mount does not tell which sizes are to settle: {error}");
+        None
+    })
 }
 
 /// The process that serves the mount, by its own word; `None` if it has just ended.
@@ -346,7 +370,13 @@ mod tests {
     #[test]
     fn a_plain_directory_is_not_unmounted() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(matches!(unmount(directory.path(), Duration::ZERO, Unwritten::Keep), Err(Error::NotMounted(_))));
-        assert!(matches!(unmount(Path::new("/proc"), Duration::ZERO, Unwritten::Keep), Err(Error::NotVarve { .. })));
+        assert!(matches!(
+            unmount(directory.path(), Duration::ZERO, Unwritten::Keep, &|_| {}),
+            Err(Error::NotMounted(_))
+        ));
+        assert!(matches!(
+            unmount(Path::new("/proc"), Duration::ZERO, Unwritten::Keep, &|_| {}),
+            Err(Error::NotVarve { .. })
+        ));
     }
 }

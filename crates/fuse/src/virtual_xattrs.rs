@@ -8,7 +8,7 @@ use serde_json::json;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use varve_client::{Description, FileSystem, Place, Timeouts};
+use varve_client::{Description, FileSystem, Place, Timeouts, Unsettled};
 use varve_types::FileKind;
 
 /// On the root of the mount: counters of its operations, as JSON.
@@ -19,6 +19,8 @@ pub(crate) const INFO: &[u8] = b"varve.info";
 pub(crate) const PROCESS: &[u8] = b"varve.process";
 /// On the root of the mount: empty, and answered when everything acknowledged before is on disk.
 pub(crate) const SYNC: &[u8] = b"varve.sync";
+/// On the root of the mount: what can be settled is; which sizes of closed files cannot be yet, as JSON, or empty.
+pub(crate) const SETTLE: &[u8] = b"varve.settle";
 /// Names that begin so are the mount's own; nobody can set or remove one.
 pub(crate) const PREFIX: &[u8] = b"varve.";
 
@@ -76,6 +78,28 @@ pub(crate) fn process(directory: &Path) -> io::Result<Process> {
 /// Everything that the mount at `directory` has acknowledged is on disk when this returns.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     text(directory, SYNC).map(drop)
+}
+
+/// Settles the sizes of closed files on the mount at `directory`, and answers which cannot be settled yet.
+pub(crate) fn settle(directory: &Path) -> io::Result<Option<Unsettled>> {
+    let stated = text(directory, SETTLE)?;
+    if stated.is_empty() {
+        return Ok(None);
+    }
+    let fields: serde_json::Value = serde_json::from_str(&stated)?;
+    let read = || {
+        Some(Unsettled {
+            files: fields["files"].as_u64()?.try_into().ok()?,
+            known_in: Duration::from_millis(fields["known_in_ms"].as_u64()?),
+            awaited: fields["awaited"].as_bool()?,
+        })
+    };
+    read().map(Some).ok_or_else(|| io::Error::other(format!("the mount tells of sizes to settle as {stated:?}")))
+}
+
+/// What [`settle`] reads.
+pub(crate) fn unsettled(of: &Unsettled) -> String {
+    json!({ "files": of.files, "known_in_ms": of.known_in.as_millis() as u64, "awaited": of.awaited }).to_string()
 }
 
 /// What [`stats`] answers: counts since the client connected. Bucket `i` of `latency_log2_us` counts latencies below

@@ -17,10 +17,17 @@ impl Locked {
     /// # Errors
     /// Of flock(2): `WOULDBLOCK` where somebody else has the lock and `operation` does not wait.
     pub fn take(file: File, operation: FlockOperation) -> rustix::io::Result<Locked> {
+        Locked::take_while(file, operation, || false)
+    }
+
+    /// [`Locked::take`], again and again where somebody else has the lock, for as long as `again` says so, and waits before
+    /// it does.
+    pub fn take_while(file: File, operation: FlockOperation, again: impl Fn() -> bool) -> rustix::io::Result<Locked> {
         loop {
             match flock(&file, operation) {
                 Ok(()) => return Ok(Locked { file }),
                 Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) if again() => {}
                 Err(error) => return Err(error),
             }
         }

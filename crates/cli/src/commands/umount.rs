@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use varve_client::Unsettled;
 use varve_fuse::Error;
 use varve_fuse::unmount::{self, Unwritten, unmount};
 
@@ -48,25 +49,39 @@ struct Unmounted {
     directory: PathBuf,
     /// Why not everything is on disk; only with --force.
     given_up: Option<String>,
+    /// Large files the rows of which do not have their sizes yet: whoever opens one next settles it.
+    sizes_unsettled: usize,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let directory = &arguments.directory;
-    let given_up = match arguments.wait {
+    let (given_up, sizes_unsettled) = match arguments.wait {
         Some(Span(wait)) if !arguments.apart => match apart(arguments, wait, output)? {
             Apart::Done(exit) => return Ok(exit),
-            Apart::GivenUp(why) => Some(why),
+            Apart::GivenUp(why) => (Some(why), 0),
         },
         wait => {
             let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
-            let given_up = unmount(directory, wait.map_or(ENDED_MAX, |wait| wait.0), unwritten);
-            given_up.map_err(|error| problem(arguments, &error))?.map(|error| error.to_string())
+            let wait = wait.map_or(ENDED_MAX, |wait| wait.0);
+            let unmounted = unmount(directory, wait, unwritten, &tell).map_err(|error| problem(arguments, &error))?;
+            (unmounted.given_up.map(|error| error.to_string()), unmounted.unsettled.map_or(0, |left| left.files))
         }
     };
     let exit = if given_up.is_some() { Exit::Degraded } else { Exit::Done };
-    let unmounted = Unmounted { directory: directory.clone(), given_up };
+    let unmounted = Unmounted { directory: directory.clone(), given_up, sizes_unsettled };
     output.result("umount", &unmounted, text)?;
     Ok(exit)
+}
+
+/// Who waits for it wants to know why.
+fn tell(unsettled: &Unsettled) {
+    let seconds = unsettled.known_in.as_secs() + 1;
+    let _ = writeln!(
+        io::stderr(),
+        "varve: waiting, {seconds}s at most: the server was started a moment ago and does not know yet who else writes the \
+         large files written here ({}), the sizes of which are settled then",
+        unsettled.files
+    );
 }
 
 fn problem(arguments: &Arguments, error: &Error) -> Problem {
@@ -109,7 +124,12 @@ fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart
     // Pipes that this process reads, and not its own: whoever waits for the end of those must not wait for that process.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
+    let mut problems = child.stderr.take().expect("piped");
+    // As it says them, for it may say what it waits for.
+    let problems =
+        std::thread::Builder::new().spawn(move || io::copy(&mut problems, &mut io::stderr())).map_err(failed)?;
     if let Some(status) = ended(&mut child, wait.saturating_add(SAID_MAX)).map_err(failed)? {
+        problems.join().expect("what copies does not panic").map_err(failed)?;
         let (result, exit) = said(&mut child, status).map_err(failed)?;
         output::print_line(&result)?;
         return Ok(Apart::Done(exit));
@@ -123,8 +143,11 @@ fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart
         return Err(apart.because(why).next("Wait for that process to end before the store is used."));
     }
     if !arguments.force {
-        let next =
-            format!("It stays mounted. `varve umount --force {}` gives up what is not written.", directory.display());
+        let next = format!(
+            "It stays mounted. Is the volume served (`varve status STORE`)? If it cannot be, `varve umount --force {}` \
+             gives up what is not written.",
+            directory.display()
+        );
         return Err(apart.because(why).next(next));
     }
     unmount::take_away(directory, child.id()).map_err(|error| problem(arguments, &error))?;
@@ -142,23 +165,27 @@ fn ended(child: &mut Child, wait: Duration) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Says what `child`, which has ended, had to say of problems; returns its result and how it ended.
+/// The result of `child`, which has ended, and how it did.
 fn said(child: &mut Child, status: ExitStatus) -> io::Result<(String, Exit)> {
-    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
     child.stdout.take().expect("piped").read_to_end(&mut out)?;
-    child.stderr.take().expect("piped").read_to_end(&mut err)?;
-    io::stderr().write_all(&err)?;
     let exits = [Exit::Done, Exit::Usage, Exit::Degraded];
     let exit = exits.into_iter().find(|exit| status.code() == Some(exit.code().into())).unwrap_or(Exit::Failed);
     Ok((String::from_utf8_lossy(&out).into_owned(), exit))
 }
 
 fn text(unmounted: &Unmounted) -> String {
-    let Some(reason) = &unmounted.given_up else { return String::new() };
-    format!(
-        "{} is unmounted, and not everything was written: {reason}.\n\
-         What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is in the\n\
-         volume's logs; `varve fsck` shows what is wrong there.\n",
-        unmounted.directory.display()
-    )
+    let directory = unmounted.directory.display();
+    match (&unmounted.given_up, unmounted.sizes_unsettled) {
+        (Some(reason), _) => format!(
+            "{directory} is unmounted, and not everything was written: {reason}.\n\
+             What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is kept, in \n\
+             the volume's logs: its server replays them when it is started, and `varve fsck` checks it.\n"
+        ),
+        (None, 0) => String::new(),
+        (None, files) => format!(
+            "{directory} is unmounted, and everything is written. Sizes of large files, {files} of them, are not settled: the \n\
+             server was started too short a time ago to know who else writes them. Whoever opens one next settles it.\n"
+        ),
+    }
 }

@@ -36,6 +36,16 @@ const FAILURES_MAX: usize = 8;
 /// First and longest wait of a sync before it tries again what could not be settled.
 const LATE_WAIT: Wait = Wait { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
+/// Closed files whose sizes the server does not let anybody settle yet, because it does not know who else writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    pub files: usize,
+    /// After so long it knows.
+    pub known_in: Duration,
+    /// Whether a shutdown waits for that: its deadline is no earlier.
+    pub awaited: bool,
+}
+
 impl Default for Settling {
     fn default() -> Settling {
         Settling::new(WAITING_MAX)
@@ -88,6 +98,15 @@ impl FileSystem {
         let _ = self.settle_round(Turn::By(self.core.clock.monotonic())).await;
     }
 
+    /// Settles what can be settled now; answers what a shutdown has to wait for.
+    pub async fn settle_known(&self) -> Option<Unsettled> {
+        // What could not be settled is tried again, and told by a sync.
+        let _ = self.settle_round(Turn::All).await;
+        let (files, known_from) = self.files.settling.lock().unknown()?;
+        let known_in = known_from.since(self.core.clock.monotonic());
+        Some(Unsettled { files, known_in, awaited: known_from <= self.core.deadline() })
+    }
+
     /// Settles every closed file now, as far as the server lets it: for a shutdown, or who wants the rows to be right. A
     /// server that does not know yet who else writes them is waited for, if it can know by the deadline. (What the store
     /// refuses is tried again by a sync, and told by it.)
@@ -97,16 +116,16 @@ impl FileSystem {
         let mut asked = 0;
         while asked < ASKED_MAX && self.sizes_to_settle() > 0 {
             let failed = self.settle_round(Turn::All).await.is_err();
-            let known_from = self.files.settling.lock().known_from();
-            match known_from {
-                Some(known_from) if failed || known_from > deadline => {
+            let unknown = self.files.settling.lock().unknown();
+            match unknown {
+                Some((_, known_from)) if failed || known_from > deadline => {
                     return tracing::warn!(
                         "sizes of {} closed files are not settled: the server has been at work for so short a time that it \
                          does not know yet who else writes them; who opens them next settles them",
                         self.sizes_to_settle()
                     );
                 }
-                Some(known_from) => self.core.pause(known_from.since(self.core.clock.monotonic())).await,
+                Some((_, known_from)) => self.core.pause(known_from.since(self.core.clock.monotonic())).await,
                 None if failed => return,
                 None => asked += 1,
             }

@@ -15,6 +15,9 @@ impl Door {
             (own::STATS, InodeId::ROOT) => Ok(own::counters(&self.fs, self.files.passthrough.count()).into_bytes()),
             (own::PROCESS, InodeId::ROOT) => own::own_process().map(String::into_bytes).map_err(unseen),
             (own::SYNC, InodeId::ROOT) => now(self.fs.sync()).map(|()| Vec::new()),
+            (own::SETTLE, InodeId::ROOT) => {
+                Ok(now(self.fs.settle_known()).as_ref().map(own::unsettled).unwrap_or_default().into_bytes())
+            }
             _ if name.starts_with(own::PREFIX) => Err(Errno::ENODATA.into()),
             _ => now(self.fs.get_xattr(caller, inode, name)),
         }

@@ -35,11 +35,11 @@ fn a_mount_tells_of_itself() {
 fn unmounting_from_outside_makes_everything_durable() {
     let Some(volume) = volume() else { return };
     fs::write(volume.join("kept"), "kept").unwrap();
-    let ended = unmount(volume.path(), Duration::from_millis(10), Unwritten::Keep);
+    let ended = unmount(volume.path(), Duration::from_millis(10), Unwritten::Keep, &|_| {});
     assert!(matches!(ended, Err(Error::StillRunning { pid, .. }) if pid == std::process::id()), "{ended:?}");
     assert!(!is_mounted(volume.path()));
     let Volume { point, .. } = volume;
-    let again = unmount(point.path(), Duration::ZERO, Unwritten::Keep);
+    let again = unmount(point.path(), Duration::ZERO, Unwritten::Keep, &|_| {});
     assert!(matches!(again, Err(Error::NotMounted(_))), "{again:?}");
 }
 
@@ -48,7 +48,7 @@ fn unmounting_from_outside_makes_everything_durable() {
 fn only_the_mount_point_is_unmounted() {
     let Some(volume) = volume() else { return };
     fs::create_dir(volume.join("inside")).unwrap();
-    let ended = unmount(&volume.join("inside"), Duration::ZERO, Unwritten::Keep);
+    let ended = unmount(&volume.join("inside"), Duration::ZERO, Unwritten::Keep, &|_| {});
     assert!(matches!(ended, Err(Error::InsideMount { ref mount, .. }) if mount.ends_with(volume.path())), "{ended:?}");
     volume.close();
 }

@@ -1,12 +1,19 @@
 //! One server a volume, by flock. The kernel lets go of it when the process ends, however it ends.
 
 use super::{ServerRecord, VolumeDir};
+use crate::clock::{Clock, RealClock};
 use crate::disk;
 use crate::flock::Locked;
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For a holder that was killed to end, or one that only reads to be done: as long as it takes the kernel to take a large
+/// process apart, unless the store beneath hangs.
+const LET_GO_MAX: Duration = Duration::from_secs(2);
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 
 /// The right to serve a volume, until dropped.
 #[derive(Debug)]
@@ -21,7 +28,8 @@ pub struct ReadLock {
 }
 
 impl VolumeDir {
-    /// Takes the lock, or says who has it. Does not wait.
+    /// Takes the lock, or says who has it. Waits for 2 s at most, and only for who is about to let go of it: a process that
+    /// was killed, and those that read.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
         let file = match disk::open_lock_file(&path) {
@@ -31,8 +39,8 @@ impl VolumeDir {
         Ok(VolumeLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)? })
     }
 
-    /// Keeps servers away, or says who serves. Does not wait, and writes nothing where the lock's file is there, so that it
-    /// can be had in a store that takes no writes.
+    /// Keeps servers away, or says who serves. Waits as [`VolumeDir::lock`] does, and writes nothing where the lock's file is
+    /// there, so that it can be had in a store that takes no writes.
     pub fn lock_for_reading(&self) -> Result<ReadLock, LockError> {
         let path = self.lock_file();
         let opened = match File::open(&path) {
@@ -54,14 +62,36 @@ impl VolumeDir {
     }
 
     fn try_flock(&self, file: File, path: PathBuf, operation: FlockOperation) -> Result<Locked, LockError> {
-        match Locked::take(file, operation) {
+        let clock = RealClock::new();
+        let end = clock.monotonic().after(LET_GO_MAX);
+        let again = || {
+            let again = clock.monotonic() < end && (self.is_holder_ending() || is_shared(&path));
+            if again {
+                std::thread::sleep(LOOKED_AT_EVERY);
+            }
+            again
+        };
+        match Locked::take_while(file, operation, again) {
             Ok(locked) => Ok(locked),
+            Err(rustix::io::Errno::WOULDBLOCK) if is_shared(&path) => {
+                Err(LockError::Read { directory: self.root().to_owned() })
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 Err(LockError::Held { directory: self.root().to_owned(), holder: describe(self.read_holder()) })
             }
             Err(error) => Err(LockError::Io { path, source: error.into() }),
         }
     }
+
+    /// Its locks are its own until it has ended.
+    fn is_holder_ending(&self) -> bool {
+        self.read_server_record().ok().flatten().is_some_and(|record| record.is_of_one_that_ends())
+    }
+}
+
+/// Whether whoever has the lock shares it, or nobody has it any more.
+fn is_shared(lock_file: &Path) -> bool {
+    File::open(lock_file).is_ok_and(|file| Locked::take(file, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 fn describe(record: Option<ServerRecord>) -> String {
@@ -80,12 +110,14 @@ pub enum LockError {
         "the volume {} is in use by {holder}: talk to that one, or stop it first", directory.display()
     )]
     Held { directory: PathBuf, holder: String },
+    #[error("the volume {} is being read by `varve fsck` or `varve dump`", directory.display())]
+    Read { directory: PathBuf },
     #[error("cannot lock {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 
 impl LockError {
-    /// Somebody has the volume.
+    /// Somebody serves the volume, or changes it.
     pub fn is_held(&self) -> bool {
         matches!(self, LockError::Held { .. })
     }

@@ -89,6 +89,11 @@ impl ServerRecord {
             Err(_) => false,
         }
     }
+
+    /// Whether its process, one of this host, was killed or ends by itself, and has not ended yet.
+    pub fn is_of_one_that_ends(&self) -> bool {
+        self.is_of_this_boot() && is_ending(self.pid) && !is_gone(self.pid)
+    }
 }
 
 /// Bind mounts of a directory are the same one, and copies and snapshots are not.
@@ -108,6 +113,24 @@ fn is_gone(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let has_ended = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']));
     threads.flatten().all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(has_ended))
+}
+
+/// Whether a process has been killed or ends by itself; also one that has ended and was not waited for.
+fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` in the flags of proc_pid_stat(5): the thread frees what it has.
+    const EXITING: u32 = 4;
+    /// SIGKILL among the signals of proc_pid_status(5), which has them in hexadecimal.
+    const KILLED: u64 = 1 << 8;
+    // A process that ends does so in all its threads, the first one too, of which these files tell.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    if fields.starts_with(['Z', 'X']) || flags.is_some_and(|flags| flags & EXITING != 0) {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    pending.filter_map(|signals| u64::from_str_radix(signals.trim(), 16).ok()).any(|signals| signals & KILLED != 0)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,9 @@
 use super::*;
 use crate::power_loss::{Fate, Order, Recording};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
 
@@ -128,7 +130,7 @@ fn the_lock_names_no_process_that_is_gone() {
         named
     };
     assert!(names(record.clone()));
-    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let mut child = Command::new("true").spawn().unwrap();
     let of_child = ServerRecord { pid: child.id(), ..record.clone() };
     // It has ended, and nobody has waited for it yet.
     waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
@@ -164,13 +166,44 @@ fn a_record_is_of_one_store() {
     record.check_store(&volume).unwrap();
 }
 
+/// Whoever comes in the moment after a kill gets the lock, though the killed process has not ended: the kernel takes its
+/// memory apart before it lets go of its files.
+#[test]
+fn the_lock_of_a_killed_process_is_waited_for() {
+    const SCRIPT: &str = "import fcntl, mmap, sys
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+memory = mmap.mmap(-1, 1 << 29, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(memory), mmap.PAGESIZE):
+    memory[page] = 1
+print('locked', flush=True)
+sys.stdin.readline()";
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).arg(volume.lock_file()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().unwrap();
+    volume.write_server_record(&lock, &ServerRecord { pid: child.id(), ..record }).unwrap();
+    // The child waits for it.
+    drop(lock);
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "locked\n");
+    assert!(volume.lock().unwrap_err().to_string().contains(&format!("process {}", child.id())));
+    child.kill().unwrap();
+    volume.lock().unwrap();
+    child.wait().unwrap();
+}
+
 /// Readers keep servers away and not each other; a server keeps readers away.
 #[test]
 fn readers_share_the_lock() {
     let (_directory, volume) = formatted();
     volume.lock().unwrap();
     let readers = (volume.lock_for_reading().unwrap(), volume.lock_for_reading().unwrap());
-    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
     drop(readers);
     let _lock = volume.lock().unwrap();
     assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));

@@ -232,7 +232,7 @@ impl Drop for Companion {
             return;
         }
         // Of one that died, or could not unmount, the mount is there still, and nobody answers for it.
-        if let Err(error) = unmount(&self.directory, LOOKED_AT_EVERY, Unwritten::GiveUp) {
+        if let Err(error) = unmount(&self.directory, LOOKED_AT_EVERY, Unwritten::GiveUp, &|_| {}) {
             tracing::debug!("{} was not left mounted: {error}", self.directory.display());
         }
     }

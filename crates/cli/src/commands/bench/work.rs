@@ -93,7 +93,7 @@ fn remove_leftover(directory: &Path) -> io::Result<()> {
     let _lock = Locked::take(File::open(directory)?, FlockOperation::NonBlockingLockExclusive)?;
     let mount_point = directory.join(MOUNT_POINT);
     if is_mounted(directory, &mount_point) {
-        unmount(&mount_point, UNMOUNT_MAX, Unwritten::GiveUp).map_err(io::Error::other)?;
+        unmount(&mount_point, UNMOUNT_MAX, Unwritten::GiveUp, &|_| {}).map_err(io::Error::other)?;
     }
     if is_mounted(directory, &mount_point) {
         return Err(io::Error::other("something is mounted there"));

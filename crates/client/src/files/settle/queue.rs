@@ -118,9 +118,10 @@ impl Settling {
         self.failed.len()
     }
 
-    /// When the server knows of the last of them who else writes it, where it did not when it was asked.
-    pub fn known_from(&self) -> Option<Moment> {
-        self.files.values().filter_map(|closed| closed.known_from).max()
+    /// Those of which the server did not know who else writes them when it was asked, and when it knows that of all.
+    pub fn unknown(&self) -> Option<(usize, Moment)> {
+        let unknown = || self.files.values().filter_map(|closed| closed.known_from);
+        Some((unknown().count(), unknown().max()?))
     }
 
     /// Closes so far, for [`Turn::Late`].
@@ -287,10 +288,10 @@ mod tests {
         let not_yet = |inode| Outcome::NotYet(Duration::from_secs(10 * inode));
         for _ in 0..2 * ASKED_MAX {
             assert_eq!(round(&mut queue, Turn::All, at(5), not_yet), [1, 2]);
-            assert_eq!((queue.known_from(), queue.len(), queue.failed()), (Some(at(25)), 2, 0));
+            assert_eq!((queue.unknown(), queue.len(), queue.failed()), (Some((2, at(25))), 2, 0));
         }
         assert_eq!(round(&mut queue, Turn::By(at(14)), at(14), |_| Outcome::Done), []);
         assert_eq!(round(&mut queue, Turn::By(at(25)), at(25), |_| Outcome::Later), [1, 2]);
-        assert_eq!((queue.known_from(), queue.len()), (None, 2));
+        assert_eq!((queue.unknown(), queue.len()), (None, 2));
     }
 }

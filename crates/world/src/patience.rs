@@ -8,8 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-/// How long one looks: about what waking a processor costs.
-pub const LOOK: Duration = Duration::from_micros(20);
+/// How long one looks: about what it costs to put a processor to sleep and wake it, in a virtual machine too
+/// (`docs/measurements/2026-11-23-looks.md`).
+pub const LOOK: Duration = Duration::from_micros(100);
+
+/// A look that takes so much longer than it should gave the processor to somebody for a time slice.
+const GIVEN_AWAY: Duration = Duration::from_micros(500);
 
 /// Waits without looking after the last of many failures: costs one look in 256 waits at most, and finds out soon when
 /// processors have become free.
@@ -68,7 +72,7 @@ impl Look {
     /// Others had the processor meanwhile, for far longer than the look should take. Even if what was looked for has come, that
     /// is no success: who sleeps gets the processor back sooner than who gave it away.
     pub fn cost_the_processor(&self) -> bool {
-        self.begun.elapsed() > self.length * 10
+        self.begun.elapsed() > self.length + GIVEN_AWAY
     }
 }
 
@@ -99,6 +103,7 @@ mod tests {
         let look = Patience::default().look_for(Duration::from_secs(3600)).expect("nothing has failed yet");
         assert!(look.again() && !look.cost_the_processor());
         let look = Patience::default().look_for(Duration::ZERO).expect("nothing has failed yet");
+        std::thread::sleep(GIVEN_AWAY);
         assert!(!look.again() && look.cost_the_processor());
     }
 

@@ -9,8 +9,9 @@ use tokio::sync::Notify;
 use varve_world::patience::Patience;
 
 /// How long a worker looks for its next request. Of a mount's caller it comes only when the kernel has been round by the
-/// caller and a thread of FUSE, which takes 40 to 80 µs; a worker that sleeps meanwhile does the same work in twice the time.
-const VIGIL: Duration = Duration::from_micros(100);
+/// caller and a thread of FUSE, which takes 40 to 80 µs, and of a directory that is cut over the workers it may be another's
+/// turn first; a worker that sleeps meanwhile does the same work in twice the time.
+const VIGIL: Duration = Duration::from_micros(300);
 
 #[derive(Default)]
 pub struct Vigil {

@@ -90,6 +90,8 @@ fn a_mount_without_server_is_given_up_on_demand() {
     fs::write(root.join("closed"), "closed").expect("a file");
     drop(File::open(root.join("closed")).expect("it can be opened"));
     server.kill();
+    let status = run(varve().arg("status").arg(volume.store()), SHORT);
+    assert!(status.stdout.contains("does not answer: a server, process "), "{}", status.stdout);
     let refused = run(varve().arg("umount").arg(&root), SHORT);
     assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
     assert!(refused.stderr.contains("umount --force"), "{}", refused.stderr);

@@ -47,7 +47,7 @@ pub enum Error {
     NotDurable { target: PathBuf, source: io::Error },
     #[error("cannot unmount {}: {source}", target.display())]
     Unmount { target: PathBuf, source: io::Error },
-    #[error("{} is unmounted, but its process {pid} is still writing to the store after {waited:?}", target.display())]
+    #[error("{} is unmounted, but its process {pid} is still at work in the store after {waited:?}", target.display())]
     StillRunning { target: PathBuf, pid: u32, waited: Duration },
     #[error("{} is unmounted, but its process cannot be watched from here: {source}", target.display())]
     Unwatched { target: PathBuf, source: io::Error },

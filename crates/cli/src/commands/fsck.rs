@@ -43,6 +43,8 @@ struct Checked {
     store: PathBuf,
     /// With --repair: after it.
     sound: bool,
+    /// Everything was read. If not, reading ended at damage: the counts are of what was read until then.
+    complete: bool,
     /// What was done.
     repairs: Vec<String>,
     repairs_total: u64,
@@ -174,6 +176,7 @@ fn checked(store: PathBuf, outcome: Outcome) -> Checked {
     Checked {
         store,
         sound,
+        complete: !report.incomplete,
         repairs,
         repairs_total,
         left: after.map(|report| findings(report.findings)).unwrap_or_default(),
@@ -229,6 +232,10 @@ fn text(checked: &Checked, verbose: bool) -> String {
         ("small files", format!("{}, {}", counts.files_inline, Bytes(counts.bytes_inline))),
         ("large files", format!("{}, {}", counts.files_backing, Bytes(counts.bytes_backing))),
     ]);
+    if !checked.complete {
+        text += "Reading ended at damage: these are counts of what was read until then, nothing was compared, and there may be \
+                 more.\n";
+    }
     let line = |finding: &Finding| {
         let grade = if finding.damage { "damage" } else { "left over" };
         format!("{grade}: {} {}: {}\n", finding.kind, finding.place, finding.what)

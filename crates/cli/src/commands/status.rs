@@ -217,7 +217,8 @@ fn text(status: &Status, each_shard: bool) -> String {
         return columns(&rows);
     };
     let kind = if server.embedded { "a mount" } else { "a server" };
-    rows.push(("server", format!("{kind}, process {} on {}", server.pid, server.host)));
+    let state = if server.problem.is_some() { "does not answer: " } else { "" };
+    rows.push(("server", format!("{state}{kind}, process {} on {}", server.pid, server.host)));
     for worker in &server.workers {
         let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
         rows.push(("worker", places.join(", ")));

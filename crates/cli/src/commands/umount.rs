@@ -86,10 +86,11 @@ fn tell(unsettled: &Unsettled) {
 
 fn problem(arguments: &Arguments, error: &Error) -> Problem {
     let directory = &arguments.directory;
-    let failed = Problem::new(format!("cannot unmount {}", directory.display()));
+    let failed = || Problem::new(format!("cannot unmount {}", directory.display()));
     let problem = match error {
-        Error::Unmount { source, .. } => failed.caused_by(source),
-        error => failed.caused_by(error),
+        Error::Unmount { source, .. } => failed().caused_by(source),
+        Error::StillRunning { .. } | Error::Unwatched { .. } => Problem::new(error.to_string()),
+        error => failed().caused_by(error),
     };
     match error {
         Error::Busy { .. } => problem.next("End what holds it, then unmount again."),
@@ -179,12 +180,12 @@ fn text(unmounted: &Unmounted) -> String {
     match (&unmounted.given_up, unmounted.sizes_unsettled) {
         (Some(reason), _) => format!(
             "{directory} is unmounted, and not everything was written: {reason}.\n\
-             What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is kept, in \n\
+             What was written to files that were neither closed nor fsynced is lost. What was acknowledged before is kept, in\n\
              the volume's logs: its server replays them when it is started, and `varve fsck` checks it.\n"
         ),
         (None, 0) => String::new(),
         (None, files) => format!(
-            "{directory} is unmounted, and everything is written. Sizes of large files, {files} of them, are not settled: the \n\
+            "{directory} is unmounted, and everything is written. Sizes of large files, {files} of them, are not settled: the\n\
              server was started too short a time ago to know who else writes them. Whoever opens one next settles it.\n"
         ),
     }

@@ -258,6 +258,8 @@ fn a_damaged_table_is_refused_and_read_again_when_it_is_restored() {
         // As of fsck(8): damage that was left as it is.
         assert_eq!(checked.code(), Some(4), "{}{}", checked.stdout, checked.stderr);
         assert!(checked.stdout.contains("checksum mismatch") && checked.stdout.contains(".sst"), "{}", checked.stdout);
+        // Who reads the counts knows of what.
+        assert!(checked.stdout.contains("Reading ended at damage"), "{}", checked.stdout);
         expect_no_panic("varve fsck", &checked.stderr);
     }
     works_again(&volume, &kept);

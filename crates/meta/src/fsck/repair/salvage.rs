@@ -127,8 +127,9 @@ fn replace(
              rows; the old table is in {kept}"
         ),
         (places, _) => format!(
-            "shard {shard}: saved {rows} rows of a table with {places} damaged places, in which acknowledged changes may be \
-             lost; the old table is in {kept}"
+            "shard {shard}: saved {rows} rows of a table and its log with {places} damaged places: of what lay there alone, names \
+             are gone and files are as they were before, so compare what was written in this shard with a copy; the old table is \
+             in {kept}"
         ),
     });
     Ok(())

@@ -63,6 +63,27 @@ fn an_unmount_soon_after_a_restart_settles_what_was_written_before() {
     }
 }
 
+/// Who may not wait for that is told that it is unmounted and who is at work still, and that process settles the sizes.
+#[test]
+fn an_unmount_that_may_not_wait_leaves_its_process_at_work() {
+    let volume = Volume::format(&["--shards", "4", "--inline-limit", "4KiB"]);
+    let server = volume.serve(&[]);
+    let mut mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    fs::write(root.join("large"), LARGE).expect("a large file");
+    server.kill();
+    let server = volume.serve(&[]);
+    let unmounted = run(varve().args(["umount", "--wait", "1s"]).arg(&root), SHORT);
+    assert_eq!(unmounted.code(), Some(1), "{}", unmounted.stdout);
+    let still = format!("is unmounted, but its process {} is still at work", mount.pid());
+    assert!(unmounted.stderr.contains(&still), "{}", unmounted.stderr);
+    assert!(!unmounted.stderr.contains("cannot unmount"), "{}", unmounted.stderr);
+    assert!(!is_mounted(&root));
+    mount.expect_end();
+    server.stop();
+    volume.expect_sound();
+}
+
 /// What a dead writer left unsettled is one line, not one a file.
 #[test]
 fn what_a_crash_leaves_is_counted_and_listed_on_demand() {

@@ -22,6 +22,9 @@ impl Locked {
 
     /// [`Locked::take`], again and again where somebody else has the lock, for as long as `again` says so, and waits before
     /// it does.
+    ///
+    /// # Errors
+    /// As of [`Locked::take`], which is this where `again` never says so.
     pub fn take_while(file: File, operation: FlockOperation, again: impl Fn() -> bool) -> rustix::io::Result<Locked> {
         loop {
             match flock(&file, operation) {

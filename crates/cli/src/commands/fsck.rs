@@ -43,13 +43,15 @@ struct Checked {
     store: PathBuf,
     /// With --repair: after it.
     sound: bool,
-    /// Everything was read. If not, reading ended at damage: the counts are of what was read until then.
+    /// With --repair: after it. Everything was read; if not, reading ended at damage, and the counts are of what was read
+    /// until then.
     complete: bool,
     /// What was done.
     repairs: Vec<String>,
     repairs_total: u64,
     /// What is left after a repair.
     left: Vec<Finding>,
+    /// With --repair: after it.
     counts: Counts,
     /// How often each kind was found.
     totals: Vec<Total>,
@@ -171,12 +173,12 @@ fn shown(progress: Progress) -> String {
 fn checked(store: PathBuf, outcome: Outcome) -> Checked {
     let sound = outcome.is_sound();
     let Outcome { report, repairs, repairs_total, after } = outcome;
-    let counts = report.counts;
+    let Report { counts, incomplete, .. } = *after.as_ref().unwrap_or(&report);
     let damage = |kind: fsck::FindingKind| kind.severity() == Severity::Damage;
     Checked {
         store,
         sound,
-        complete: !report.incomplete,
+        complete: !incomplete,
         repairs,
         repairs_total,
         left: after.map(|report| findings(report.findings)).unwrap_or_default(),

@@ -127,10 +127,13 @@ fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart
     let mut child = command.spawn().map_err(failed)?;
     let mut problems = child.stderr.take().expect("piped");
     // As it says them, for it may say what it waits for.
-    let problems =
-        std::thread::Builder::new().spawn(move || io::copy(&mut problems, &mut io::stderr())).map_err(failed)?;
+    let tell = move || {
+        // Who has closed stderr does not want to know, and the unmount is none the worse for it.
+        let _ = io::copy(&mut problems, &mut io::stderr());
+    };
+    let telling = std::thread::Builder::new().spawn(tell).map_err(failed)?;
     if let Some(status) = ended(&mut child, wait.saturating_add(SAID_MAX)).map_err(failed)? {
-        problems.join().expect("what copies does not panic").map_err(failed)?;
+        telling.join().expect("what copies does not panic");
         let (result, exit) = said(&mut child, status).map_err(failed)?;
         output::print_line(&result)?;
         return Ok(Apart::Done(exit));
@@ -138,10 +141,9 @@ fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart
     // It does nothing more, though it may be a while until it has ended.
     child.kill().map_err(failed)?;
     let why = format!("the mount has not answered for {}, or has not written everything in that time", Span(wait));
-    let apart = Problem::new(format!("cannot unmount {}", directory.display()));
     if !unmount::is_mounted(directory) {
-        let why = format!("it is unmounted, but its process has not ended for {}", Span(wait));
-        return Err(apart.because(why).next("Wait for that process to end before the store is used."));
+        let what = format!("{} is unmounted, but its process has not ended for {}", directory.display(), Span(wait));
+        return Err(Problem::new(what).next("Wait for that process to end before the store is used."));
     }
     if !arguments.force {
         let next = format!(
@@ -149,7 +151,7 @@ fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart
              gives up what is not written.",
             directory.display()
         );
-        return Err(apart.because(why).next(next));
+        return Err(Problem::new(format!("cannot unmount {}", directory.display())).because(why).next(next));
     }
     unmount::take_away(directory, child.id()).map_err(|error| problem(arguments, &error))?;
     Ok(Apart::GivenUp(why))

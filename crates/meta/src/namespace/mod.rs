@@ -232,6 +232,9 @@ pub struct Missing(pub Vec<Key>);
 pub trait Verb {
     type Outcome;
 
+    /// It asks for the rows of a directory to remove them.
+    const REMOVES_DIRECTORY: bool = false;
+
     /// Decides on what is seen, or says what it must see besides.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Self::Outcome>, Missing>;
 }
@@ -240,6 +243,8 @@ pub trait Verb {
 trait Rule {
     type Outcome;
     type Rows<'a>;
+
+    const REMOVES_DIRECTORY: bool = false;
 
     /// The rows to decide on; `None` while one that was asked of `reader` is unknown. Rows that do not depend on each
     /// other are all asked for before the first is looked at, so that they are fetched in one round.
@@ -252,6 +257,8 @@ macro_rules! verbs {
     ($($verb:ident => $outcome:ty;)*) => {
         $(impl Verb for $verb {
             type Outcome = $outcome;
+
+            const REMOVES_DIRECTORY: bool = <$verb as Rule>::REMOVES_DIRECTORY;
 
             fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<$outcome>, Missing> {
                 decide(self, seen, context)

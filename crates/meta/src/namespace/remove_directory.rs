@@ -19,6 +19,8 @@ impl Rule for RemoveDirectory {
     type Outcome = Removed;
     type Rows<'a> = (Slot<'a>, Option<Target<'a>>);
 
+    const REMOVES_DIRECTORY: bool = true;
+
     fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Self::Rows<'a>> {
         let slot = Slot::look(self.parent, &self.name, reader)?;
         let target = match slot.entry {

@@ -27,7 +27,7 @@ impl Shard {
             Makes::File => self.inode_at_hand()?,
             Makes::Directory { .. } => return None,
         };
-        let way = Way { fresh, placed: None, rename_lock: None };
+        let way = Way::of(fresh);
         let (decided, newest) = self.decide(verb, run, &way, &Foreign::default()).ok()?;
         let seen = match decided {
             Decided::Done { outcome, effects, batch } => return Some(Ran::Changed { outcome, batch, effects }),
@@ -40,17 +40,13 @@ impl Shard {
         (newest <= self.state.borrow().appended).then_some(Ran::Seen(seen))
     }
 
-    /// Whether what is addressed is decided on here, and by no change over several shards nor by a split: then no decision
-    /// has to be taken a second time.
+    /// Whether what is addressed is decided on here, and not in the midst of a change over several shards or of a split,
+    /// which would most likely have the decision taken a second time.
     fn is_undisturbed(&self, address: Address) -> bool {
-        let state = self.state.borrow();
-        state.locks.is_empty()
-            && match address {
-                Address::Name(directory, hash) => state
-                    .partitions
-                    .get(directory)
-                    .is_some_and(|p| p.serves(hash) && p.pending_tallies == 0 && p.split.is_none()),
-                Address::Inode(inode) => inode.shard() == self.id,
-            }
+        match address {
+            Address::Name(directory, hash) => (self.state.borrow().partitions.get(directory))
+                .is_some_and(|p| p.serves(hash) && p.pending_tallies == 0 && p.split.is_none()),
+            Address::Inode(inode) => inode.shard() == self.id,
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::names::NameSet;
 use super::partitions::Partition;
 use super::peers::{ForeignRow, PeerCall, PeerReply, SplitState};
 use super::refusal::{Cause, Refusal};
+use super::removal::Held;
 use super::resident::BatchNumber;
 use super::shard::{Address, Shard, State};
 use super::table::TableError;
@@ -92,8 +93,13 @@ impl Shard {
         self.partition_here(&state, directory).is_some()
     }
 
-    /// Gets rows that a verb must see.
-    pub(super) async fn fetch(self: &Rc<Self>, keys: Vec<Key>, foreign: &mut Foreign) -> Result<(), Refusal> {
+    /// Gets rows that a verb must see; for the removal of a directory, with its rows held where that can be.
+    pub(super) async fn fetch(
+        self: &Rc<Self>,
+        keys: Vec<Key>,
+        foreign: &mut Foreign,
+        mut removal: Option<&mut Option<Held>>,
+    ) -> Result<(), Refusal> {
         let mut elsewhere: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
         for key in keys {
             let shard = self.place(&self.state.borrow(), &key);
@@ -104,7 +110,11 @@ impl Shard {
             }
         }
         for (shard, keys) in elsewhere {
-            match self.peers.call(shard, PeerCall::Fetch(keys.clone())).await {
+            let reply = match &mut removal {
+                Some(held) if held.is_none() => self.fetch_to_remove(shard, keys.clone(), held).await,
+                _ => self.peers.call(shard, PeerCall::Fetch(keys.clone())).await,
+            };
+            match reply {
                 PeerReply::Rows(rows) => keys.into_iter().zip(rows).for_each(|(key, row)| foreign.insert(key, row)),
                 PeerReply::Moved(directory, map) => {
                     self.learn_map(&mut self.state.borrow_mut(), directory, &map);

@@ -27,6 +27,8 @@ pub struct ForeignRow {
 pub enum PeerCall {
     /// Rows of this shard; waits for those that an undecided change has locked.
     Fetch(Vec<Key>),
+    /// As `Fetch`, of rows of a directory that is to be removed: held, if that can be (`Held`), as by `Hold`.
+    FetchToRemove(TransactionId, Vec<Key>),
     /// The partition map of a directory whose home this is.
     Map(InodeId),
     /// So many inode ids, never given before or again.
@@ -97,6 +99,8 @@ impl PeerCall {
 pub enum PeerReply {
     Done,
     Rows(Vec<ForeignRow>),
+    /// To `FetchToRemove`: nobody else sees or changes them until it is decided.
+    Held(Vec<ForeignRow>),
     Map(PartitionMap),
     /// The partition that held these keys was cut.
     Moved(InodeId, PartitionMap),

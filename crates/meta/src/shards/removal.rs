@@ -1,7 +1,7 @@
 //! A directory is removed whose rows are in other shards: no phases and no fsync, only an order.
 //!
 //! 1. Each shard that has rows of it checks that they are as they were read and that they are of an empty directory, and
-//!    holds them: nobody sees or changes them.
+//!    holds them: nobody sees or changes them. One that has them all, which is the rule, does so when it is asked for them.
 //! 2. The shard of its entry writes what it changes and the answer, and answers when that is appended.
 //! 3. That shard fsyncs, once for many removals.
 //! 4. The others delete what they hold.
@@ -11,16 +11,17 @@
 //! bring the directory back without what was set on it since it was made. A shard that is opened again knows of no hold
 //! and would take creates, so a hold counts for [`HOLD_VALID`], and no shard is opened again sooner than that.
 
-use super::peers::{PeerCall, PeerReply};
+use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::Refusal;
 use super::shard::Shard;
 use super::transaction::{Begun, IntentKept};
-use crate::tables::{Change, IntentRow, Key, ReplyRecord, TransactionId};
+use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::ShardId;
+use varve_types::{PartitionIndex, ShardId};
+use varve_world::clock::Moment;
 
 /// How long after it was asked for a hold may be relied on.
 pub const HOLD_VALID: Duration = Duration::from_millis(250);
@@ -53,16 +54,88 @@ pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
     parts.values().all(|part| part.changes.iter().all(goes))
 }
 
+/// Rows of a directory that its home holds, when they are asked for, until the removal is decided.
+pub(super) struct Held {
+    pub transaction: TransactionId,
+    pub shard: ShardId,
+    keys: Vec<Key>,
+    asked: Moment,
+}
+
+impl Held {
+    /// Whether `part` changes these rows and no others, and rests on no others.
+    fn is_all_of(&self, part: &IntentRow) -> bool {
+        let is_held = |change: &Change| matches!(change, Change::Delete(key) if self.keys.contains(key));
+        part.changes.len() == self.keys.len()
+            && part.changes.iter().all(is_held)
+            && part.reads.iter().all(|record| self.keys.contains(&record.key))
+    }
+}
+
+/// Whether these are all rows of a directory: it was never cut, and has no xattrs.
+fn are_all_of_one_directory(keys: &[Key], rows: &[ForeignRow]) -> bool {
+    let (mut home, mut partition) = (None, None);
+    for (key, row) in keys.iter().zip(rows) {
+        match (key, &row.row) {
+            (Key::Directory(id), Some(Row::Directory(row))) if row.xattrs.is_empty() => home = Some(id),
+            (Key::Partition(id, PartitionIndex::FIRST), Some(Row::Partition(row)))
+                if row.depth == 0 && row.state == PartitionState::Live =>
+            {
+                partition = Some(id);
+            }
+            _ => return false,
+        }
+    }
+    keys.len() == 2 && home.is_some() && home == partition
+}
+
 impl Shard {
+    /// Asks `shard` for rows of a directory that is to be removed, and notes in `held` if it holds them.
+    pub(super) async fn fetch_to_remove(&self, shard: ShardId, keys: Vec<Key>, held: &mut Option<Held>) -> PeerReply {
+        let transaction = self.state.borrow_mut().transactions.begin(self.id, self.table.epoch());
+        let asked = self.clock.monotonic();
+        let reply = self.peers.call(shard, PeerCall::FetchToRemove(transaction, keys.clone())).await;
+        let hold = Held { transaction, shard, keys, asked };
+        match reply {
+            PeerReply::Held(rows) => {
+                *held = Some(hold);
+                PeerReply::Rows(rows)
+            }
+            // Where no answer has come, it may hold them.
+            PeerReply::Failed(_) => {
+                self.let_go(hold).await;
+                reply
+            }
+            _ => {
+                self.state.borrow_mut().transactions.forget_undecided(transaction);
+                reply
+            }
+        }
+    }
+
+    /// What was held is not removed, or not now.
+    pub(super) async fn let_go(&self, held: Held) {
+        self.state.borrow_mut().transactions.forget_undecided(held.transaction);
+        self.call_off(held.transaction, [held.shard]).await;
+    }
+
     /// Steps 1 and 2, of a change that is locked here.
     pub(super) async fn remove_in_order(
         self: &Rc<Self>,
         begun: Begun,
+        held: Option<Held>,
         reply: Option<ReplyRecord>,
     ) -> Result<(), Refusal> {
-        let Begun { transaction, own, parts } = begun;
+        let Begun { transaction, own, mut parts } = begun;
         let holders: Vec<_> = parts.keys().copied().collect();
-        let asked = self.clock.monotonic();
+        let asked = held.as_ref().map_or_else(|| self.clock.monotonic(), |held| held.asked);
+        match held {
+            Some(held) if parts.get(&held.shard).is_some_and(|part| held.is_all_of(part)) => {
+                parts.remove(&held.shard);
+            }
+            Some(held) => self.call_off(transaction, [held.shard]).await,
+            None => {}
+        }
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Hold(transaction, intent)).await)
         }))
@@ -82,8 +155,7 @@ impl Shard {
             }
             Err(refusal) => {
                 self.unlock_own(transaction, &own);
-                let release = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
-                join_all(holders.into_iter().map(release)).await;
+                self.call_off(transaction, holders).await;
                 Err(refusal)
             }
         }
@@ -152,6 +224,29 @@ impl Shard {
     }
 
     // The holder's side.
+
+    /// Answers `FetchToRemove`.
+    pub(super) async fn rows_to_remove(self: &Rc<Self>, transaction: TransactionId, keys: Vec<Key>) -> PeerReply {
+        let rows = match self.rows_for_peer(keys.clone()).await {
+            PeerReply::Rows(rows) => rows,
+            other => return other,
+        };
+        if !are_all_of_one_directory(&keys, &rows) {
+            return PeerReply::Rows(rows);
+        }
+        let reads = keys.iter().zip(&rows).map(|(key, row)| ReadRecord { key: key.clone(), digest: row.digest });
+        let intent = IntentRow {
+            participants: vec![self.id],
+            reads: reads.collect(),
+            changes: keys.into_iter().map(Change::Delete).collect(),
+            reply: None,
+        };
+        match self.hold(transaction, intent).await {
+            PeerReply::Vote(true) => PeerReply::Held(rows),
+            // It has a name in it, or is being changed: whoever decides sees.
+            _ => PeerReply::Rows(rows),
+        }
+    }
 
     /// Step 1.
     pub(super) async fn hold(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {

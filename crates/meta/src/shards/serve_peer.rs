@@ -20,6 +20,7 @@ impl Shard {
         }
         match call {
             PeerCall::Fetch(keys) => self.rows_for_peer(keys).await,
+            PeerCall::FetchToRemove(transaction, keys) => self.rows_to_remove(transaction, keys).await,
             PeerCall::Map(directory) => self.map_for_peer(directory).await,
             PeerCall::FreshInodes(count) => match self.fresh_counters(count).await {
                 Ok(first) => PeerReply::InodesFrom(first),

@@ -16,7 +16,7 @@ use super::open_files::OpenFiles;
 use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers, SplitAttempt};
 use super::refusal::{Cause, Refusal};
-use super::removal::Removals;
+use super::removal::{Held, Removals};
 use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, Rows};
@@ -208,7 +208,7 @@ impl Shard {
             Makes::File => self.fresh_inode().await?,
             Makes::Directory { home } => Box::pin(self.fresh_inode_of(home)).await?,
         };
-        let mut way = Way { fresh, placed: None, rename_lock: None };
+        let mut way = Way::of(fresh);
         let result = self.run_with(verb, &run, &mut way).await;
         if result.is_err()
             && let Some(rows) = way.placed
@@ -229,7 +229,11 @@ impl Shard {
     ) -> Result<V::Outcome, Refusal> {
         let deadline = self.clock.monotonic().after(WAIT_MAX);
         loop {
-            match self.attempt(verb, run, way).await {
+            let attempted = self.attempt(verb, run, way).await;
+            if let Some(held) = way.held.take() {
+                Box::pin(self.let_go(held)).await;
+            }
+            match attempted {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
                 Err(Refusal::Busy) if self.clock.monotonic() < deadline => {
@@ -254,7 +258,8 @@ impl Shard {
             match self.decide(verb, run, way, &foreign)? {
                 (Decided::Missing(keys), _) if rounds < ROUNDS_MAX => {
                     let _passage = stages::enter(Stage::Fetch);
-                    Box::pin(self.fetch(keys, &mut foreign)).await?;
+                    let removal = V::REMOVES_DIRECTORY.then_some(&mut way.held);
+                    Box::pin(self.fetch(keys, &mut foreign, removal)).await?;
                     rounds += 1;
                 }
                 (Decided::Missing(_), _) => return Err(Refusal::Busy),
@@ -294,7 +299,7 @@ impl Shard {
                     Some(_) => AnswerWhen::Applied,
                     None => AnswerWhen::Decided,
                 };
-                Box::pin(self.commit_over_shards(changes, &foreign, reply, answer)).await?;
+                Box::pin(self.commit_over_shards(changes, &foreign, &mut way.held, reply, answer)).await?;
                 (outcome, effects)
             }
         };
@@ -527,6 +532,14 @@ pub(super) struct Way {
     /// Rows of `fresh` that stand at its home already.
     pub placed: Option<Vec<Change>>,
     pub rename_lock: Option<u64>,
+    /// Rows of a directory that another shard holds until its removal is decided.
+    pub held: Option<Held>,
+}
+
+impl Way {
+    pub fn of(fresh: InodeId) -> Way {
+        Way { fresh, placed: None, rename_lock: None, held: None }
+    }
 }
 
 /// What became of a decision in its own shard.

@@ -4,6 +4,7 @@ mod at_rest;
 pub mod cluster;
 mod names;
 mod power;
+mod removal;
 mod split;
 mod transactions;
 mod watched;

@@ -17,7 +17,7 @@
 use super::foreign::Foreign;
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
-use super::removal::only_removes;
+use super::removal::{Held, only_removes};
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
@@ -62,6 +62,10 @@ impl Transactions {
         self.decided.insert(transaction, participants.to_vec());
     }
 
+    pub fn forget_undecided(&mut self, transaction: TransactionId) {
+        self.undecided.remove(&transaction);
+    }
+
     pub fn forget_decided(&mut self, transaction: TransactionId) {
         self.decided.remove(&transaction);
     }
@@ -80,7 +84,7 @@ impl Transactions {
         self.prepared.get(&transaction)?.unanswered.clone()
     }
 
-    fn next(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
+    pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         self.counter += 1;
         let transaction = TransactionId { coordinator, epoch, counter: self.counter };
         self.undecided.insert(transaction);
@@ -110,12 +114,17 @@ impl Shard {
         self: &Rc<Self>,
         changes: Vec<Change>,
         foreign: &Foreign,
+        held: &mut Option<Held>,
         reply: Option<ReplyRecord>,
         answer: AnswerWhen,
     ) -> Result<(), Refusal> {
-        let begun = self.begin(changes, foreign)?;
+        let begun = self.begin(changes, foreign, held.as_ref())?;
+        let held = held.take();
         if answer == AnswerWhen::Decided && only_removes(&begun.parts) {
-            return self.remove_in_order(begun, reply).await;
+            return self.remove_in_order(begun, held, reply).await;
+        }
+        if let Some(held) = &held {
+            self.call_off(held.transaction, [held.shard]).await;
         }
         let carried_out = self.commit_in_two_phases(begun, reply).await?;
         if answer == AnswerWhen::Applied {
@@ -151,8 +160,7 @@ impl Shard {
             Ok(batch) => batch,
             Err(refusal) => {
                 self.unlock_own(transaction, &own);
-                let call = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
-                join_all(participants.into_iter().map(call)).await;
+                self.call_off(transaction, participants).await;
                 return Err(refusal);
             }
         };
@@ -162,8 +170,14 @@ impl Shard {
         Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
     }
 
-    /// Sorts the decision by shards and locks this shard's part.
-    fn begin(&self, changes: Vec<Change>, foreign: &Foreign) -> Result<Begun, Refusal> {
+    /// Has others drop what they keep for a change that is not committed.
+    pub(super) async fn call_off(&self, transaction: TransactionId, shards: impl IntoIterator<Item = ShardId>) {
+        let ask = |shard| self.peers.call(shard, PeerCall::Resolve { transaction, commit: false });
+        join_all(shards.into_iter().map(ask)).await;
+    }
+
+    /// Sorts the decision by shards and locks this shard's part. What is held for it already gives it its id.
+    fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
         let mut state = self.state.borrow_mut();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
         let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
@@ -181,7 +195,10 @@ impl Shard {
         if own.iter().any(|change| self.must_wait(&state, change)) {
             return Err(Refusal::Busy);
         }
-        let transaction = state.transactions.next(self.id, self.table.epoch());
+        let transaction = match held {
+            Some(held) => held.transaction,
+            None => state.transactions.begin(self.id, self.table.epoch()),
+        };
         lock(&mut state, transaction, &own);
         Ok(Begun { transaction, own, parts })
     }
@@ -229,7 +246,7 @@ impl Shard {
 
     pub(super) fn unlock_own(&self, transaction: TransactionId, own: &[Change]) {
         let mut state = self.state.borrow_mut();
-        state.transactions.undecided.remove(&transaction);
+        state.transactions.forget_undecided(transaction);
         unlock(&mut state, transaction, own);
         drop(state);
         self.changed.notify_waiters();

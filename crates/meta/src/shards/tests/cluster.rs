@@ -28,6 +28,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Default)]
 pub struct LocalPeers {
     shards: RefCell<HashMap<ShardId, Rc<Shard>>>,
+    /// All that was asked.
+    pub calls: Cell<usize>,
     /// Fetches that are under way, and the most that were at once.
     fetches: Cell<usize>,
     pub most_fetches: Cell<usize>,
@@ -36,6 +38,7 @@ pub struct LocalPeers {
 impl Peers for LocalPeers {
     fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
         Box::pin(async move {
+            self.calls.set(self.calls.get() + 1);
             let shard = self.shards.borrow().get(&shard).cloned();
             match shard {
                 Some(shard) if matches!(call, PeerCall::Fetch(_)) => {

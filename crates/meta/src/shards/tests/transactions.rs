@@ -1,5 +1,5 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::{At, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
+use crate::namespace::{At, Link, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
 use crate::tables::{Change, Key};
 use varve_types::{Errno, InodeId, PartitionIndex, ShardId};
@@ -81,33 +81,6 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
             other.unwrap();
         }
         assert!(cluster.lookup(a, "f").await.is_some() && cluster.lookup(b, "g").await.is_some());
-    });
-}
-
-#[test]
-fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
-    Cluster::run(4, 1000, |cluster| async move {
-        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
-        cluster.create(made, "f").await.unwrap();
-        let remove = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
-        let d = name("d");
-        let remove = || cluster.at_name(InodeId::ROOT, &d, Makes::Nothing, &remove);
-        assert_eq!(remove().await.unwrap_err(), Errno::ENOTEMPTY.into());
-        let unlink = Unlink { parent: made, name: name("f") };
-        cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
-        remove().await.unwrap();
-        assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
-        assert_eq!(cluster.create(made, "late").await.unwrap_err(), Errno::ENOENT.into());
-        cluster.shard(ShardId(0)).end_removals().await;
-        assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
-        for key in [Key::Directory(made), Key::Partition(made, PartitionIndex::FIRST)] {
-            match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![key])).await {
-                PeerReply::Rows(rows) => assert_eq!(rows[0].row, None),
-                other => panic!("{other:?}"),
-            }
-        }
-        cluster.reopen_after_crash().await;
-        assert_eq!(cluster.counted(InodeId::ROOT).await, 0);
     });
 }
 

@@ -1,0 +1,132 @@
+use super::cluster::{Cluster, name};
+use crate::namespace::{At, RemoveDirectory, SetXattr, Unlink, XattrMode};
+use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Refusal, Run};
+use crate::tables::Key;
+use bytes::Bytes;
+use varve_types::{Credentials, Errno, InodeId, NameHash, PartitionIndex, ShardId};
+
+async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), Refusal> {
+    let verb = RemoveDirectory { parent: InodeId::ROOT, name: name(directory) };
+    cluster.at_name(InodeId::ROOT, &name(directory), Makes::Nothing, &verb).await.map(drop)
+}
+
+#[test]
+fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        cluster.create(made, "f").await.unwrap();
+        assert_eq!(rmdir(&cluster, "d").await.unwrap_err(), Errno::ENOTEMPTY.into());
+        let unlink = Unlink { parent: made, name: name("f") };
+        cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+        rmdir(&cluster, "d").await.unwrap();
+        assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
+        assert_eq!(cluster.create(made, "late").await.unwrap_err(), Errno::ENOENT.into());
+        cluster.shard(ShardId(0)).end_removals().await;
+        assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
+        for key in [Key::Directory(made), Key::Partition(made, PartitionIndex::FIRST)] {
+            match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![key])).await {
+                PeerReply::Rows(rows) => assert_eq!(rows[0].row, None),
+                other => panic!("{other:?}"),
+            }
+        }
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, 0);
+    });
+}
+
+/// The shard of the name and that of the directory's rows are two: what one asks of the other is what a removal costs.
+#[test]
+fn an_empty_directory_is_removed_with_one_question() {
+    Cluster::run(4, 1000, |cluster| async move {
+        cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        let before = cluster.peers.calls.get();
+        rmdir(&cluster, "d").await.unwrap();
+        assert_eq!(cluster.peers.calls.get() - before, 1);
+    });
+}
+
+#[test]
+fn what_was_held_for_a_removal_that_is_refused_is_free_again() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
+        let caller = &Credentials { uid: 7, gid: 7, groups: Vec::new() };
+        let address = Address::Name(InodeId::ROOT, NameHash::of(b"d"));
+        let run = Run { caller, address, makes: Makes::Nothing, record: None };
+        assert_eq!(cluster.shard(ShardId(0)).run(&verb, run).await.unwrap_err(), Errno::EACCES.into());
+        for shard in [ShardId(0), ShardId(2)] {
+            assert_eq!(cluster.shard(shard).status().transactions_open, 0, "shard {shard}");
+        }
+        cluster.create(made, "f").await.unwrap();
+        assert_eq!(rmdir(&cluster, "d").await.unwrap_err(), Errno::ENOTEMPTY.into());
+        cluster.create(made, "g").await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
+    Cluster::run(4, 20, |cluster| async move {
+        let marked = cluster.mkdir(InodeId::ROOT, "marked", ShardId(1)).await;
+        let mark = SetXattr {
+            at: At::Inode(marked),
+            name: Bytes::from_static(b"user.mark"),
+            value: Bytes::from_static(b"1"),
+            mode: XattrMode::Create,
+        };
+        let caller = &Credentials::root();
+        let run = Run { caller, address: Address::Inode(marked), makes: Makes::Nothing, record: None };
+        cluster.shard(ShardId(1)).run(&mark, run).await.unwrap();
+        let cut = cluster.mkdir(InodeId::ROOT, "cut", ShardId(3)).await;
+        for n in 0..100 {
+            cluster.create(cut, &n.to_string()).await.unwrap();
+        }
+        super::split::settle(&cluster, cut, 4).await;
+        for n in 0..100 {
+            let at = name(&n.to_string());
+            let unlink = Unlink { parent: cut, name: at.clone() };
+            cluster.at_name(cut, &at, Makes::Nothing, &unlink).await.unwrap();
+        }
+        rmdir(&cluster, "marked").await.unwrap();
+        rmdir(&cluster, "cut").await.unwrap();
+        cluster.shard(ShardId(0)).end_removals().await;
+        let xattr = Key::Xattr(marked, Bytes::from_static(b"user.mark"));
+        let mut rows =
+            vec![(ShardId(1), Key::Directory(marked)), (ShardId(1), xattr), (ShardId(3), Key::Directory(cut))];
+        rows.extend(
+            cluster.settings.shards.all().map(|shard| {
+                (shard, Key::Partition(cut, PartitionIndex::at(shard, ShardId(3), cluster.settings.shards)))
+            }),
+        );
+        for (shard, key) in rows {
+            assert_eq!(cluster.shard(shard).status().transactions_open, 0, "shard {shard}");
+            match cluster.peers.call(shard, PeerCall::Fetch(vec![key.clone()])).await {
+                PeerReply::Rows(rows) => assert_eq!(rows[0].row, None, "{key:?}"),
+                PeerReply::Absent => {}
+                other => panic!("{key:?}: {other:?}"),
+            }
+        }
+    });
+}
+
+/// Who creates in a directory and who removes it at the same time: one of them is refused, and never both are done.
+#[test]
+fn a_removal_and_a_create_are_never_both_done() {
+    Cluster::run(4, 1000, |cluster| async move {
+        for n in 0..200 {
+            let at = format!("d{n}");
+            let made = cluster.mkdir(InodeId::ROOT, &at, ShardId(n % 4)).await;
+            let (created, removed) = match n % 2 {
+                0 => futures::join!(cluster.create(made, "f"), rmdir(&cluster, &at)),
+                _ => {
+                    let (removed, created) = futures::join!(rmdir(&cluster, &at), cluster.create(made, "f"));
+                    (created, removed)
+                }
+            };
+            match (created, removed) {
+                (Ok(_), Err(refusal)) => assert_eq!(refusal, Errno::ENOTEMPTY.into()),
+                (Err(refusal), Ok(())) => assert_eq!(refusal, Errno::ENOENT.into()),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}

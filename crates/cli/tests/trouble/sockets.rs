@@ -132,8 +132,8 @@ fn strangers_on_the_socket_disturb_nobody() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Relaxed) {
-                let name = mount.directory.join(format!("file-{}", made.load(Relaxed)));
-                std::fs::write(&name, b"undisturbed").expect("others go on");
+                let number = made.load(Relaxed);
+                std::fs::write(mount.directory.join(format!("file-{number}")), content(number)).expect("others go on");
                 made.fetch_add(1, Relaxed);
             }
         });
@@ -155,7 +155,21 @@ fn strangers_on_the_socket_disturb_nobody() {
     assert_eq!(found, made.load(Relaxed));
     mount.unmount();
     server.stop();
+    let server = volume.serve(&[]);
+    let mount = volume.mount(&[]);
+    for number in 0..found {
+        let read = std::fs::read(mount.directory.join(format!("file-{number}"))).expect("it is there");
+        assert!(read == content(number), "file-{number} is not as it was written");
+    }
+    mount.unmount();
+    server.stop();
     volume.expect_sound();
+}
+
+/// Of a file that is written beside strangers: some are in their rows, some in backing files.
+fn content(number: u64) -> Vec<u8> {
+    let length = [11, 3_000, 70_000][number as usize % 3];
+    Seeded::new(number).bytes(length)
 }
 
 /// Many clients, each of which sends long requests and reads none of the answers: what is taken of all of them together is

@@ -130,6 +130,8 @@ pub(crate) struct Files {
     write_behind: write_behind::WriteBehind,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
+    /// Handles so far that it was offered for and that were not refused: what is written by those is not in the page cache.
+    passed_through: AtomicU64,
     /// The kernel keeps its page cache coherent with I/O past it.
     direct_is_coherent: AtomicBool,
 }
@@ -146,6 +148,7 @@ impl Files {
             settling: Mutex::default(),
             write_behind: write_behind::WriteBehind::default(),
             passthrough_refused: AtomicBool::new(false),
+            passed_through: AtomicU64::new(0),
             direct_is_coherent: AtomicBool::new(false),
         }
     }

@@ -1,6 +1,6 @@
 //! Opening and closing.
 
-use super::content::Content;
+use super::content::{Content, Counts};
 use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened};
 use crate::errand::waiting;
 use crate::locate::unexpected;
@@ -75,7 +75,7 @@ impl FileSystem {
             // The kernel writes without asking.
             content.writer = caller.clone();
             if let Err(failure) = self.unsettle(open, &mut content, u64::MAX).await {
-                open.counts.lock().passthrough -= 1;
+                self.not_passed_through(&mut open.counts.lock());
                 return Err(failure);
             }
         }
@@ -134,15 +134,21 @@ impl FileSystem {
         match file {
             Some(file) if offered || counts.passthrough > 0 => {
                 counts.passthrough += 1;
+                self.files.passed_through.fetch_add(1, Relaxed);
                 Io::Passthrough(file)
             }
             file => {
                 counts.cached += 1;
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
-                let never_passed = file.is_none() || !self.core.config.passthrough || counts.cached > 1;
+                let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
                 Io::Cached { keep: self.embedded() && never_passed }
             }
         }
+    }
+
+    fn not_passed_through(&self, counts: &mut Counts) {
+        counts.passthrough -= 1;
+        self.files.passed_through.fetch_sub(1, Relaxed);
     }
 
     /// A new file may be the beginning of a large one, whose bytes would be copied once more on their way through the page
@@ -212,7 +218,7 @@ impl FileSystem {
         let Ok(handle) = self.files.handle(handle) else { return };
         if handle.passthrough.swap(false, Relaxed) {
             let mut counts = handle.inode.counts.lock();
-            counts.passthrough -= 1;
+            self.not_passed_through(&mut counts);
             counts.cached += 1;
         }
     }

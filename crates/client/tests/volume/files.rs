@@ -1,7 +1,7 @@
 //! Contents: in rows, in backing files, and on the way from one to the other.
 
 use crate::site::*;
-use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Whence, now};
+use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Opened, Whence, now};
 use varve_types::{Errno, Mode, SetAttributes, SetTime, Timestamp};
 
 const LIMIT: u64 = INLINE_LIMIT as u64;
@@ -391,6 +391,36 @@ fn passthrough_excludes_other_ways() {
     fs.decline_passthrough(opened.handle);
     let after = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
     assert!(matches!(after.io, Io::Cached { keep: false }));
+}
+
+/// Promise: a mount that nobody else can be beside keeps a large file's pages from one open to the next, unless the kernel
+/// has been given a backing file, of which it may have written past them.
+#[test]
+fn pages_are_kept_where_nothing_was_passed_through() {
+    for accepted in [false, true] {
+        let site = Site::new(4);
+        let _server = site.serve_as(true);
+        let fs = FileSystem::connect(ClientConfig { passthrough: true, ..site.config() }).unwrap();
+        let (inode, handle) = create(&fs, "f");
+        write(&fs, handle, 0, &vec![1; 2 * LIMIT as usize]);
+        close(&fs, handle);
+        let opened = || now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap();
+        let offered = |accepted: bool| {
+            let Opened { handle, io } = opened();
+            assert!(matches!(io, Io::Passthrough(_)), "{io:?}");
+            if !accepted {
+                fs.decline_passthrough(handle);
+            }
+            close(&fs, handle);
+        };
+        if accepted {
+            offered(true);
+        }
+        offered(false);
+        let Opened { handle, io } = opened();
+        assert!(matches!(io, Io::Cached { keep } if keep != accepted), "{accepted}: {io:?}");
+        close(&fs, handle);
+    }
 }
 
 /// Promise: more dirty bytes than allowed are written back while files are still open, and old ones by the background.

@@ -45,7 +45,13 @@ impl Site {
     }
 
     pub fn serve(&self) -> Server {
+        self.serve_as(false)
+    }
+
+    /// `embedded`: as a server that is in its only client's process.
+    pub fn serve_as(&self, embedded: bool) -> Server {
         let config = ServerConfig {
+            embedded,
             workers: self.workers,
             unix_directory: Some(self.path("sockets")),
             memory_bytes: 128 * 1024 * 1024,

@@ -4,7 +4,7 @@ use crate::site::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use varve_client::{FileSystem, now};
-use varve_meta::server::{Server, ServerConfig};
+use varve_meta::server::Server;
 use varve_types::{Attributes, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
 const PAST: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
@@ -18,14 +18,7 @@ struct Stay {
 
 impl Stay {
     fn begin(site: &Site, embedded: bool) -> Stay {
-        let config = ServerConfig {
-            embedded,
-            workers: 2,
-            unix_directory: Some(site.path("sockets")),
-            memory_bytes: 128 * 1024 * 1024,
-            ..ServerConfig::new(site.volume.clone())
-        };
-        Stay { server: Server::start(config).unwrap(), fs: site.connect() }
+        Stay { server: site.serve_as(embedded), fs: site.connect() }
     }
 
     /// Of a directory `d` that is there, and has been looked up.

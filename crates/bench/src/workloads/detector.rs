@@ -24,8 +24,12 @@ use std::path::{Path, PathBuf};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::simulator::{Model, Simulator};
 
-/// Frames whose chunks are made before the run and sent in turn: more than any cache of a processor holds.
-const PREPARED: u64 = 24;
+/// Chunks are made before the run and sent in turn: more than the caches of a processor hold, as those of a detector are.
+const PREPARED_BYTES: usize = 128 << 20;
+/// Fewer say nothing.
+const FRAMES_MIN: u64 = 48;
+/// With a sender each, of which no more are to be had from a machine.
+const CONNECTIONS_MAX: u16 = 32;
 /// The Pilatus 6M test of the deliverable: frames a second that are tried.
 pub const RATES: [u32; 7] = [1, 5, 10, 20, 25, 40, 50];
 
@@ -37,6 +41,8 @@ pub struct DetectorConfig {
     pub compress_ratio: f64,
     /// Frames of a run that goes as fast as it can.
     pub frames: u64,
+    /// That bring the frames of such a run to the one service.
+    pub connections: u16,
     /// Those of [`Case::FAST`] run in this order in each turn, in the opposite one in every other; those at a rate once.
     pub cases: Vec<Case>,
     /// Seconds of a run at a rate.
@@ -54,8 +60,11 @@ impl DetectorConfig {
     fn check(&self) -> Result<()> {
         super::check_clients_and_repeat(&[1], self.repeat)?;
         let fail = |text: &str| Err(Error::Usage(text.to_owned()));
-        if self.frames < 2 * PREPARED {
-            return fail("a run has at least 48 frames: fewer say nothing");
+        if self.frames < FRAMES_MIN {
+            return fail(&format!("a run has at least {FRAMES_MIN} frames: fewer say nothing"));
+        }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return Err(Error::Usage(format!("frames come on 1 to {CONNECTIONS_MAX} connections")));
         }
         if !(0.5..=3600.0).contains(&self.rate_seconds) {
             return fail("a run at a rate takes 0.5 to 3600 seconds");
@@ -73,20 +82,25 @@ impl DetectorConfig {
 /// What the cases share: frames and chunks that are made once.
 struct Material {
     simulator: Simulator,
-    /// Of frames 0 to [`PREPARED`], filtered by bitshuffle+LZ4.
+    /// Of frames 0 and on, filtered by bitshuffle+LZ4.
     chunks: Vec<Vec<u8>>,
 }
 
 impl Material {
-    fn make(model: Model, ratio: f64) -> Result<Material> {
+    /// For runs that send so many frames.
+    fn make(model: Model, ratio: f64, frames: u64) -> Result<Material> {
         let simulator = Simulator::new(model, ratio, 1).map_err(|error| Error::Usage(error.to_string()))?;
         let mut encoder = Encoder::new(Filter::BSLZ4, simulator.model().element.size())
             .map_err(|error| Error::Usage(error.to_string()))?;
-        let mut chunks = Vec::new();
-        for number in 0..PREPARED {
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
+        for number in 0..frames {
             let mut chunk = Vec::new();
             encoder.encode(&simulator.frame(number), &mut chunk).map_err(|error| Error::Usage(error.to_string()))?;
+            bytes += chunk.len();
             chunks.push(chunk);
+            if bytes >= PREPARED_BYTES {
+                break;
+            }
         }
         Ok(Material { simulator, chunks })
     }
@@ -104,6 +118,11 @@ impl Material {
 
 /// The directory of a run, gone at its end whatever happened.
 struct Place(PathBuf);
+
+/// As many as processors: with fewer than the stages can use, processors wait for the sender.
+pub fn default_connections() -> u16 {
+    stages::processors().try_into().unwrap_or(CONNECTIONS_MAX).min(CONNECTIONS_MAX)
+}
 
 /// The first Python of these that has h5py and hdf5plugin.
 pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
@@ -135,7 +154,7 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&[])?;
     let place = Place::make(&config.directory)?;
-    let material = Material::make(config.model.clone(), config.compress_ratio)?;
+    let material = Material::make(config.model.clone(), config.compress_ratio, config.frames)?;
     let mut report = DetectorReport::begin(config, &place.0)?;
     let (rates, mut fast): (Vec<Case>, Vec<Case>) =
         config.cases.iter().copied().partition(|case| matches!(case, Case::Rate(_)));
@@ -166,7 +185,7 @@ pub fn run(config: &DetectorConfig) -> Result<DetectorReport> {
     }
     if !rates.is_empty() {
         let pilatus = "pilatus6m".parse().expect("a model that exists");
-        let material = Material::make(pilatus, config.compress_ratio)?;
+        let material = Material::make(pilatus, config.compress_ratio, FRAMES_MIN)?;
         for case in rates {
             interrupt::check()?;
             progress.say(case.to_string());

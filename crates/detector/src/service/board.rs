@@ -6,10 +6,13 @@ use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, Refusal, ans
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Notices that wait for a client who does not read; further ones are counted by the run all the same.
 const NOTICES_MAX: usize = 1024;
+/// Levels that come sooner after those that were told last wait for more: every message costs both sides a turn of the
+/// processor, and fast detectors would have one a frame.
+const LEVELS_GAP: Duration = Duration::from_millis(2);
 pub const LEVELS: [Level; 3] = [Level::Memory, Level::Written, Level::Durable];
 
 /// How far what a source brought of a frame has come.
@@ -126,6 +129,17 @@ struct Waiting {
     pongs: u32,
     last: Option<FromService>,
     closed: bool,
+    /// Levels are not told before.
+    levels_from: Option<Instant>,
+}
+
+impl Waiting {
+    /// How long levels are kept back; `None`: they are told now, as they are with whatever else is said.
+    fn gap(&self) -> Option<Duration> {
+        let alone = self.answers.is_empty() && self.notices.is_empty() && self.pongs == 0 && self.last.is_none();
+        let gap = self.levels_from?.saturating_duration_since(Instant::now());
+        (alone && !gap.is_zero()).then_some(gap)
+    }
 }
 
 impl Outbox {
@@ -146,7 +160,10 @@ impl Outbox {
         if self.wants(level) {
             let mut waiting = self.waiting.lock();
             new.iter().for_each(|range| waiting.levels[level as usize].add(range));
-            self.wake.notify_one();
+            // Who keeps levels back looks again by itself.
+            if waiting.gap().is_none() {
+                self.wake.notify_one();
+            }
         }
     }
 
@@ -206,12 +223,16 @@ impl Outbox {
             if waiting.closed {
                 return None;
             }
+            let gap = waiting.gap();
             let mut messages = Vec::new();
-            for level in LEVELS {
+            for level in LEVELS.into_iter().filter(|_| gap.is_none()) {
                 while messages.len() < MESSAGES_MAX && !waiting.levels[level as usize].is_empty() {
                     let frames = waiting.levels[level as usize].take(RANGES_MAX);
                     messages.push(FromService::Ack(Ack { level, frames }));
                 }
+            }
+            if !messages.is_empty() {
+                waiting.levels_from = Some(Instant::now() + LEVELS_GAP);
             }
             messages.extend(waiting.answers.drain(..));
             let room = MESSAGES_MAX.saturating_sub(messages.len());
@@ -228,7 +249,63 @@ impl Outbox {
             if !messages.is_empty() {
                 return Some(messages);
             }
-            self.wake.wait_for(&mut waiting, Duration::from_secs(1));
+            self.wake.wait_for(&mut waiting, gap.unwrap_or(Duration::from_secs(1)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAMES: u64 = 200;
+
+    fn outbox() -> Outbox {
+        Outbox::new(level_bit(Level::Written), 0, [0; 16])
+    }
+
+    fn write(outbox: &Outbox, frame: u64) {
+        outbox.acknowledge(Level::Written, &[frame].into_iter().collect());
+    }
+
+    fn written(frames: std::ops::Range<u64>) -> FromService {
+        FromService::Ack(Ack { level: Level::Written, frames: vec![frames] })
+    }
+
+    /// Promise: whatever else is said, levels that were reached before are told first, and at once.
+    #[test]
+    fn levels_are_told_before_what_else_is_said() {
+        let outbox = outbox();
+        write(&outbox, 0);
+        assert_eq!(outbox.take(), Some(vec![written(0..1)]));
+        write(&outbox, 1);
+        outbox.pong();
+        assert_eq!(outbox.take(), Some(vec![written(1..2), FromService::Pong]));
+    }
+
+    /// Promise: levels are told no more often than that, and all of them.
+    #[test]
+    fn levels_that_come_close_together_are_told_together() {
+        let (outbox, begun) = (outbox(), Instant::now());
+        let told = std::thread::scope(|scope| {
+            let taker = scope.spawn(|| {
+                let (mut told, mut messages) = (0, 0);
+                while told < FRAMES {
+                    for message in outbox.take().into_iter().flatten() {
+                        let FromService::Ack(ack) = message else { panic!("{message:?}") };
+                        assert!(ack.frames.first().is_some_and(|range| range.start == told), "{ack:?} after {told}");
+                        told = ack.frames.last().map_or(told, |range| range.end);
+                        messages += 1;
+                    }
+                }
+                messages
+            });
+            for frame in 0..FRAMES {
+                write(&outbox, frame);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            taker.join().unwrap()
+        });
+        assert!(told <= 1 + begun.elapsed().as_millis() / LEVELS_GAP.as_millis(), "{told} messages");
     }
 }

@@ -50,11 +50,21 @@ impl Case {
         material: &Material,
         directory: &Path,
     ) -> Result<Option<Measured>> {
-        let all = Load { precompressed: false, frames: config.frames, first: 0, step: 1, rate: None, scalars: 0 };
+        let all = Load {
+            precompressed: false,
+            frames: config.frames,
+            first: 0,
+            step: 1,
+            rate: None,
+            scalars: 0,
+            connections: 1,
+        };
+        let shared = Load { connections: config.connections, ..all };
         let load = match self {
-            Case::Precompressed => Load { precompressed: true, frames: config.frames * PRECOMPRESSED_TIMES, ..all },
-            Case::Raw | Case::H5py | Case::Writers { .. } => all,
-            Case::Scalars(scalars) => Load { scalars, ..all },
+            Case::Precompressed => Load { precompressed: true, frames: config.frames * PRECOMPRESSED_TIMES, ..shared },
+            Case::H5py | Case::Writers { .. } => all,
+            Case::Raw => shared,
+            Case::Scalars(scalars) => Load { scalars, ..shared },
             Case::Rate(rate) => {
                 let frames = (f64::from(rate) * config.rate_seconds).ceil() as u64;
                 Load { rate: Some(rate.into()), frames: frames.max(2), ..all }

@@ -1,8 +1,8 @@
 //! The whole way: a simulated detector sends over loopback, the service receives, compresses, writes and tells, all in this
 //! process; or the same stream goes to somebody else.
 
+use super::Material;
 use super::stages::{cpu_seconds, processors};
-use super::{Material, PREPARED};
 use crate::environment::Watch;
 use crate::measure::Latencies;
 use crate::{Error, Result, interrupt};
@@ -45,6 +45,16 @@ pub struct Load {
     pub rate: Option<f64>,
     /// Of each frame.
     pub scalars: usize,
+    /// That share the frames, each with a sender of its own.
+    pub connections: u16,
+}
+
+impl Load {
+    /// The shares of all connections, but the frames as many as in all.
+    fn shares(&self) -> impl Iterator<Item = Load> {
+        let (all, connections) = (*self, u64::from(self.connections));
+        (0..connections).map(move |one| Load { first: all.first + one * all.step, step: all.step * connections, ..all })
+    }
 }
 
 /// What a run gave.
@@ -127,7 +137,7 @@ pub fn send_frames(to: &mut TcpStream, material: &Material, load: &Load, sent: &
             at = due;
         }
         let body = if load.precompressed {
-            &material.chunks[(number % PREPARED) as usize]
+            &material.chunks[number as usize % material.chunks.len()]
         } else {
             material.simulator.frame_into(number, &mut frame);
             &frame
@@ -193,7 +203,7 @@ pub fn start_request(material: &Material, load: &Load) -> StartRequest {
 fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measured> {
     let request = start_request(material, load);
     service.shared().begin(request).map_err(|refusal| failed("run")(refusal.text))?;
-    let way = Way::open(service.address(), hello(Role::Frames, 1))?;
+    let ways = Way::open_all(service.address(), load.connections)?;
     let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
     let told = std::thread::scope(|scope| {
         let sent = &sent;
@@ -201,7 +211,7 @@ fn run_with(service: &Service, material: &Material, load: &Load) -> Result<Measu
             let address = service.address();
             scope.spawn(move || send_scalars(address, load, sent))
         });
-        let told = way.feed(material, load, sent);
+        let told = feed_all(ways, material, load, sent);
         let scalars = scalars.map_or(Ok(()), |scalars| joined(scalars.join()));
         told.and_then(|told| scalars.map(|()| told))
     });
@@ -250,6 +260,14 @@ impl Told {
 }
 
 impl Way {
+    /// All connections of one client. What becomes of its frames is told on the first alone.
+    fn open_all(address: SocketAddr, connections: u16) -> Result<Vec<Way>> {
+        let hello = Hello { connections, ..hello(Role::Frames, 1) };
+        let levels = |connection| if connection == 0 { hello.levels } else { 0 };
+        let open = |connection| Way::open(address, Hello { connection, levels: levels(connection), ..hello.clone() });
+        (0..connections).map(open).collect()
+    }
+
     pub fn open(address: SocketAddr, hello: Hello) -> Result<Way> {
         let fail = |error: io::Error| failed("connection")(error.to_string());
         let mut frames = connect(address).map_err(fail)?;
@@ -273,6 +291,18 @@ impl Way {
             told.and_then(|told| sent.map(|()| told))
         })
     }
+}
+
+/// [`Way::feed`] on all connections of a client; what was said on the first.
+fn feed_all(ways: Vec<Way>, material: &Material, load: &Load, sent: &Sent) -> Result<Told> {
+    std::thread::scope(|scope| {
+        let feed = |(way, share): (Way, Load)| scope.spawn(move || way.feed(material, &share, sent));
+        let fed: Vec<_> = ways.into_iter().zip(load.shares()).map(feed).collect();
+        let told =
+            fed.into_iter().map(|fed| fed.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))));
+        let told = told.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
+        told.into_iter().next().ok_or_else(|| failed("connection")("there is none".into()))
+    })
 }
 
 /// Reads what the service says until the run is finished; its counts of received and dropped frames.

@@ -166,6 +166,7 @@ impl DetectorReport {
             ("element", config.model.element.name().into()),
             ("compress_ratio", config.compress_ratio.into()),
             ("frames", config.frames.into()),
+            ("connections", config.connections.into()),
             ("repeat", config.repeat.into()),
             ("rate_seconds", config.rate_seconds.into()),
             ("processors", processors().into()),

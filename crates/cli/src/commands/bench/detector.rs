@@ -23,6 +23,10 @@ pub struct Arguments {
     /// Frames of a run without a rate
     #[arg(long, default_value_t = 800)]
     frames: u64,
+    /// Connections on which the detector's frames come in a run without a rate, but to the h5py process, which takes one,
+    /// and to several writers, which take one each [default: as many as processors]
+    #[arg(long, value_name = "N")]
+    connections: Option<u16>,
     /// What to measure instead of all: precompressed, raw-bslz4, h5py, scalars-0, scalars-30, writers-4-one-file,
     /// writers-4-four-files, rate-HZ
     #[arg(long, value_name = "CASE", value_delimiter = ',', conflicts_with = "rates")]
@@ -64,6 +68,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         model: arguments.model.clone(),
         compress_ratio: arguments.compress_ratio,
         frames: arguments.frames,
+        connections: arguments.connections.unwrap_or_else(detector::default_connections),
         cases,
         rate_seconds: arguments.rate_seconds,
         repeat: arguments.repeat,

@@ -440,13 +440,27 @@ fn an_advice_is_measured_used_and_kept() {
     let text = varve(&[&["record", "advise", "--rate", "0.01"], &model[..]].concat(), directory.path());
     assert!(String::from_utf8_lossy(&text.stdout).contains("proposed filter"), "{text:?}");
     let (kept, file) = (directory.path().join("advice.json"), directory.path().join("run.h5"));
-    std::fs::write(&kept, &output.stdout).expect("written");
+    let advised = output.stdout.clone();
+    std::fs::write(&kept, &advised).expect("written");
     let kept = kept.to_str().expect("text");
     let simulate = ["detector", "simulate", "--frames", "20", "--compress-ratio", "4", "--advice", kept];
     let other = varve(&[&simulate[..], &["--model", "100x100xu16", "--out"]].concat(), &file);
     assert!(String::from_utf8_lossy(&other.stderr).contains("the run's are of [100, 100] u16"), "{other:?}");
     let output = varve(&[&simulate[..], &["--model", "200x100xu16", "--layout", "raw", "--out"]].concat(), &file);
     assert!(output.status.success(), "{output:?}");
+    for (from, to, words) in [
+        ("\"alignment_bytes\":", "\"alignment_bytes\":0,\"was\":", "the advice's alignment is 0 bytes"),
+        ("\"command\":\"record advise\"", "\"command\":\"bench stream\"", "it is what `bench stream` prints"),
+        ("\"schema_version\":1", "\"schema_version\":99", "of version 99"),
+    ] {
+        let text = String::from_utf8_lossy(&advised).into_owned();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(kept, text.replace(from, to)).expect("written");
+        let refused =
+            varve(&[&simulate[..], &["--model", "200x100xu16", "--out"]].concat(), &file.with_extension("no"));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(words) && !said.contains("panicked"), "{said}");
+    }
     let listed = Command::new("h5dump").args(["-a", "varve_advice"]).arg(&file).output().expect("h5dump runs");
     let attribute = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(attribute.contains("alignment_bytes") && attribute.contains("200x100xu16"), "{listed:?}");

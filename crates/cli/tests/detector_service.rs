@@ -324,6 +324,31 @@ fn processes_that_joined_write_one_file_and_may_be_killed() {
     service.process.terminate();
 }
 
+/// Promise: a process that joined, and whose client has nothing more, is stopped like any other: what it wrote is the run's,
+/// which goes on.
+#[test]
+fn a_share_that_is_complete_can_be_stopped() {
+    let directory = common::scratch();
+    let root = directory.path().to_str().expect("text");
+    let service = Service::start(directory.path());
+    assert_eq!(service.record(&["start", "two", "two.h5", "--frame", "48x48", "--sources", "2"]).0, 0);
+    let (joined, listen) = join(&service, root, "two", 0, "127.0.0.1:0", "60s");
+    let client =
+        Client::connect(Options { retry: Duration::from_secs(1), ..Options::new(&listen, "two") }).expect("in");
+    (0..5).for_each(|number| client.send(frame(number), WAIT).expect("sent"));
+    std::thread::scope(|scope| {
+        let finish = scope.spawn(|| client.finish(WAIT));
+        std::thread::sleep(Duration::from_secs(1));
+        joined.terminate();
+        assert!(finish.join().expect("no panic").is_err(), "the run is not finished");
+    });
+    assert_eq!(service.record(&["status", "two"]).1["state"], "running");
+    let (code, stopped) = service.record(&["stop", "two"]);
+    assert_eq!((code, stopped["finished"]["received"].as_u64()), (0, Some(5)), "{stopped}");
+    assert!(stopped["stored_bytes"].as_u64() > Some(0), "{stopped}");
+    service.process.terminate();
+}
+
 /// Promise: unmodified h5py finds every frame that was durable two seconds before, at any moment of the run; a reader
 /// that is slow, or stopped, costs no frame.
 #[test]

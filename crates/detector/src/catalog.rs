@@ -25,6 +25,8 @@ pub struct Catalog {
     span: Option<(Nanoseconds, Nanoseconds)>,
     /// One past the highest number that came; of a run that is complete, all of a scan that ends.
     frames: u64,
+    /// One past the highest frame that has scalars.
+    rows: u64,
     /// Frames by status.
     counted: [u64; FrameStatus::NAMES.len()],
     /// Frames that came again, and whose first coming is not entered yet.
@@ -62,6 +64,7 @@ impl Catalog {
             times: Times::NAMES.map(time),
             scalars: Vec::new(),
             frames: 0,
+            rows: 0,
             counted: [0; FrameStatus::NAMES.len()],
             repeated: BTreeSet::new(),
             published: Vec::new(),
@@ -115,6 +118,7 @@ impl Catalog {
                 && let Ok(element) = column.kind.element(value)
             {
                 elements.set(frame, &element);
+                self.rows = self.rows.max(frame + 1);
             }
         }
     }
@@ -133,6 +137,11 @@ impl Catalog {
         if let Some(frames) = self.description.frames_max() {
             self.reach(frames);
         }
+    }
+
+    /// Nothing more comes: frames that have scalars alone are missing, and keep them.
+    pub fn keep_rows(&mut self) {
+        self.reach(self.rows);
     }
 
     /// There are so many frames at least, missing until they come.

@@ -73,12 +73,23 @@ pub struct ChunkEntry {
     pub checksum: u64,
 }
 
+impl SlabEntry {
+    /// Those of its chunks of which anything came.
+    pub fn stored(&self) -> impl Iterator<Item = &ChunkEntry> {
+        self.chunks.iter().filter(|chunk| chunk.address != UNDEFINED)
+    }
+
+    /// Bytes of its chunks in the file.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored().fold(0, |sum, chunk| sum.saturating_add(chunk.size))
+    }
+}
+
 impl Entry {
     /// One past the last byte of the file that it names.
     pub fn end(&self) -> u64 {
         let Entry::Slab(slab) = self else { return 0 };
-        let present = slab.chunks.iter().filter(|chunk| chunk.address != UNDEFINED);
-        present.map(|chunk| chunk.address.saturating_add(chunk.size)).max().unwrap_or(0)
+        slab.stored().map(|chunk| chunk.address.saturating_add(chunk.size)).max().unwrap_or(0)
     }
 }
 

@@ -76,6 +76,7 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
         contents => Found::open(path, held, contents?)?,
     };
     let Sound { mut catalog, damage: journal_damage, restored, .. } = found.sound().map_err(io)?;
+    catalog.keep_rows();
     let file = &found.file;
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();

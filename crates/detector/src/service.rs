@@ -42,7 +42,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use varve_world::reserve::Reserve;
@@ -109,6 +109,10 @@ pub struct Shared {
     pub config: Config,
     home: Arc<Home>,
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
+    /// Images of detectors that no run has kept.
+    images_passed_over: AtomicU64,
+    /// Held by who begins a run.
+    beginning: Mutex<()>,
     connections: AtomicUsize,
     /// Connections for which there was no room and that are being told so.
     turned_away: AtomicUsize,
@@ -148,6 +152,8 @@ impl Service {
             config,
             home,
             runs: Mutex::default(),
+            images_passed_over: AtomicU64::new(0),
+            beginning: Mutex::default(),
             connections: AtomicUsize::new(0),
             turned_away: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
@@ -335,9 +341,10 @@ impl Shared {
         if self.is_stopping() {
             return Err(Refusal::new(ErrorCode::Stopping, "the service is being stopped"));
         }
-        // Held while the run is made, so that of two requests one makes it and the other finds it.
-        let mut runs = self.runs.lock();
-        if let Some(run) = runs.get(&request.name) {
+        // Held while the run is made, so that of two requests one makes it and the other finds it. A store that hangs then
+        // holds up who begins a run, and nobody else.
+        let _beginning = self.beginning.lock();
+        if let Some(run) = self.run(&request.name) {
             let (same, ended) = (run.request == request, run.ended_as());
             let hears_the_end = matches!(asker, Asker::Client(client) if run.had(client));
             match ended {
@@ -348,20 +355,21 @@ impl Shared {
                     );
                     return Err(Refusal::new(ErrorCode::Busy, text));
                 }
-                None => return Ok(Arc::clone(run)),
-                Some(_) if same && hears_the_end => return Ok(Arc::clone(run)),
+                None => return Ok(run),
+                Some(_) if same && hears_the_end => return Ok(run),
                 // Its status is all that says how that file came about.
                 Some(ended) if run.path.symlink_metadata().is_ok() => return Err(run.cannot_begin_again(&ended)),
                 Some(_) => {}
             }
         }
-        let running = runs.values().filter(|run| run.ended_as().is_none()).count();
+        let running = self.runs().iter().filter(|run| run.ended_as().is_none()).count();
         if running >= self.config.runs_max {
             let text = format!("{running} runs are under way, as many as this service takes; stop one first");
             return Err(Refusal::new(ErrorCode::Limit, text));
         }
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
         let run = self.create((request, asker.series()), path)?;
+        let mut runs = self.runs.lock();
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);
         Ok(run)

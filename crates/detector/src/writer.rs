@@ -220,6 +220,7 @@ impl Writer {
         if complete {
             committed.catalog.complete();
         }
+        committed.catalog.keep_rows();
         let file = &self.shared.file;
         let end = committed.publish(file, own(&self.shared)).map_err(|error| io(error.into()))?;
         own(&self.shared).give_back(file, end).map_err(io)?;

@@ -5,7 +5,8 @@ fill value and the frame be marked partial. Frame `n` of u16 has at element `i`:
 `acknowledged`: frames that must be there and equal; every other frame must be equal or read as the fill value. `rows`:
 of how many frames the status is told. `exact`: the others must be missing. `late`: the frames that must be marked as
 late, and no others. `untimed`: received frames whose times may be unknown. `published`: all there is may be missing, as
-in a file that has not been recovered. `root`: the group of all this; `flat`: it has the scalars, too."""
+in a file that has not been recovered. `root`: the group of all this; `flat`: it has the scalars, too. `scalars_of`: the frames whose scalars must be there, where
+these are not the acknowledged ones."""
 
 import json
 import pathlib
@@ -66,7 +67,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
         assert (times[:, came] > 0).all() and (numpy.diff(times[:, came].astype(numpy.int64), axis=0) >= 0).all(), path
         for column, name in enumerate(told.get("scalars", [])):
             values = (root if told.get("flat") else root["scalars"])[name][...]
-            for number in acknowledged:
+            for number in told.get("scalars_of", acknowledged):
                 assert number_of(values[number]) == number * 10 + column, (path, name, number, values[number])
         if told.get("dump"):
             path.with_suffix(".raw").write_bytes(data[...].tobytes())

@@ -219,9 +219,10 @@ fn a_series_goes_on_after_the_service_was_stopped() {
     equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
 }
 
-/// Promise: images of a series whose start was never seen are not kept, and end the one that was under way.
+/// Promise: images of a series whose start was never seen are not kept. The one that was under way goes on, unless nothing
+/// else comes any more.
 #[test]
-fn images_of_an_unknown_series_end_the_one_before() {
+fn images_of_an_unknown_series_end_the_one_before_when_nothing_else_comes() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut service = Service::start(config(directory.path())).expect("started");
     let mut push = Push::bind("127.0.0.1:0").expect("bound");
@@ -229,11 +230,22 @@ fn images_of_an_unknown_series_end_the_one_before() {
     push.accept(PATIENCE).expect("the service connects");
     push.send(&start(&["threshold_1", "threshold_2"]).encode()).expect("sent");
     send_image(&mut push, 0);
-    send_image_of(&mut push, "another of the same number", 1);
-    until(|| service.shared().run("series-9").is_some_and(|run| run.ended_as().is_some()));
-    let ended = service.shared().run("series-9").and_then(|run| run.ended_as()).expect("ended");
-    assert_eq!((ended.finished.received, ended.why.contains("was not seen")), (1, true), "{ended:?}");
+    let stray = |push: &mut Push, number| send_image_of(push, "another of the same number", number);
+    for number in 1..40 {
+        stray(&mut push, number);
+        send_image(&mut push, number % 4);
+    }
+    (4..7).for_each(|number| send_image(&mut push, number));
+    let run = || service.shared().run("series-9").expect("under way");
+    until(|| run().status().progress.durable == 7);
+    assert!(run().ended_as().is_none());
+    (0..20).for_each(|number| stray(&mut push, number));
+    until(|| run().ended_as().is_some());
+    let ended = run().ended_as().expect("ended");
+    assert_eq!((ended.finished.received, ended.why.contains("was not seen")), (7, true), "{ended:?}");
+    assert!(ended.tallied.received_bytes > 0, "{ended:?}");
     service.stop();
+    equal(directory.path(), &[0, 1, 2, 3, 4, 5, 6]);
 }
 
 /// A message with an image of two channels, of which the second is changed, or left out.

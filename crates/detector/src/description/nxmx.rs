@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Rectangles of a pixel mask: enough for every bad pixel of a large detector.
 const REGIONS_MAX: usize = 100_000;
 const MASK_ELEMENT_BYTES: u64 = 4;
-const TEXT_BYTES_MAX: usize = 1024;
+pub const TEXT_BYTES_MAX: usize = 1024;
 
 /// In SI units and pixels, where a field's name or comment says nothing else. What is absent is not written;
 /// `definition` says `NXmx` where all is there that it requires.
@@ -74,6 +74,9 @@ pub struct Nxmx {
     /// In electronvolt, one for each threshold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threshold_energy: Vec<f64>,
+    /// What the frame's first side counts, where it counts thresholds or other channels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channel_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain_setting: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,6 +153,12 @@ impl Nxmx {
         let finite = self.beam_center.iter().chain(&self.beam_size).flatten().chain(&self.threshold_energy);
         if finite.into_iter().any(|value| !value.is_finite()) {
             return bad("`beam_center`, `beam_size` and `threshold_energy` must be numbers".into());
+        }
+        if !self.channel_names.is_empty() && (frame.len() != 3 || frame[0] != self.channel_names.len() as u64) {
+            return bad(format!("{} `channel_names` for frames of {frame:?}", self.channel_names.len()));
+        }
+        if self.channel_names.iter().any(|name| !(1..=TEXT_BYTES_MAX).contains(&name.len()) || name.contains('\0')) {
+            return bad(format!("each of `channel_names` has 1 to {TEXT_BYTES_MAX} bytes, none of them 0"));
         }
         let goniometer = self.goniometer.as_ref();
         let vectors = [self.fast_direction, self.slow_direction, goniometer.map(|axis| axis.vector)];

@@ -121,8 +121,12 @@ impl ScalarKind {
     pub fn element(self, value: &Scalar) -> Result<Vec<u8>, String> {
         match (self, value) {
             (ScalarKind::Float, Scalar::Float(value)) => Ok(value.to_le_bytes().to_vec()),
-            (ScalarKind::Float, Scalar::Integer(value)) => Ok((*value as f64).to_le_bytes().to_vec()),
-            (ScalarKind::Float, Scalar::Unsigned(value)) => Ok((*value as f64).to_le_bytes().to_vec()),
+            (ScalarKind::Float, Scalar::Integer(whole)) if (*whole as f64) as i128 == i128::from(*whole) => {
+                Ok((*whole as f64).to_le_bytes().to_vec())
+            }
+            (ScalarKind::Float, Scalar::Unsigned(whole)) if (*whole as f64) as i128 == i128::from(*whole) => {
+                Ok((*whole as f64).to_le_bytes().to_vec())
+            }
             (ScalarKind::Integer | ScalarKind::Unsigned, value) => self.whole(value),
             (ScalarKind::Text(bytes), Scalar::Text(text)) if text.len() <= bytes => {
                 let mut element = text.clone().into_bytes();

@@ -101,6 +101,10 @@ impl Plugin {
     /// If the library cannot be loaded, or is no filter that compresses.
     pub fn load(choice: &PluginChoice) -> Result<Plugin, PluginError> {
         let error = |why: String| PluginError { library: choice.library.clone(), why };
+        // Opening what is no file may wait for ever. A name without a directory is found by the system.
+        if std::fs::metadata(&choice.library).is_ok_and(|there| !there.is_file()) {
+            return Err(error("it is no file".into()));
+        }
         // SAFETY: the user vouches for the library by naming it; loading it runs its initialisers.
         let library = unsafe { Library::new(&choice.library) };
         // What the system says of it is the cause's cause.
@@ -184,5 +188,23 @@ fn class(library: &Library) -> Result<&FilterClass, String> {
         let info: Symbol<'_, unsafe extern "C" fn() -> *const FilterClass> =
             library.get(b"H5PLget_plugin_info").map_err(|_| "it is no plug-in of HDF5: no H5PLget_plugin_info")?;
         info().as_ref().ok_or_else(|| "it says nothing of itself".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: what is no file is refused and not opened, which may never end.
+    #[test]
+    fn a_library_is_a_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let fifo = directory.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
+        for library in [fifo, directory.path().to_owned()] {
+            let choice = PluginChoice { library, values: Vec::new(), exclusive: false, registered: None };
+            let refused = Plugin::load(&choice).expect_err("no filter").to_string();
+            assert!(refused.contains("it is no file"), "{refused}");
+        }
     }
 }

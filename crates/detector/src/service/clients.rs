@@ -65,7 +65,8 @@ impl Clients {
             return Ok(());
         }
         if hello.source >= sources {
-            let text = format!("there is no source {}: the run has {sources}, counted from 0", hello.source);
+            let text =
+                format!("there is no source {}: this service takes {sources} of the run, counted from 0", hello.source);
             return Err(Refusal::new(ErrorCode::Unknown, text));
         }
         if let Some(owner) = self.sources.get(&hello.source)

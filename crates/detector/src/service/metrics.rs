@@ -4,6 +4,7 @@
 use super::Shared;
 use super::run::Status;
 use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Name, type, help, and how it is read from a run's status.
 type Metric = (&'static str, &'static str, &'static str, fn(&Status) -> f64);
@@ -22,7 +23,7 @@ const METRICS: [Metric; 12] = [
     }),
     ("frames_duplicate_total", "counter", "Frames, or regions of frames, that came again", |s| s.duplicate as f64),
     ("frames_refused_total", "counter", "Frames, or regions of frames, that do not fit the run", |s| s.refused as f64),
-    ("received_bytes_total", "counter", "Bytes of frames received", |s| s.received_bytes as f64),
+    ("received_bytes_total", "counter", "Bytes of frames that this process received", |s| s.received_bytes as f64),
     ("stored_bytes_total", "counter", "Bytes of chunks in the file", |s| s.progress.stored_bytes as f64),
     ("frames_published", "gauge", "One past the highest frame that readers find", |s| s.progress.published as f64),
     ("connections", "gauge", "Connections of the run's clients", |s| s.connections as f64),
@@ -41,6 +42,9 @@ pub fn text(shared: &Shared) -> String {
     line(format_args!("# HELP varve_record_open_connections Connections of all clients\n"));
     line(format_args!("# TYPE varve_record_open_connections gauge\n"));
     line(format_args!("varve_record_open_connections {}\n", shared.connections()));
+    line(format_args!("# HELP varve_record_images_passed_over_total Images of stream2 that no run has kept\n"));
+    line(format_args!("# TYPE varve_record_images_passed_over_total counter\n"));
+    line(format_args!("varve_record_images_passed_over_total {}\n", shared.images_passed_over.load(Relaxed)));
     for (name, kind, help, value) in METRICS {
         line(format_args!("# HELP varve_record_{name} {help}\n# TYPE varve_record_{name} {kind}\n"));
         for run in &runs {

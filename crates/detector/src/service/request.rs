@@ -94,6 +94,9 @@ impl StartRequest {
 /// If it does not, or its directory does not exist.
 pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     let shown = file.display();
+    if file.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err("`file` contains a NUL, which no name does".into());
+    }
     let refused = || format!("`file` {shown} is not beneath {}, where this service may write", root.display());
     if file.components().any(|part| matches!(part, Component::ParentDir)) {
         return Err(format!("`file` {shown} contains `..`; name the file without it"));

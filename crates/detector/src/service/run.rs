@@ -11,6 +11,7 @@ use super::board::Board;
 use super::clients::Clients;
 use super::records::{Ended, How, Record, Records, Taken};
 use super::request::StartRequest;
+use super::share::Share;
 use super::sink::Sink;
 use crate::frame::{Blob, Frame, Level, Nanoseconds};
 use crate::journal::Entry;
@@ -58,6 +59,8 @@ pub struct Run {
     pub tallies: Tallies,
     home: Arc<Home>,
     sink: RwLock<Option<Sink>>,
+    /// Of a share.
+    coordinator: Option<Arc<Share>>,
     /// Frames that are being taken or were, by source where sources bring regions.
     claims: Mutex<Vec<Ranges>>,
     state: Mutex<State>,
@@ -113,6 +116,7 @@ impl Run {
             clients: Mutex::default(),
             tallies: Tallies::default(),
             home,
+            coordinator: sink.as_ref().and_then(Sink::coordinator),
             sink: RwLock::new(sink),
             claims: Mutex::new(claims),
             state: Mutex::new(state),

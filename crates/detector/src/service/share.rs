@@ -58,6 +58,8 @@ struct Link {
     generation: u64,
     answer: Option<FromService>,
     leave: bool,
+    /// The end of the run is not waited for.
+    departed: bool,
     over: Option<Result<FinishedHead, Refusal>>,
     closed: bool,
 }
@@ -140,8 +142,18 @@ impl Share {
         left?;
         match &link.over {
             Some(over) => over.clone(),
+            None if link.departed => Err(Refusal::new(
+                ErrorCode::Stopping,
+                "this share was stopped before the end of the run, which goes on",
+            )),
             None => Err(Refusal::new(ErrorCode::Ended, "the run's service went away")),
         }
+    }
+
+    /// Has [`Share::leave`] wait no more for the end of the run, which others may write for hours yet.
+    pub fn depart(&self) {
+        self.link.lock().departed = true;
+        self.heard.notify_all();
     }
 
     /// Asks until there is an answer. `wait`: for how long; `None`: for the end of the run, however long it takes.
@@ -177,6 +189,9 @@ impl Share {
                 if let Some(answer) = link.answer.take() {
                     return Ok(Some(answer));
                 }
+                if wait.is_none() && link.departed {
+                    return Ok(None);
+                }
                 if wait.is_some_and(|wait| asked.elapsed() > wait) {
                     link.cut();
                     break;
@@ -201,6 +216,7 @@ impl Share {
                     self.link.lock().over.get_or_insert(Err(refusal.clone()));
                     return Err(refusal);
                 }
+                Err(refusal) if self.link.lock().departed => return Err(refusal),
                 Err(refusal) => tracing::debug!("the run's service is not there: {refusal}"),
             }
             std::thread::sleep(PAUSE);

@@ -34,6 +34,14 @@ impl Sink {
         progress
     }
 
+    /// Who keeps the run that this is a share of.
+    pub fn coordinator(&self) -> Option<Arc<Share>> {
+        match self {
+            Sink::Own(_) => None,
+            Sink::Share(_, coordinator) => Some(Arc::clone(coordinator)),
+        }
+    }
+
     /// Whether the run that this is a share of is being ended.
     pub fn is_asked_to_leave(&self) -> bool {
         matches!(self, Sink::Share(_, coordinator) if coordinator.is_asked_to_leave())

@@ -29,6 +29,8 @@ const GLANCE: Duration = Duration::from_millis(200);
 const MESSAGE_BYTES_MAX: u64 = 4 << 30;
 /// A detector keeps its images as long as it can, which is not for ever: all room is for them.
 const ITS_OWN: Patience = Patience::Within(Duration::from_secs(365 * 86400));
+/// So many images of another series, and none between of the one under way: that one is over.
+const ASTRAY_MAX: u32 = 16;
 /// Connections that fail one after the other are told of once in so many.
 const TOLD: u64 = 60;
 
@@ -36,7 +38,7 @@ const TOLD: u64 = 60;
 pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>> {
     let mine = Arc::clone(shared);
     let series = taken_up(shared, &address);
-    super::named("stream2", move || Intake { shared: mine, address, series }.run())
+    super::named("stream2", move || Intake { shared: mine, address, series, passed_over: None, astray: 0 }.run())
 }
 
 /// The series that the service before was in the middle of: a detector does not send its start again.
@@ -69,6 +71,10 @@ struct Intake {
     shared: Arc<Shared>,
     address: String,
     series: State,
+    /// The series whose images were passed over last, which has been said.
+    passed_over: Option<u64>,
+    /// Images of other series that have come one after the other.
+    astray: u32,
 }
 
 impl Intake {
@@ -168,16 +174,42 @@ impl Intake {
             tracing::warn!(series = start.series, "the series is kept without {what}");
         }
         self.series = State::Announced(Box::new(start));
+        self.passed_over = None;
+    }
+
+    /// An image that no run keeps. The series under way goes on: what comes astray does not end it, unless nothing else
+    /// comes.
+    fn pass_over(&mut self, image: &Image<'_>) {
+        self.shared.images_passed_over.fetch_add(1, Relaxed);
+        if self.passed_over.replace(image.series) != Some(image.series) {
+            tracing::error!(
+                series = image.series,
+                image = image.number,
+                "images come of a series whose start was not seen, and are not kept; is there another client?"
+            );
+        }
+        self.astray += 1;
+        if self.astray >= ASTRAY_MAX
+            && let State::Running { run, .. } = &self.series
+        {
+            run.end(How::Finished, "the detector began another series, whose start was not seen");
+            self.series = State::Refused(image.series);
+        }
     }
 
     fn image(&mut self, image: &Image<'_>) {
-        if let State::Announced(start) = &self.series {
+        if let State::Announced(start) = &self.series
+            && start.has(image)
+        {
             if image.channels.is_empty() {
+                let why =
+                    image.unreadable.first().map_or_else(|| "it has no channel".into(), |(_, why)| why.to_string());
                 tracing::error!(
                     series = image.series,
                     image = image.number,
-                    "nothing of an image can be read; the next is waited for"
+                    "nothing of an image can be read, and the next is waited for: {why}"
                 );
+                self.shared.images_passed_over.fetch_add(1, Relaxed);
                 return;
             }
             self.series = match self.begin(Start::clone(start), image) {
@@ -189,18 +221,14 @@ impl Intake {
             };
         }
         match &self.series {
-            State::Running { series, run } if series.has(image) => take(series, run, image),
-            State::Refused(series) if *series == image.series => {}
-            before => {
-                tracing::error!(
-                    series = image.series,
-                    "images come of a series whose start was not seen, and are not kept; is there another client?"
-                );
-                if let State::Running { run, .. } = before {
-                    run.end(How::Finished, "the detector began another series, whose start was not seen");
-                }
-                self.series = State::Refused(image.series);
+            State::Running { series, run } if series.has(image) => {
+                self.astray = 0;
+                take(series, run, image);
             }
+            State::Refused(series) if *series == image.series => {
+                self.shared.images_passed_over.fetch_add(1, Relaxed);
+            }
+            _ => self.pass_over(image),
         }
     }
 
@@ -256,6 +284,8 @@ fn damaged(run: &Run, image: &Image<'_>) {
 /// partial where one cannot be, or did not come; it is damaged where none can.
 fn take(series: &Series, run: &Run, image: &Image<'_>) {
     // A series of one channel, or one that a service began which knew of whole images alone.
+    let bytes = image.channels.iter().map(|channel| channel.bytes.len() as u64).sum();
+    run.tallies.received_bytes.fetch_add(bytes, Relaxed);
     let parts = if run.request.has_regions() { series.channels(image) } else { vec![series.payload(image)] };
     let (all, mut kept) = (parts.len(), 0);
     for (source, part) in parts.into_iter().enumerate() {

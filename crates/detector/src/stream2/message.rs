@@ -62,9 +62,21 @@ pub struct Start {
     pub detector_description: Option<String>,
     pub detector_serial_number: Option<String>,
     pub saturation_value: Option<u64>,
+    /// In electronvolt, by channel.
+    #[serde(default)]
+    pub threshold_energy: Vec<(String, f64)>,
     /// Fields that could not be read and that the series can do without, and why.
     #[serde(skip)]
     pub passed_over: Vec<String>,
+}
+
+impl Start {
+    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again
+    /// counts anew.
+    pub fn has(&self, image: &Image<'_>) -> bool {
+        let (unique, other) = (self.unique.as_str(), image.unique);
+        image.series == self.series && (other.is_empty() || unique.is_empty() || other == unique)
+    }
 }
 
 /// One exposure.
@@ -159,6 +171,9 @@ fn start(mut reader: Reader<'_>) -> Result<Start, BadMessage> {
                 start.detector_serial_number = wanted(key, value, &mut passed_over, optional_text)?
             }
             "saturation_value" => start.saturation_value = wanted(key, value, &mut passed_over, optional_unsigned)?,
+            "threshold_energy" => {
+                start.threshold_energy = wanted(key, value, &mut passed_over, energies)?.unwrap_or_default();
+            }
             _ => value.skip()?,
         }
         Ok::<(), BadMessage>(())
@@ -214,6 +229,19 @@ fn float(reader: &mut Reader<'_>) -> Result<Option<f64>, BadMessage> {
         Item::Simple(_) => Ok(None),
         _ => bad("where a number is expected there is something else"),
     }
+}
+
+/// One for each channel that has one.
+fn energies(reader: &mut Reader<'_>) -> Result<Option<Vec<(String, f64)>>, BadMessage> {
+    let mut energies = Vec::new();
+    reader.map(|name, value| {
+        if energies.len() == CHANNELS_MAX {
+            return bad(format!("there are more than {CHANNELS_MAX}"));
+        }
+        energies.extend(float(value)?.map(|energy| (name.to_owned(), energy)));
+        Ok(())
+    })?;
+    Ok(Some(energies))
 }
 
 fn optional_text(reader: &mut Reader<'_>) -> Result<Option<String>, BadMessage> {

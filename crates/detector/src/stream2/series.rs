@@ -3,7 +3,7 @@
 //! arrived.
 
 use super::message::{BadMessage, Channel, Compression, Image, Start};
-use crate::description::nxmx::Nxmx;
+use crate::description::nxmx::{Nxmx, TEXT_BYTES_MAX};
 use crate::description::{Description, Region, Structure};
 use crate::filters::{Compression as Codec, Decoder, Filter};
 use crate::frame::Payload;
@@ -45,11 +45,9 @@ impl Series {
         Ok(series)
     }
 
-    /// Whether an image is of this series: its number alone does not say so, for a detector that is started again
-    /// counts anew.
+    /// As of [`Start::has`].
     pub fn has(&self, image: &Image<'_>) -> bool {
-        let unique = &self.start.unique;
-        image.series == self.start.series && (image.unique.is_empty() || unique.is_empty() || image.unique == unique)
+        self.start.has(image)
     }
 
     /// What the detector said of the run; where the frames go is the caller's to add.
@@ -75,7 +73,14 @@ impl Series {
         let Start { pixel_size_x, pixel_size_y, beam_center_x, beam_center_y, .. } = &self.start;
         let number = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
         let pair = |x: Option<f64>, y: Option<f64>| number(x).zip(number(y)).map(|(x, y)| [x, y]);
-        let text = |text: &Option<String>| text.clone().filter(|text| (1..=200).contains(&text.len()));
+        let fits = |text: &String| (1..=TEXT_BYTES_MAX).contains(&text.len()) && !text.contains('\0');
+        let text = |text: &Option<String>| text.clone().filter(fits);
+        let channels = &self.start.channels;
+        let energy = |channel: &String| {
+            let known = self.start.threshold_energy.iter().find(|(name, _)| name == channel);
+            known.map(|(_, energy)| *energy).filter(|energy| energy.is_finite())
+        };
+        let named = channels.len() > 1 && channels.iter().all(fits);
         Nxmx {
             wavelength: number(self.start.incident_wavelength),
             description: text(&self.start.detector_description),
@@ -87,6 +92,8 @@ impl Series {
             count_time: number(self.start.count_time),
             frame_time: number(self.start.frame_time),
             saturation_value: self.start.saturation_value.and_then(|value| i64::try_from(value).ok()),
+            threshold_energy: channels.iter().map(energy).collect::<Option<_>>().unwrap_or_default(),
+            channel_names: if named { channels.clone() } else { Vec::new() },
             ..Nxmx::default()
         }
     }

@@ -105,6 +105,10 @@ pub fn detector<'a>(nxmx: &Nxmx, catalog: &'a Catalog) -> Members<'a> {
     if !nxmx.threshold_energy.is_empty() {
         members.push(field("threshold_energy", Value::floats(&nxmx.threshold_energy), Some("eV")));
     }
+    if !nxmx.channel_names.is_empty() {
+        let names: Vec<&str> = nxmx.channel_names.iter().map(String::as_str).collect();
+        members.push(field("channel_names", Value::texts(&names), None));
+    }
     members.extend(catalog.mask.as_ref().map(|mask| ("pixel_mask".to_owned(), Node::Dataset(mask.dataset()))));
     members.extend(geometry(nxmx, &catalog.description.frame));
     members

@@ -111,10 +111,14 @@ impl Writer {
             shared.highest.fetch_max(*number, Ordering::Relaxed);
         }
         let mut unnamed = super::own(shared).unnamed.lock();
-        for chunk in slabs.iter().flat_map(|slab| &slab.chunks).filter(|chunk| chunk.address != UNDEFINED) {
+        for chunk in slabs.iter().flat_map(SlabEntry::stored) {
             unnamed.name(chunk.address..chunk.address.saturating_add(chunk.size));
         }
         drop(unnamed);
+        let stored = slabs.iter().map(SlabEntry::stored_bytes).fold(0, u64::saturating_add);
+        let mut progress = shared.progress.lock();
+        progress.stored_bytes = progress.stored_bytes.saturating_add(stored);
+        drop(progress);
         (shared.acknowledge)(Level::Memory, &numbers);
         super::own(shared).enter(&shared.file, rest).map_err(failed)?;
         shared.enter(slabs).map_err(failed)

@@ -79,6 +79,7 @@ impl Writer {
             let mut progress = shared.progress.lock();
             (progress.taken, progress.written, progress.durable) = (many, many, many);
             progress.published = counts.frames;
+            progress.stored_bytes = slabs.iter().map(SlabEntry::stored_bytes).sum();
         }
         let writer = Writer::start(Arc::new(shared), committed).map_err(io)?;
         Ok((writer, Resumed { frames, counts, epoch }))

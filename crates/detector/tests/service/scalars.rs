@@ -8,7 +8,8 @@ use std::time::Duration;
 use varve_detector::client::{Client, Options, Scalars};
 use varve_detector::description::{Scalar, ScalarColumn, ScalarKind};
 use varve_detector::journal::{self, Entry};
-use varve_detector::service::{Config, Service};
+use varve_detector::recover::recover;
+use varve_detector::service::{Config, How, Service};
 use varve_detector::stream::answers::NO_FRAME;
 use varve_detector::stream::link::{Incoming, tell};
 use varve_detector::stream::scalars::Row;
@@ -120,6 +121,41 @@ fn scalars_that_are_settled_outlive_the_service() {
     };
     assert!(read.entries.iter().filter_map(frame).eq(0..9), "{:?}", read.entries);
     client.finish(WAIT).expect("finished");
+    service.stop();
+}
+
+/// Promise: scalars of frames after the last one that came are kept; those frames are missing. Of a run that was given up, and
+/// of one that is recovered, too.
+#[test]
+fn scalars_of_frames_that_never_came_are_kept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    for name in ["ended", "aborted"] {
+        let client = Client::connect(options(&service, &start(name))).expect("in");
+        (0..3).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+        client.scalars(energies(0..6), WAIT).expect("sent");
+        client.settle(WAIT).expect("in the journal");
+        if name == "ended" {
+            let finished = client.finish(WAIT).expect("finished");
+            assert_eq!((finished.frames, finished.received, finished.missing), (6, 3, 3), "{finished:?}");
+        } else {
+            let file = directory.path().join("aborted.h5");
+            for (from, to) in
+                [(file.clone(), "copy.h5".into()), (journal::path_beside(&file), "copy.h5.journal".into())]
+            {
+                std::fs::copy(from, directory.path().join::<std::path::PathBuf>(to)).expect("copied");
+            }
+            service.shared().run(name).expect("under way").end(How::Aborted, "");
+        }
+    }
+    let recovered = recover(&directory.path().join("copy.h5")).expect("recovered");
+    assert_eq!((recovered.counts.frames, recovered.counts.missing), (6, 3), "{recovered:?}");
+    for name in ["ended", "aborted", "copy"] {
+        let told = json!({"frame": [SIDE, SIDE], "fill": 4321, "acknowledged": [0, 1, 2], "exact": true, "rows": 6,
+            "scalars": ["energy"], "scalars_of": [0, 1, 2, 3, 4, 5]});
+        std::fs::write(directory.path().join(format!("{name}.json")), told.to_string()).expect("written");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
     service.stop();
 }
 

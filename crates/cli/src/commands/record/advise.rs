@@ -1,12 +1,16 @@
 //! `varve record advise`: what to ask of a run, measured where it will be written.
 
-use crate::output::{Output, columns};
+use crate::output::{Output, SCHEMA_VERSION, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use varve_detector::advise::{Advice, Wish, advise};
 use varve_detector::simulator::Model;
+
+/// As its JSON calls it.
+const COMMAND: &str = "record advise";
 
 /// Probe a directory, and propose chunk, alignment, writers and filter for a detector's frames
 ///
@@ -51,7 +55,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let advice = advise(&wish).map_err(|error| {
         Problem::new(format!("{} cannot be probed", arguments.directory.display())).caused_by(&error)
     })?;
-    output.result("record advise", &advice, lines)?;
+    output.result(COMMAND, &advice, lines)?;
     if !advice.reaches() {
         return Err(Problem::new(format!(
             "no setting takes {} frames/s: the best, {} with {} writers, takes {:.1}, {:.2} times that",
@@ -67,9 +71,25 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 pub fn read(path: &Path) -> Result<Advice> {
     let cannot = |what: &str| Problem::usage(format!("cannot {what} the advice {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| cannot("read").caused_by(&error))?;
-    serde_json::from_str(&text).map_err(|error| {
-        cannot("understand").caused_by(&error).next("Make it with: varve --json record advise … > advice.json")
-    })
+    let again = "Make it with: varve --json record advise … > advice.json";
+    let understood = |error: serde_json::Error| cannot("understand").caused_by(&error).next(again);
+    let envelope: Envelope = serde_json::from_str(&text).map_err(understood)?;
+    if let Some(command) = envelope.command.filter(|command| command != COMMAND) {
+        return Err(cannot("understand").because(format!("it is what `{command}` prints")).next(again));
+    }
+    if let Some(version) = envelope.schema_version.filter(|version| *version > SCHEMA_VERSION) {
+        return Err(cannot("understand")
+            .because(format!("it is of version {version}, and this program knows {SCHEMA_VERSION}"))
+            .next(again));
+    }
+    serde_json::from_str(&text).map_err(understood)
+}
+
+/// What is printed around an advice; not around the one that a run's file holds.
+#[derive(Deserialize)]
+struct Envelope {
+    command: Option<String>,
+    schema_version: Option<u32>,
 }
 
 fn sides(sides: &[u64]) -> String {

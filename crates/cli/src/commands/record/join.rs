@@ -28,7 +28,7 @@ pub struct Arguments {
     /// The service's directory, as this host sees it
     #[arg(long)]
     directory: PathBuf,
-    /// Which of the run's sources this share is
+    /// Which of the run's sources this share is. The share's own clients count theirs from 0 again
     #[arg(long, default_value_t = 0)]
     source: u16,
     /// Clients that bring this share

@@ -207,6 +207,9 @@ impl Run {
                 State::Running => *state = State::Ending(How::Finished, String::new()),
                 State::Ending(..) => {
                     drop(state);
+                    if let Some(coordinator) = &self.coordinator {
+                        coordinator.depart();
+                    }
                     self.wait_ended(FOR_EVER);
                     return None;
                 }

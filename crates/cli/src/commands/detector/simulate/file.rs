@@ -20,6 +20,8 @@ pub struct File {
 impl File {
     pub fn begin(path: &Path, arguments: &Arguments, series: &Series) -> Result<File> {
         let description = description(arguments, series)?;
+        // What the settings are made from.
+        description.check().map_err(|error| failed(path, &error.into()))?;
         let mut settings = Settings::default();
         if let Some(advice) = &description.advice {
             settings = advice.settings(settings);

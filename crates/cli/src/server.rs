@@ -16,7 +16,7 @@ pub const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// Threads that own the shards [default: one a processor]
+    /// Threads that own the shards [default: one for two processors]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     pub workers: Option<u16>,
     /// Directory for the workers' Unix sockets [default: /run/varve, or $XDG_RUNTIME_DIR/varve]

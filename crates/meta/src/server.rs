@@ -85,12 +85,19 @@ pub struct ServerConfig {
     pub measure: bool,
 }
 
+/// One for two processors: what flushes and merges tables needs some as well, and so do clients on the same host. Workers
+/// that look for requests where others want the processor cost more than they do
+/// (`docs/measurements/2026-11-24-splits.md`).
+fn workers_default() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2))
+}
+
 impl ServerConfig {
     /// A server of `volume` on Unix sockets alone.
     pub fn new(volume: VolumeDir) -> ServerConfig {
         ServerConfig {
             volume,
-            workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            workers: workers_default(),
             listen: None,
             unix_directory: Some(socket_directory()),
             embedded: false,

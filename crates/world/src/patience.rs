@@ -4,13 +4,19 @@
 //! A processor that has gone idle takes tens of microseconds to wake, longer than many an answer takes. Where processors
 //! are free, looking is several times faster than sleeping; where they are not, it takes them away from whoever is to
 //! answer. So every look gives the processor to whoever else wants it, and looking in vain is paid for by not looking
-//! the next times, twice as often each time.
+//! the next times, twice as often each time. Who finds that nobody else wants it keeps it for a moment.
 
 use std::time::{Duration, Instant};
 
 /// How long one looks: about what it costs to put a processor to sleep and wake it, in a virtual machine too
 /// (`docs/measurements/2026-11-23-looks.md`).
 pub const LOOK: Duration = Duration::from_micros(100);
+
+/// Giving the processor away takes less where nobody wants it: a system call and a look at an empty queue.
+const UNWANTED: Duration = Duration::from_nanos(1500);
+
+/// How long one keeps a processor that nobody else wanted a moment ago: many times as long as asking takes.
+const KEPT: Duration = Duration::from_micros(5);
 
 /// A look that takes so much longer than it should gave the processor to somebody for a time slice.
 const GIVEN_AWAY: Duration = Duration::from_micros(500);
@@ -40,7 +46,7 @@ impl Patience {
             self.pass_over -= 1;
             return None;
         }
-        Some(Look { begun: Instant::now(), length })
+        Some(Look { begun: Instant::now(), length, kept_until: Duration::ZERO })
     }
 
     /// What was waited for came while it looked.
@@ -60,13 +66,22 @@ impl Patience {
 pub struct Look {
     begun: Instant,
     length: Duration,
+    /// The processor is given to nobody before.
+    kept_until: Duration,
 }
 
 impl Look {
-    /// Lets others run; `false` when the time is over.
-    pub fn again(&self) -> bool {
+    /// Lets others run, unless nobody wanted to a moment ago; `false` when the time is over.
+    pub fn again(&mut self) -> bool {
+        let before = self.begun.elapsed();
+        if before < self.kept_until {
+            std::hint::spin_loop();
+            return before < self.length;
+        }
         rustix::thread::sched_yield();
-        self.begun.elapsed() < self.length
+        let after = self.begun.elapsed();
+        self.kept_until = if after - before < UNWANTED { after + KEPT } else { Duration::ZERO };
+        after < self.length
     }
 
     /// Others had the processor meanwhile, for far longer than the look should take. Even if what was looked for has come, that
@@ -100,9 +115,9 @@ mod tests {
     /// Promise: a look in which the processor was another's for long is known from one that was not.
     #[test]
     fn a_processor_that_was_given_away_is_noticed() {
-        let look = Patience::default().look_for(Duration::from_secs(3600)).expect("nothing has failed yet");
+        let mut look = Patience::default().look_for(Duration::from_secs(3600)).expect("nothing has failed yet");
         assert!(look.again() && !look.cost_the_processor());
-        let look = Patience::default().look_for(Duration::ZERO).expect("nothing has failed yet");
+        let mut look = Patience::default().look_for(Duration::ZERO).expect("nothing has failed yet");
         std::thread::sleep(GIVEN_AWAY);
         assert!(!look.again() && look.cost_the_processor());
     }
@@ -110,7 +125,7 @@ mod tests {
     /// Promise: a look ends.
     #[test]
     fn a_look_ends() {
-        let look = Patience::default().look().expect("nothing has failed yet");
+        let mut look = Patience::default().look().expect("nothing has failed yet");
         while look.again() {}
         assert!(look.begun.elapsed() >= LOOK);
     }

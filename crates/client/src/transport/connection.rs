@@ -158,7 +158,7 @@ impl Connection {
     /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
     fn read_patiently(&mut self) -> io::Result<usize> {
         if self.input.is_empty()
-            && let Some(look) = self.patience.look()
+            && let Some(mut look) = self.patience.look()
         {
             loop {
                 match self.read_some(RecvFlags::DONTWAIT) {

@@ -109,7 +109,7 @@ impl NeighbourTransport {
 
     /// Looks for the answer for a short while, as far as that has been of use.
     fn look(&self, place: &Place) {
-        let Some(look) = self.patience.lock().look() else { return };
+        let Some(mut look) = self.patience.lock().look() else { return };
         loop {
             if !matches!(*place.answer.lock(), Awaited::Yet(_)) {
                 return self.patience.lock().succeeded();

@@ -7,6 +7,7 @@
 use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
 use super::held::Share;
+use super::local_stream::AtHand;
 use super::sessions::{Admitted, Peer};
 use super::strangers::Stay;
 use super::worker::Worker;
@@ -69,7 +70,7 @@ pub async fn serve<R, W>(
     stranger: Stay,
 ) -> Result<(), ConnectionError>
 where
-    R: AsyncRead + Unpin,
+    R: AsyncRead + AtHand + Unpin,
     W: AsyncWrite + Unpin,
 {
     let (caller, _stay) = tokio::select! {
@@ -88,7 +89,7 @@ async fn converse<R, W>(
     worker: Rc<Worker>,
 ) -> Result<(), ConnectionError>
 where
-    R: AsyncRead + Unpin,
+    R: AsyncRead + AtHand + Unpin,
     W: AsyncWrite + Unpin,
 {
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
@@ -115,7 +116,7 @@ where
             match take_request(&mut input, &caller) {
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
-                    worker.vigil.came();
+                    worker.vigil.came_on(outbox.number());
                     match dispatch::begin(&worker, &caller, request) {
                         Begun::Answered(answer) => output.add(&answer),
                         Begun::Changed(underway) => underway.then(outbox.place()),
@@ -147,6 +148,15 @@ where
             && let Some(end) = end
         {
             return end;
+        }
+        let idle = in_flight.is_empty() && outbox.expected.get() == 0 && output.is_empty();
+        if idle
+            && end.is_none()
+            && let Some(count) = worker.vigil.find(outbox.number(), || reader.at_hand(&mut input))
+        {
+            progress.bytes += count as u64;
+            read_at = stages::begin();
+            continue;
         }
         let reads = end.is_none() && has_room(in_flight.len(), &output);
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
@@ -233,6 +243,11 @@ struct Outbox {
 }
 
 impl Outbox {
+    /// Tells the connection from the worker's others.
+    fn number(self: &Rc<Self>) -> usize {
+        Rc::as_ptr(self).addr()
+    }
+
     /// A place for one answer.
     fn place(self: &Rc<Self>) -> impl FnOnce(Answer) + 'static {
         self.expected.set(self.expected.get() + 1);

@@ -5,10 +5,11 @@
 //! nothing. Room is watched for only while an answer does not fit, on a second descriptor of the socket, for the kernel
 //! keeps one watch a descriptor.
 
+use bytes::{BufMut, BytesMut};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
@@ -39,6 +40,35 @@ impl LocalStream {
 fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor is open and the same for as long as it is owned, here by what is returned.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
+
+/// The reading side of a connection, of which the kernel can be asked whether something has come, whatever the runtime knows.
+pub trait AtHand {
+    /// Takes what has come; `None` if that is nothing, or the end, or an error, which reading tells.
+    fn at_hand(&self, input: &mut BytesMut) -> Option<usize>;
+}
+
+impl AtHand for Reader<'_> {
+    fn at_hand(&self, input: &mut BytesMut) -> Option<usize> {
+        receive(self.0.0.get_ref(), input)
+    }
+}
+
+impl AtHand for tokio::net::tcp::ReadHalf<'_> {
+    fn at_hand(&self, input: &mut BytesMut) -> Option<usize> {
+        receive(AsRef::<tokio::net::TcpStream>::as_ref(self), input)
+    }
+}
+
+fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> {
+    input.reserve(1);
+    let room = input.chunk_mut();
+    // SAFETY: what is uninitialised stays so, but for the bytes that recv(2) has written.
+    let room = unsafe { room.as_uninit_slice_mut() };
+    let (_, received) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT).ok()?;
+    // SAFETY: recv(2) has written so many.
+    unsafe { input.advance_mut(received) };
+    (received > 0).then_some(received)
 }
 
 impl AsyncRead for Reader<'_> {

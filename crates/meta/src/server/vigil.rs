@@ -2,6 +2,9 @@
 //!
 //! While nothing else is to be done, a task of the worker looks for the next request, as [`Patience`] allows; each time
 //! it yields, the runtime asks the kernel what has come without waiting for it. Without requests there is no vigil.
+//!
+//! Where all requests come on one connection, that connection looks for the next one by itself ([`Vigil::find`]): its socket
+//! is asked, and not the runtime, which would take longer than the request.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -13,9 +16,20 @@ use varve_world::patience::Patience;
 /// turn first; a worker that sleeps meanwhile does the same work in twice the time.
 const VIGIL: Duration = Duration::from_micros(300);
 
+/// A client that does nothing but ask has its next request there within so long. All else of the worker waits meanwhile.
+const ALONE: Duration = Duration::from_micros(20);
+/// After so many requests on one connection it is taken to be alone,
+const ALONE_AFTER: u32 = 16;
+/// and once in so many the runtime is asked all the same, for others that have come.
+const ALONE_ROUND: u32 = 16;
+
 #[derive(Default)]
 pub struct Vigil {
     patience: RefCell<Patience>,
+    /// Of a connection that is alone.
+    alone: RefCell<Patience>,
+    /// The connection on which the last request came, and how many did in a row.
+    last: Cell<(usize, u32)>,
     /// Requests that have come, and all that has moved on connections.
     requests: Cell<u64>,
     moves: Cell<u64>,
@@ -26,8 +40,39 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// A request has come.
+    /// A request has come on a connection, which is told from others by a number.
+    pub fn came_on(&self, connection: usize) {
+        let (last, in_a_row) = self.last.get();
+        self.last.set((connection, if last == connection { in_a_row.wrapping_add(1) } else { 0 }));
+        self.note();
+    }
+
+    /// A request has come by another way.
     pub fn came(&self) {
+        self.last.set((0, 0));
+        self.note();
+    }
+
+    /// Has a connection that is alone look for its next request; `there` says whether it has come.
+    pub fn find<T>(&self, connection: usize, mut there: impl FnMut() -> Option<T>) -> Option<T> {
+        let (last, in_a_row) = self.last.get();
+        if last != connection || in_a_row < ALONE_AFTER || in_a_row.is_multiple_of(ALONE_ROUND) {
+            return None;
+        }
+        let mut look = self.alone.borrow_mut().look_for(ALONE)?;
+        loop {
+            if let Some(found) = there() {
+                self.alone.borrow_mut().succeeded();
+                return Some(found);
+            }
+            if !look.again() {
+                self.alone.borrow_mut().failed();
+                return None;
+            }
+        }
+    }
+
+    fn note(&self) {
         self.requests.set(self.requests.get() + 1);
         self.moved();
         if !self.kept.get() && self.patience.borrow_mut().look_for(VIGIL).is_some() {
@@ -43,7 +88,7 @@ impl Vigil {
 
     /// Somebody says that a request is about to come: what `came` finds, if it comes soon.
     pub async fn rouse<T>(&self, mut came: impl FnMut() -> Option<T>) -> Option<T> {
-        let look = self.roused.borrow_mut().look_for(VIGIL)?;
+        let mut look = self.roused.borrow_mut().look_for(VIGIL)?;
         loop {
             if let Some(found) = came() {
                 let mut roused = self.roused.borrow_mut();
@@ -73,7 +118,7 @@ impl Vigil {
     async fn look(&self) {
         let mut requests = self.requests.get();
         loop {
-            let Some(look) = self.patience.borrow_mut().look_for(VIGIL) else { return };
+            let Some(mut look) = self.patience.borrow_mut().look_for(VIGIL) else { return };
             let moves = self.moves.get();
             loop {
                 tokio::task::yield_now().await;

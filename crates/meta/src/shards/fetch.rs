@@ -221,9 +221,12 @@ impl Shard {
                 _ => None,
             },
         };
-        let (row, settled_in) = match row {
-            Some(row) if row.state == PartitionState::Arriving => self.settle_arrival(directory, row).await?,
-            Some(row) => (row, BatchNumber(0)),
+        let (row, settled_in, arrived) = match row {
+            Some(row) if row.state == PartitionState::Arriving => {
+                let (row, settled_in) = self.settle_arrival(directory, row).await?;
+                (row, settled_in, self.arrived_names(directory))
+            }
+            Some(row) => (row, BatchNumber(0), None),
             None => {
                 if !key_is_final(key) {
                     self.ask_source(directory, self.index_here(directory)).await?;
@@ -232,7 +235,10 @@ impl Shard {
                 return Ok(());
             }
         };
-        let names = self.load_names(directory, &row).await?;
+        let names = match arrived {
+            Some(names) => Some(names),
+            None => self.load_names(directory, &row).await?,
+        };
         let mut state = self.state.borrow_mut();
         if row.entries > self.settings.split_threshold {
             // It grew above the threshold just before it came here, or its owner ended before it was split.

@@ -8,6 +8,7 @@
 
 mod ahead;
 mod apply;
+mod arrival;
 mod at_once;
 mod batch;
 mod commit;

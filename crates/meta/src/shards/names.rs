@@ -50,6 +50,12 @@ impl NameSet {
         self.counts.contains_key(&hash.0)
     }
 
+    /// How many names have a hash in `range`.
+    pub fn count(&self, range: HashRange) -> usize {
+        let within = self.counts.iter().filter(|(hash, _)| range.contains(NameHash(**hash)));
+        within.map(|(_, count)| usize::from(*count)).sum()
+    }
+
     pub fn len(&self) -> usize {
         self.counts.len()
     }

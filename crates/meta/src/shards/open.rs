@@ -92,7 +92,7 @@ impl Shard {
             unsettled: HashSet::new(),
             split_wanted: Vec::new(),
             splits_begun: 0,
-            adoptions: HashMap::new(),
+            arrivals: HashMap::new(),
             failed: None,
             closing: false,
         };

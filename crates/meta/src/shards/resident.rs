@@ -9,9 +9,10 @@ mod budget;
 pub use budget::CacheBudget;
 
 use crate::namespace::Seen;
-use crate::tables::{Content, EntryBody, Key, NodeRow, Row};
+use crate::tables::{Key, Row};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use varve_types::{HashRange, InodeId, Name};
 use varve_world::key_hash::KeyHashing;
 
 /// Numbers the batches of a shard's epoch, from 1; a row says in which batch it last changed.
@@ -56,6 +57,21 @@ impl Resident {
             told: 0,
             budget,
         }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The names of a directory's entries that are in memory, in no order.
+    pub fn entries_of(&self, directory: InodeId, range: HashRange) -> impl Iterator<Item = &Name> {
+        self.slots
+            .iter()
+            .filter_map(move |(key, slot)| match key {
+                Key::Entry(id, name) if *id == directory && slot.row.is_some() => Some(name),
+                _ => None,
+            })
+            .filter(move |name| range.contains(name.hash()))
     }
 
     pub fn bytes(&self) -> usize {
@@ -172,20 +188,7 @@ impl Drop for Resident {
 }
 
 fn row_bytes(row: &Row) -> usize {
-    let node = |node: &NodeRow| match &node.content {
-        Content::Inline(data) | Content::Symlink(data) => data.len(),
-        Content::Backing(_) | Content::None => 0,
-    };
-    std::mem::size_of::<Row>()
-        + match row {
-            Row::Entry(entry) => match &entry.body {
-                EntryBody::Node(row) => node(row),
-                EntryBody::Directory(_) | EntryBody::Reference(_) => 0,
-            },
-            Row::Inode(row) => node(row),
-            Row::Xattr(value) => value.len(),
-            _ => 0,
-        }
+    std::mem::size_of::<Row>() + row.content_bytes()
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@
 //! - An entry is decided on only while its partition is loaded here and its range holds the name.
 //! - A key that an undecided several-shard change has locked is shown to nobody else.
 
+use super::arrival::Arrival;
 use super::batch::{Batch, Waiter};
 use super::foreign::Foreign;
 use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::open_files::OpenFiles;
 use super::partitions::Partitions;
-use super::peers::{PeerCall, PeerReply, Peers, SplitAttempt};
+use super::peers::{PeerCall, PeerReply, Peers};
 use super::refusal::{Cause, Refusal};
 use super::removal::{Held, Removals};
 use super::replies::Replies;
@@ -97,8 +98,8 @@ pub(super) struct State {
     pub split_wanted: Vec<InodeId>,
     /// Attempts at splits from here, in this epoch.
     pub splits_begun: u64,
-    /// Splits to here: the attempt whose rows are taken.
-    pub adoptions: HashMap<InodeId, SplitAttempt>,
+    /// Splits to here.
+    pub arrivals: HashMap<InodeId, Arrival>,
     /// The table refused a write: this shard answers nothing any more and must be opened again.
     pub failed: Option<Cause>,
     pub closing: bool,

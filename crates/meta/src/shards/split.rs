@@ -18,15 +18,15 @@
 
 use super::partitions::Split;
 use super::peers::{PeerCall, PeerReply, SplitAttempt, SplitState};
-use super::refusal::{Cause, Refusal};
+use super::refusal::Refusal;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
 use crate::tables::codec;
-use crate::tables::{Change, EntryBody, Key, PartitionRow, PartitionState, ReplyRecord, Row};
+use crate::tables::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::{Errno, HashRange, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
+use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// Rows copied or deleted in one step. With inline content of 64 KiB a step is bounded by `STEP_BYTES` first.
 const STEP_ROWS: usize = 512;
@@ -36,8 +36,12 @@ const STEP_BYTES: usize = 1024 * 1024;
 const TRIES_MAX: usize = 300;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// Adoptions that a target knows of. Above it all are forgotten, and begun anew by their sources.
-const ADOPTIONS_MAX: usize = 10_000;
+/// The half is looked for among the rows in memory if there are so many times as many of them as entries in the partition at
+/// most: beyond it a scan of the table costs less.
+const LOOKED_THROUGH_TIMES: u64 = 8;
+
+/// Names that are kept until their rows are deleted here. For more the table is scanned once more.
+const MOVED_KEPT_MAX: usize = 64 * 1024;
 
 /// What goes where in an attempt at a split.
 struct Adoption {
@@ -46,6 +50,20 @@ struct Adoption {
     range: HashRange,
     target: ShardId,
     attempt: SplitAttempt,
+}
+
+/// The names whose rows went, to be deleted here; `None`: too many to be kept.
+struct Moved(Option<Vec<Name>>);
+
+impl Moved {
+    fn add(&mut self, names: impl IntoIterator<Item = Name>) {
+        if let Some(moved) = &mut self.0 {
+            moved.extend(names);
+            if moved.len() > MOVED_KEPT_MAX {
+                self.0 = None;
+            }
+        }
+    }
 }
 
 impl Adoption {
@@ -72,17 +90,20 @@ impl Shard {
                 partition.split = None;
             }
             self.changed.notify_waiters();
-            if result.is_err() {
+            let Ok(moved) = result else {
                 tokio::time::sleep(TRY_AGAIN).await;
                 continue;
-            }
+            };
             let live = PeerCall::AdoptLive { directory, index: upper };
             self.peers.call(self.shard_of_partition(directory, upper), live).await;
             let (range, entries) = match self.partition_here(&self.state.borrow(), directory) {
                 Some(row) => (row.index.range(row.depth), row.entries),
                 None => return,
             };
-            self.purge_moved_rows(directory, range);
+            match moved {
+                Moved(Some(names)) => self.purge_names(directory, range, names),
+                Moved(None) => self.purge_moved_rows(directory, range),
+            }
             if entries <= self.settings.split_threshold {
                 return;
             }
@@ -111,7 +132,7 @@ impl Shard {
         directory: InodeId,
         row: PartitionRow,
         attempt: SplitAttempt,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Moved, Refusal> {
         let upper = row.index.upper_half(row.depth);
         let range = upper.range(row.depth + 1);
         let target = self.shard_of_partition(directory, upper);
@@ -121,9 +142,9 @@ impl Shard {
         self.ask(directory.shard(), learn).await?;
         let adoption = Adoption { directory, range, target, attempt };
         self.ask(target, PeerCall::AdoptBegin { directory, attempt }).await?;
-        self.copy_half(&adoption).await?;
+        let mut moved = self.copy_half(&adoption).await?;
         self.hold_half(directory, range).await?;
-        self.copy_changed(&adoption).await?;
+        moved.add(self.copy_changed(&adoption).await?);
 
         let (depth, mtime) = match self.partition_here(&self.state.borrow(), directory) {
             Some(now) => (now.depth + 1, now.mtime),
@@ -142,7 +163,8 @@ impl Shard {
         let end = PeerCall::AdoptEnd { directory, attempt, partition: Row::Partition(arriving) };
         match self.ask(target, end).await? {
             PeerReply::Adopted { entries, subdirectories } => {
-                self.commit_split(directory, map, entries, subdirectories).await
+                self.commit_split(directory, map, entries, subdirectories).await?;
+                Ok(moved)
             }
             other => Err(other.unexpected(format_args!("shard {target} does not end a split"))),
         }
@@ -167,21 +189,75 @@ impl Shard {
     }
 
     /// Step 3.
-    async fn copy_half(self: &Rc<Self>, adoption: &Adoption) -> Result<(), Refusal> {
+    async fn copy_half(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
+        match self.resident_half(adoption.directory, adoption.range) {
+            Some(names) => self.copy_resident(adoption, names).await,
+            None => self.copy_scanned(adoption).await,
+        }
+    }
+
+    /// The names of the half, if the rows of all are in memory. What is decided of them from here on is noted.
+    fn resident_half(&self, directory: InodeId, range: HashRange) -> Option<Vec<Name>> {
+        let state = self.state.borrow();
+        let entries = self.partition_here(&state, directory)?.entries;
+        let all = state.partitions.get(directory)?.names.as_ref()?.count(range);
+        if state.resident.len() as u64 > LOOKED_THROUGH_TIMES * entries {
+            return None;
+        }
+        let names: Vec<Name> = state.resident.entries_of(directory, range).cloned().collect();
+        (names.len() == all).then_some(names)
+    }
+
+    async fn copy_resident(self: &Rc<Self>, adoption: &Adoption, names: Vec<Name>) -> Result<Moved, Refusal> {
+        let (mut changes, mut size) = (Vec::new(), 0);
+        for name in &names {
+            let key = Key::Entry(adoption.directory, name.clone());
+            let seen = match self.state.borrow().resident.seen(&key).0 {
+                Seen::Present(row) => Some(Some(row.clone())),
+                Seen::Absent => Some(None),
+                Seen::Unknown => None,
+            };
+            let row = match seen {
+                Some(row) => row,
+                // Dropped meanwhile, and so in the table.
+                None => self.read_table(&key).await?,
+            };
+            // What was removed meanwhile was noted.
+            let Some(row) = row else { continue };
+            size += row.content_bytes();
+            changes.push(Change::Put(key, row));
+            if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
+                size = 0;
+                let changes = std::mem::take(&mut changes);
+                self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
+            }
+        }
+        self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
+        let mut moved = Moved(Some(Vec::new()));
+        moved.add(names);
+        Ok(moved)
+    }
+
+    async fn copy_scanned(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
         let batch = self.state.borrow().open.number;
         self.appended_with_work(batch).await?;
         let bytes = codec::entries_of(adoption.directory, adoption.range);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
+        let mut moved = Moved(Some(Vec::new()));
         loop {
             let mut changes = Vec::new();
             let mut size = 0;
             while changes.len() < STEP_ROWS && size < STEP_BYTES {
                 let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? else { break };
                 size += key.len() + row.len();
-                changes.push(self.decoded(&key, &row).map(|(key, row)| Change::Put(key, row))?);
+                let (key, row) = self.decoded(&key, &row)?;
+                if let Key::Entry(_, name) = &key {
+                    moved.add([name.clone()]);
+                }
+                changes.push(Change::Put(key, row));
             }
             if changes.is_empty() {
-                return Ok(());
+                return Ok(moved);
             }
             self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
         }
@@ -208,8 +284,8 @@ impl Shard {
         self.appended_with_work(batch).await
     }
 
-    /// The changes since the copy began, as the rows are now.
-    async fn copy_changed(self: &Rc<Self>, adoption: &Adoption) -> Result<(), Refusal> {
+    /// The changes since the copy began, as the rows are now; the names that have changed.
+    async fn copy_changed(self: &Rc<Self>, adoption: &Adoption) -> Result<BTreeSet<Name>, Refusal> {
         let Adoption { directory, range, target, .. } = *adoption;
         let (names, replies) = {
             let mut state = self.state.borrow_mut();
@@ -220,8 +296,8 @@ impl Shard {
             }
         };
         let mut changes = Vec::new();
-        for name in names {
-            let key = Key::Entry(directory, name);
+        for name in &names {
+            let key = Key::Entry(directory, name.clone());
             // Everything decided is appended, and nothing is decided while the half is held.
             changes.push(match self.read_table(&key).await? {
                 Some(row) => Change::Put(key, row),
@@ -232,7 +308,8 @@ impl Shard {
                 self.ask(target, adoption.rows(changes, Vec::new())).await?;
             }
         }
-        self.ask(target, adoption.rows(changes, replies)).await.map(|_| ())
+        self.ask(target, adoption.rows(changes, replies)).await?;
+        Ok(names)
     }
 
     /// Step 6.
@@ -268,7 +345,36 @@ impl Shard {
         self.sync().await
     }
 
-    /// Step 8: deletes, in the background, rows of `directory` here whose hashes are outside `range`.
+    /// Step 8: deletes, in the background, the rows of these names of `directory`, which has `range` here.
+    fn purge_names(self: &Rc<Self>, directory: InodeId, range: HashRange, names: Vec<Name>) {
+        let shard = self.clone();
+        tokio::task::spawn_local(async move {
+            for names in names.chunks(STEP_ROWS) {
+                let batch = {
+                    let mut state = shard.state.borrow_mut();
+                    for name in names {
+                        state.open.write(&Key::Entry(directory, name.clone()), None);
+                    }
+                    state.open.number
+                };
+                if let Err(refusal) = shard.appended_with_work(batch).await {
+                    return shard.left_moved_rows(directory, &refusal);
+                }
+            }
+            let stays =
+                |key: &Key| !matches!(key, Key::Entry(id, name) if *id == directory && !range.contains(name.hash()));
+            shard.state.borrow_mut().resident.forget(stays);
+        });
+    }
+
+    fn left_moved_rows(&self, directory: InodeId, refusal: &Refusal) {
+        tracing::warn!(
+            "shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}",
+            self.id
+        );
+    }
+
+    /// The same, whatever their names: rows of `directory` here whose hashes are outside `range`.
     pub(super) fn purge_moved_rows(self: &Rc<Self>, directory: InodeId, range: HashRange) {
         if range == HashRange::ALL {
             return;
@@ -281,17 +387,14 @@ impl Shard {
                 .then(|| HashRange { first: NameHash(range.last.0 + 1), last: NameHash::LAST });
             for stale in [below, above].into_iter().flatten() {
                 if let Err(refusal) = shard.delete_entries(directory, stale).await {
-                    tracing::warn!(
-                        "shard {}: moved rows of directory {directory} stay until it is next loaded: {refusal}",
-                        shard.id
-                    );
+                    shard.left_moved_rows(directory, &refusal);
                 }
             }
         });
     }
 
     /// Deletes entry rows that belong to no partition of this shard.
-    async fn delete_entries(&self, directory: InodeId, range: HashRange) -> Result<(), Refusal> {
+    pub(super) async fn delete_entries(&self, directory: InodeId, range: HashRange) -> Result<(), Refusal> {
         let outside =
             |key: &Key| !matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
         let bytes = codec::entries_of(directory, range);
@@ -315,7 +418,7 @@ impl Shard {
         }
     }
 
-    async fn appended_with_work(&self, batch: super::resident::BatchNumber) -> Result<(), Refusal> {
+    pub(super) async fn appended_with_work(&self, batch: super::resident::BatchNumber) -> Result<(), Refusal> {
         self.work.notify_one();
         self.appended(batch).await
     }
@@ -347,113 +450,7 @@ impl Shard {
         self.done_when_durable(batch).await
     }
 
-    /// Step 2. Refused once the partition is live, and while a later attempt is under way: a source that has ended and
-    /// does not know it must not touch what its successor has moved.
-    pub(super) async fn adopt_begin(self: &Rc<Self>, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
-        match self.load_partition(directory).await {
-            Ok(()) => {
-                let live = format!("the partition of directory {directory} in shard {} is live", self.id);
-                return Err(Refusal::Failed(live.into()));
-            }
-            // The source is working on it, and this is the source.
-            Err(Refusal::Busy) => {}
-            Err(refusal) => return Err(refusal),
-        }
-        {
-            let adoptions = &mut self.state.borrow_mut().adoptions;
-            if adoptions.get(&directory).is_some_and(|known| *known > attempt) {
-                return Err(self.of_another_attempt(directory));
-            }
-            if adoptions.len() >= ADOPTIONS_MAX {
-                adoptions.clear();
-            }
-            adoptions.insert(directory, attempt);
-        }
-        self.delete_entries(directory, HashRange::ALL).await
-    }
-
-    /// The adoption is of this attempt, at this moment.
-    fn adopts(&self, state: &State, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
-        match state.adoptions.get(&directory) {
-            Some(known) if *known == attempt => Ok(()),
-            _ => Err(self.of_another_attempt(directory)),
-        }
-    }
-
-    fn of_another_attempt(&self, directory: InodeId) -> Refusal {
-        Refusal::Failed(format!("shard {} adopts from another attempt to split directory {directory}", self.id).into())
-    }
-
-    pub(super) async fn adopt_rows(
-        &self,
-        directory: InodeId,
-        attempt: SplitAttempt,
-        changes: Vec<Change>,
-        replies: Vec<ReplyRecord>,
-    ) -> Result<(), Refusal> {
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            self.adopts(&state, directory, attempt)?;
-            for change in &changes {
-                match change {
-                    Change::Put(key, row) => state.open.write(key, Some(row)),
-                    Change::Delete(key) => state.open.write(key, None),
-                    Change::Tally { .. } => {
-                        return Err(Refusal::Failed(Cause::from("a split sends rows, not tallies")));
-                    }
-                }
-            }
-            replies.into_iter().for_each(|record| self.remember(&mut state, record));
-            state.open.number
-        };
-        self.appended_with_work(batch).await
-    }
-
-    /// Step 5.
-    pub(super) async fn adopt_end(
-        self: &Rc<Self>,
-        directory: InodeId,
-        attempt: SplitAttempt,
-        partition: Row,
-    ) -> Result<PeerReply, Refusal> {
-        let Row::Partition(mut row) = partition else {
-            return Err(Refusal::Failed(Cause::from("a split ends with a partition row")));
-        };
-        let (entries, subdirectories) = self.count_entries(directory, row.index.range(row.depth)).await?;
-        (row.entries, row.subdirectories) = (entries, subdirectories);
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            self.adopts(&state, directory, attempt)?;
-            state.adoptions.remove(&directory);
-            let key = Key::Partition(directory, row.index);
-            // Not loaded: whoever asks for a name of it loads it, and so asks the source.
-            state.open.write(&key, Some(&Row::Partition(row)));
-            state.resident.forget(|resident| *resident != key);
-            state.open.number
-        };
-        self.work.notify_one();
-        match self.done_when_durable(batch).await {
-            PeerReply::Done => Ok(PeerReply::Adopted { entries, subdirectories }),
-            failed => Ok(failed),
-        }
-    }
-
-    async fn count_entries(&self, directory: InodeId, range: HashRange) -> Result<(u64, u64), Refusal> {
-        let bytes = codec::entries_of(directory, range);
-        let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        let (mut entries, mut subdirectories) = (0, 0);
-        while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
-            entries += 1;
-            if let (_, Row::Entry(entry)) = self.decoded(&key, &row)?
-                && matches!(entry.body, EntryBody::Directory(_))
-            {
-                subdirectories += 1;
-            }
-        }
-        Ok((entries, subdirectories))
-    }
-
-    async fn done_when_durable(&self, batch: super::resident::BatchNumber) -> PeerReply {
+    pub(super) async fn done_when_durable(&self, batch: super::resident::BatchNumber) -> PeerReply {
         let durable = match self.appended(batch).await {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),

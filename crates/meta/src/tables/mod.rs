@@ -99,6 +99,19 @@ pub enum Row {
 }
 
 impl Row {
+    /// Bytes of content or of a value in the row.
+    pub fn content_bytes(&self) -> usize {
+        let node = |node: &NodeRow| match &node.content {
+            Content::Inline(data) | Content::Symlink(data) => data.len(),
+            Content::Backing(_) | Content::None => 0,
+        };
+        match self {
+            Row::Entry(EntryRow { body: EntryBody::Node(row), .. }) | Row::Inode(row) => node(row),
+            Row::Xattr(value) => value.len(),
+            _ => 0,
+        }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Row::Partition(_) => Kind::Partition,

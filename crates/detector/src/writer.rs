@@ -19,6 +19,7 @@ mod resume;
 mod slab;
 mod stripes;
 
+pub use gather::Charge;
 pub use outcome::{Finished, Progress, WriteError};
 pub use pipeline::Pipeline;
 pub use queue::Patience;

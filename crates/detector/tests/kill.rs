@@ -14,7 +14,7 @@ use varve_detector::description::{Description, Region};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::recover::{RecoverError, recover};
-use varve_detector::writer::{Settings, Writer};
+use varve_detector::writer::{Patience, Settings, Writer};
 
 const FILE: &str = "VARVE_KILL_FILE";
 const SIDE: u64 = 48;
@@ -57,7 +57,11 @@ fn victim_writes() {
         let frame = frames::frame(number, (SIDE * SIDE) as usize);
         for (source, region) in frame.chunks(frame.len() / sources).enumerate() {
             let frame = Frame { number, taken: 0, payload: Payload::Plain(region.to_vec()) };
-            writer.submit_region(source as u32, frame, Duration::from_secs(60)).expect("a region taken");
+            let patience = match number % 3 {
+                0 => Duration::from_secs(60).into(),
+                rest => Patience::Writes { more: rest == 1 },
+            };
+            writer.submit_region(source as u32, frame, patience).expect("a region taken");
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod case;
 mod h5py;
+mod memory;
 mod pipeline;
 pub mod report;
 mod stages;

@@ -214,7 +214,10 @@ impl Connection<'_> {
         self.run.board.attach(self.outbox);
         let (outbox, out) = (Arc::clone(self.outbox), socket);
         let telling = named("tell", move || tell_all(&outbox, out))?;
+        let feeds = usize::from(self.hello.role == Role::Frames);
+        self.run.feeders.fetch_add(feeds, SeqCst);
         let received = self.receive(body_bytes_max);
+        self.run.feeders.fetch_sub(feeds, SeqCst);
         match &received {
             Ok(()) => {}
             Err(LinkError::Message(bad)) => self.outbox.refuse(Refusal::new(ErrorCode::Protocol, bad.0.clone())),

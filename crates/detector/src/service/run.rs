@@ -16,13 +16,13 @@ use super::sink::Sink;
 use crate::frame::{Blob, Frame, Level, Nanoseconds};
 use crate::journal::Entry;
 use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, Refusal};
-use crate::writer::{Patience, Progress, WriteError, now};
+use crate::writer::{Charge, Patience, Progress, WriteError, now};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use varve_world::reserve::Reserve;
 
@@ -69,6 +69,8 @@ pub struct Run {
     closing: Mutex<Option<Observer>>,
     /// The last writer that was given a share.
     pub epoch: AtomicU32,
+    /// Connections that bring frames.
+    pub feeders: AtomicUsize,
 }
 
 type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
@@ -123,6 +125,7 @@ impl Run {
             changed: Condvar::new(),
             closing: Mutex::default(),
             epoch: AtomicU32::new(0),
+            feeders: AtomicUsize::new(0),
         }
     }
 
@@ -183,12 +186,12 @@ impl Run {
         if !self.claims.lock()[set].insert(number) {
             return self.repeated(number, again());
         }
-        let taken = self.with(|sink| match sink.submit_region(set as u32, frame, patience) {
-            Ok(()) => {
+        let taken = self.with(|sink| match sink.hand_in(set as u32, frame, patience) {
+            Ok(charge) => {
                 if self.request.has_regions() {
                     self.board.post_ranges(set, Level::Memory, &std::iter::once(number).collect());
                 }
-                Ok(Ok(()))
+                Ok(Ok(charge))
             }
             Err(WriteError::Full) => Ok(Err(NoticeCode::Dropped.of(number, "it found no room in time"))),
             Err(WriteError::Frame { why, .. }) => {
@@ -198,10 +201,11 @@ impl Run {
             Err(WriteError::Closed) => Err(self.over()),
             Err(error) => Err(Refusal::new(ErrorCode::Failed, error.to_string())),
         });
-        if !matches!(taken, Ok(Ok(()))) {
+        if !matches!(taken, Ok(Ok(_))) {
             self.claims.lock()[set].remove(number);
         }
-        taken
+        // While nobody else waits for the sink, who may want to end the run.
+        taken.map(|taken| taken.map(|charge| charge.into_iter().for_each(Charge::write)))
     }
 
     /// Takes frames that share chunks which are filtered already. `again`: as of [`Run::take`].

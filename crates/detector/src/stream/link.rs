@@ -67,6 +67,12 @@ impl Incoming {
         self.from.get_mut().deadline = deadline;
     }
 
+    /// Whether some of the next message is there already.
+    pub fn has_more(&self) -> bool {
+        !self.from.buffer().is_empty()
+            || rustix::io::ioctl_fionread(&self.from.get_ref().socket).is_ok_and(|more| more > 0)
+    }
+
     /// Header and head of the next message; `None` if the other side has ended in order.
     fn next(&mut self) -> Result<Option<Header>, LinkError> {
         if self.from.fill_buf()?.is_empty() {

@@ -1,5 +1,8 @@
 //! A writing thread: compresses slabs, adds their chunks to the stripes that all threads write, and enters in the journal
 //! what has been written. When no frame waits it writes what there is, so that gathering delays nothing.
+//!
+//! Where as many bring frames as write them, each who brings one is its writing thread ([`Charge`]): it has the frame in its
+//! processor's cache, and nobody need be woken for it.
 
 use super::assemble::Shapes;
 use super::queue::{Job, Next, Part};
@@ -13,19 +16,72 @@ use crate::hdf5::index::Element;
 use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 const ABSENT: ChunkEntry = ChunkEntry { address: UNDEFINED, size: 0, mask: 0, checksum: 0 };
 
+/// A chunk from this part of a stripe on is written as it comes, while it is in the cache, by who brought it.
+const LARGE_PART: u64 = 8;
+
 pub(super) fn run(shared: &Shared) {
-    match Gather::new(shared).and_then(|mut gather| gather.run()) {
+    match Tools::new(shared).and_then(|mut tools| Gather { shared, tools: &mut tools }.run()) {
         Ok(()) => {}
         Err(error) => shared.fail_at("writing", &error),
     }
 }
 
-struct Gather<'s> {
-    shared: &'s Shared,
+/// Writes what was left to be gathered with more that did not come.
+pub(super) fn flush(shared: &Shared) {
+    if !shared.stripes.is_empty()
+        && let Err(error) = shared.stripes.write(&shared.file, true).and_then(|()| enter(shared))
+    {
+        shared.fail_at("writing", &error);
+    }
+}
+
+/// A frame that the run has taken and that whoever holds this is to write.
+pub struct Charge {
+    shared: Arc<Shared>,
+    /// `None` once it is written.
+    job: Option<Job>,
+    /// The next one is on its way already, so that small chunks are gathered.
+    more: bool,
+}
+
+impl Charge {
+    /// [`Queue::begin_own`](super::queue::Queue::begin_own) has been called for it.
+    pub(super) fn new(shared: Arc<Shared>, part: Part, more: bool) -> Charge {
+        Charge { shared, job: Some(Job { slab: part.frame.number, parts: vec![part] }), more }
+    }
+
+    /// Writes the frame. If that cannot be done the run has failed, which its state says.
+    pub fn write(mut self) {
+        let Some(job) = self.job.take() else { return };
+        let shared = &self.shared;
+        let spare = shared.tools.lock().pop();
+        let written = spare.map_or_else(|| Tools::new(shared), Ok).and_then(|mut tools| {
+            let bytes = Gather { shared, tools: &mut tools }.take(job)?;
+            shared.tools.lock().push(tools);
+            let all = !self.more || bytes >= shared.settings.stripe_bytes / LARGE_PART;
+            shared.stripes.write(&shared.file, all)?;
+            enter(shared)
+        });
+        if let Err(error) = written {
+            shared.fail_at("writing", &error);
+        }
+    }
+}
+
+impl Drop for Charge {
+    /// What is let go of unwritten, the writing threads write.
+    fn drop(&mut self) {
+        self.shared.queue.end_own(self.job.take());
+    }
+}
+
+/// What a thread writes with.
+pub(super) struct Tools {
     shapes: Shapes,
     encoder: Encoder,
     /// How far the stream must be written until the slab at work is.
@@ -35,20 +91,20 @@ struct Gather<'s> {
     filtered_bytes: usize,
 }
 
-impl<'s> Gather<'s> {
-    fn new(shared: &'s Shared) -> io::Result<Gather<'s>> {
+impl Tools {
+    fn new(shared: &Shared) -> io::Result<Tools> {
         let description = &shared.description;
         let encoder = Encoder::new(description.filter, description.element.size()).map_err(io::Error::other)?;
-        Ok(Gather {
-            shared,
-            shapes: Shapes::new(description),
-            encoder,
-            position: 0,
-            plain: Vec::new(),
-            filtered_bytes: 0,
-        })
+        Ok(Tools { shapes: Shapes::new(description), encoder, position: 0, plain: Vec::new(), filtered_bytes: 0 })
     }
+}
 
+struct Gather<'s> {
+    shared: &'s Shared,
+    tools: &'s mut Tools,
+}
+
+impl Gather<'_> {
     fn run(&mut self) -> io::Result<()> {
         let shared = self.shared;
         loop {
@@ -62,22 +118,23 @@ impl<'s> Gather<'s> {
                 Next::Closed => (true, true),
             };
             shared.stripes.write(&shared.file, all)?;
-            self.enter()?;
+            enter(shared)?;
             if closed {
                 return Ok(());
             }
         }
     }
 
-    fn take(&mut self, Job { slab, mut parts }: Job) -> io::Result<()> {
-        self.position = 0;
+    /// Answers the bytes of the slab's chunks.
+    fn take(&mut self, Job { slab, mut parts }: Job) -> io::Result<u64> {
+        self.tools.position = 0;
         let before = self.shared.incomplete.lock().remove(&slab);
         let mut chunks = match &before {
             Some(entry) => entry.chunks.clone(),
-            None => vec![ABSENT; self.shapes.count() as usize],
+            None => vec![ABSENT; self.tools.shapes.count() as usize],
         };
         if let [part] = parts.as_mut_slice()
-            && self.shapes.regions.len() == 1
+            && self.tools.shapes.regions.len() == 1
             && self.shared.description.slab_frames() == 1
         {
             self.whole_frame(part, &mut chunks)?;
@@ -88,9 +145,10 @@ impl<'s> Gather<'s> {
         }
         let again = before.is_some();
         let frames = self.frames(before.map(|entry| entry.frames).unwrap_or_default(), &parts);
+        let bytes = chunks.iter().map(|chunk| chunk.size).sum();
         let entry = SlabEntry { slab, epoch: self.shared.ground.epoch(), again, frames, chunks };
-        self.shared.stripes.enter(entry, self.position);
-        Ok(())
+        self.shared.stripes.enter(entry, self.tools.position);
+        Ok(bytes)
     }
 
     /// A frame that shares its chunks with no other: nothing is copied that need not be.
@@ -101,7 +159,7 @@ impl<'s> Gather<'s> {
                     chunks[number] = self.place(part.frame.number, number as u64, blob)?;
                 }
             }
-            Payload::Plain(bytes) if self.shapes.is_chunk(0, 0) => {
+            Payload::Plain(bytes) if self.tools.shapes.is_chunk(0, 0) => {
                 chunks[0] = match self.shared.description.is_unfiltered() {
                     true => self.place(part.frame.number, 0, bytes.into())?,
                     false => {
@@ -113,11 +171,11 @@ impl<'s> Gather<'s> {
             }
             Payload::Plain(bytes) => {
                 for (number, chunk) in chunks.iter_mut().enumerate() {
-                    let mut plain = std::mem::take(&mut self.plain);
-                    self.shapes.blank(self.shapes.chunk_frame_bytes, &mut plain);
-                    self.shapes.copy(&bytes, part, number as u64, 0, &mut plain);
+                    let mut plain = std::mem::take(&mut self.tools.plain);
+                    self.tools.shapes.blank(self.tools.shapes.chunk_frame_bytes, &mut plain);
+                    self.tools.shapes.copy(&bytes, part, number as u64, 0, &mut plain);
                     *chunk = self.encode(part.frame.number, number as u64, &plain)?;
-                    self.plain = plain;
+                    self.tools.plain = plain;
                 }
                 self.shared.stripes.buffers.put(bytes);
             }
@@ -127,13 +185,13 @@ impl<'s> Gather<'s> {
 
     /// Chunk `number` of a slab, from all that has come of it.
     fn assemble(&mut self, slab: u64, parts: &mut [Part], number: u64, chunk: &mut ChunkEntry) -> io::Result<()> {
-        if !parts.iter().any(|part| self.shapes.touches(number, part.source)) {
+        if !parts.iter().any(|part| self.tools.shapes.touches(number, part.source)) {
             return Ok(());
         }
         let blob = self.blob(parts, number);
         let is_plain = |part: &Part| matches!(part.frame.payload, Payload::Plain(_));
         let alone = chunk.address == UNDEFINED
-            && !parts.iter().any(|part| is_plain(part) && self.shapes.touches(number, part.source));
+            && !parts.iter().any(|part| is_plain(part) && self.tools.shapes.touches(number, part.source));
         let blob = match blob {
             Some(blob) if alone => {
                 *chunk = self.place(slab, number, blob)?;
@@ -141,10 +199,10 @@ impl<'s> Gather<'s> {
             }
             blob => blob,
         };
-        let mut plain = std::mem::take(&mut self.plain);
+        let mut plain = std::mem::take(&mut self.tools.plain);
         let bytes = self.shared.description.chunk_bytes();
         if chunk.address == UNDEFINED {
-            self.shapes.blank(bytes, &mut plain);
+            self.tools.shapes.blank(bytes, &mut plain);
         } else {
             plain = self.read_back(chunk)?;
         }
@@ -152,10 +210,10 @@ impl<'s> Gather<'s> {
         for part in parts.iter() {
             let (_, slot) = self.shared.description.slab_of(part.frame.number);
             match (&part.frame.payload, &filtered) {
-                (Payload::Plain(from), _) => self.shapes.copy(from, part, number, slot, &mut plain),
+                (Payload::Plain(from), _) => self.tools.shapes.copy(from, part, number, slot, &mut plain),
                 // Of frames that share a chunk, those are taken that came with it.
-                (Payload::Filtered(_), Some(from)) if self.shapes.touches(number, part.source) => {
-                    let frame = self.shapes.chunk_frame_bytes;
+                (Payload::Filtered(_), Some(from)) if self.tools.shapes.touches(number, part.source) => {
+                    let frame = self.tools.shapes.chunk_frame_bytes;
                     let at = slot as usize * frame..(slot as usize + 1) * frame;
                     plain[at.clone()].copy_from_slice(&from[at]);
                 }
@@ -163,7 +221,7 @@ impl<'s> Gather<'s> {
             }
         }
         *chunk = self.encode(slab, number, &plain)?;
-        self.plain = plain;
+        self.tools.plain = plain;
         Ok(())
     }
 
@@ -171,7 +229,7 @@ impl<'s> Gather<'s> {
     fn blob(&self, parts: &mut [Part], number: u64) -> Option<Blob> {
         parts.iter_mut().find_map(|part| {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
-            let chunks = self.shapes.chunks_of(part.source)?;
+            let chunks = self.tools.shapes.chunks_of(part.source)?;
             let at = chunks.iter().position(|chunk| *chunk == number)?;
             // The other frames of its chunks have none.
             blobs.get_mut(at).map(|blob| std::mem::replace(blob, Vec::new().into()))
@@ -190,7 +248,7 @@ impl<'s> Gather<'s> {
         for part in parts {
             let number = part.frame.number;
             let at = frames.iter().position(|frame| frame.number == number).unwrap_or_else(|| {
-                let missing = (0..self.shapes.regions.len() as u32).collect();
+                let missing = (0..self.tools.shapes.regions.len() as u32).collect();
                 frames.push(FrameEntry { number, times: [0; 4], missing });
                 frames.len() - 1
             });
@@ -205,11 +263,11 @@ impl<'s> Gather<'s> {
 
     fn encode(&mut self, slab: u64, number: u64, plain: &[u8]) -> io::Result<ChunkEntry> {
         let shared = self.shared;
-        let mut filtered = shared.stripes.buffers.get(self.filtered_bytes);
+        let mut filtered = shared.stripes.buffers.get(self.tools.filtered_bytes);
         filtered.clear();
-        filter(shared, &mut self.encoder, plain, &mut filtered)?;
+        filter(shared, &mut self.tools.encoder, plain, &mut filtered)?;
         // The next chunk will hardly be larger by more than an eighth.
-        self.filtered_bytes = filtered.len() + filtered.len() / 8;
+        self.tools.filtered_bytes = filtered.len() + filtered.len() / 8;
         self.place(slab, number, filtered.into())
     }
 
@@ -220,7 +278,7 @@ impl<'s> Gather<'s> {
             self.write_apart(slab, number, bytes)?
         } else {
             let (address, position) = self.shared.stripes.push(self.shared, bytes)?;
-            self.position = self.position.max(position);
+            self.tools.position = self.tools.position.max(position);
             address
         };
         self.shared.progress.lock().stored_bytes += size;
@@ -231,32 +289,32 @@ impl<'s> Gather<'s> {
     fn write_apart(&self, slab: u64, number: u64, bytes: Vec<u8>) -> io::Result<u64> {
         let (shared, description) = (self.shared, &self.shared.description);
         let address = match description.allocate {
-            Allocate::Implicit => description.implicit_address(slab * self.shapes.count() + number),
+            Allocate::Implicit => description.implicit_address(slab * self.tools.shapes.count() + number),
             _ => shared.stripes.apart(shared, description.chunk_bytes().max(bytes.len()) as u64)?,
         };
         shared.file.write_all_at(&bytes, address)?;
         shared.stripes.buffers.put(bytes);
         Ok(address)
     }
+}
 
-    /// Enters all slabs that have been written.
-    fn enter(&self) -> io::Result<()> {
-        let mut slabs = self.shared.stripes.take_written();
-        if slabs.is_empty() {
-            return Ok(());
-        }
-        let time = now();
-        for frame in slabs.iter_mut().flat_map(|slab| &mut slab.frames) {
-            if frame.times[3] == 0 {
-                frame.times[3] = time;
-            }
-        }
-        self.shared.remember_incomplete(&slabs);
-        let numbers: Vec<u64> = slabs.iter().map(|slab| slab.slab).collect();
-        self.shared.enter(slabs)?;
-        self.shared.queue.done(numbers.into_iter());
-        Ok(())
+/// Enters all slabs that have been written.
+fn enter(shared: &Shared) -> io::Result<()> {
+    let mut slabs = shared.stripes.take_written();
+    if slabs.is_empty() {
+        return Ok(());
     }
+    let time = now();
+    for frame in slabs.iter_mut().flat_map(|slab| &mut slab.frames) {
+        if frame.times[3] == 0 {
+            frame.times[3] = time;
+        }
+    }
+    shared.remember_incomplete(&slabs);
+    let numbers: Vec<u64> = slabs.iter().map(|slab| slab.slab).collect();
+    shared.enter(slabs)?;
+    shared.queue.done(numbers.into_iter());
+    Ok(())
 }
 
 /// Appends a chunk, filtered, to `out`.

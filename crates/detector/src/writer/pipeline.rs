@@ -1,6 +1,7 @@
 //! What takes frames and writes them, the same in the process that began the run and in one that joined it.
 
 use super::assemble::Shapes;
+use super::gather::Charge;
 use super::ground::{Ground, Own};
 use super::levels::Levels;
 use super::queue::{Part, Patience, Queue, Refused};
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     /// A user's own filter.
     pub plugin: Option<Plugin>,
     pub queue: Queue,
+    /// Of those who write what they bring, while they do not.
+    pub tools: Mutex<Vec<gather::Tools>>,
     pub stripes: Stripes,
     pub levels: Arc<Levels>,
     /// Slabs written of which more may come.
@@ -76,6 +79,7 @@ impl Shared {
             path: path.to_owned(),
             file,
             queue: Queue::new(settings.queue_bytes, settings.threads, &description),
+            tools: Mutex::default(),
             stripes: Stripes::new(settings.stripe_bytes),
             levels: Arc::new(Levels::new(description.sources.len().max(1))),
             incomplete: Mutex::default(),
@@ -220,6 +224,7 @@ impl Shared {
                 self.fail(why);
             }
             self.queue.release_stale();
+            gather::flush(self);
             match round(last) {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {}
@@ -306,6 +311,14 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::submit`].
     pub fn submit_region(&self, source: u32, frame: Frame, patience: impl Into<Patience>) -> Result<(), WriteError> {
+        self.hand_in(source, frame, patience.into()).map(|charge| charge.into_iter().for_each(Charge::write))
+    }
+
+    /// As [`Pipeline::submit_region`]; of a frame that who brings it is to write, what does so.
+    ///
+    /// # Errors
+    /// As [`Pipeline::submit`].
+    pub fn hand_in(&self, source: u32, frame: Frame, patience: Patience) -> Result<Option<Charge>, WriteError> {
         let shared = &self.shared;
         let number = frame.number;
         let highest = shared.highest.load(Ordering::Relaxed);
@@ -315,18 +328,23 @@ impl Pipeline {
         if let Some(level) = shared.levels.take(number, source) {
             self.mark_duplicate(number)?;
             (shared.acknowledge)(level, &[number]);
-            return Ok(());
+            return Ok(None);
         }
-        match shared.queue.push(vec![Part { frame, source, received: now() }], patience.into()) {
-            Ok(()) => shared.took(&[number]),
-            Err(refused) => {
-                shared.levels.give_back(number, source);
-                return Err(self.refused(&refused, 1));
+        let part = Part { frame, source, received: now() };
+        let taken = match patience {
+            Patience::Writes { more } if !shared.queue.gathers() => {
+                shared.queue.begin_own().map(|()| Some(Charge::new(Arc::clone(shared), part, more)))
             }
-        }
+            patience => shared.queue.push(vec![part], patience).map(|()| None),
+        };
+        let charge = taken.map_err(|refused| {
+            shared.levels.give_back(number, source);
+            self.refused(&refused, 1)
+        })?;
+        shared.took(&[number]);
         shared.highest.fetch_max(number, Ordering::Relaxed);
         (shared.acknowledge)(Level::Memory, &[number]);
-        Ok(())
+        Ok(charge)
     }
 
     /// So many frames have not been taken.

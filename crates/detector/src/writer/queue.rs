@@ -33,6 +33,9 @@ pub enum Patience {
     Unlimited,
     /// So long at most, and only if there is no room at all.
     Within(Duration),
+    /// It waits for nobody, for who brings it writes it, where it shares chunks with no other. `more`: the next one is on its
+    /// way already.
+    Writes { more: bool },
 }
 
 impl From<Duration> for Patience {
@@ -95,6 +98,8 @@ struct State {
     /// Slabs that a thread is writing: what comes later is put together with what it writes.
     busy: HashSet<u64>,
     bytes: usize,
+    /// Frames that are being written by who brought them.
+    own: usize,
     highest: u64,
     /// Nothing was given out while somebody waited for it.
     stalled: bool,
@@ -153,7 +158,7 @@ impl Queue {
         let bytes = parts.iter().map(|part| part.frame.payload.bytes()).sum::<usize>();
         let mut state = self.state.lock();
         let deadline = match patience {
-            Patience::Unlimited => {
+            Patience::Unlimited | Patience::Writes { .. } => {
                 self.await_writers(&mut state, begun + LEAD_WAIT);
                 begun + FOR_EVER
             }
@@ -183,6 +188,31 @@ impl Queue {
             self.work.notify_one();
         }
         Ok(())
+    }
+
+    /// Whoever asks writes a frame itself, and nothing is closed until it has said that this has ended.
+    pub fn begin_own(&self) -> Result<(), Refused> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        state.own += 1;
+        Ok(())
+    }
+
+    /// It has ended; with what was not written, which the writing threads get.
+    pub fn end_own(&self, unwritten: Option<Job>) {
+        let mut state = self.state.lock();
+        state.own -= 1;
+        if let Some(job) = unwritten {
+            state.bytes += job.bytes();
+            state.jobs.push_back(job);
+        }
+        let wakes = state.closed || !state.jobs.is_empty();
+        drop(state);
+        if wakes {
+            self.work.notify_all();
+        }
     }
 
     fn await_writers(&self, state: &mut MutexGuard<'_, State>, deadline: Instant) {
@@ -252,7 +282,7 @@ impl Queue {
                 self.room.notify_all();
                 return Next::Job(job);
             }
-            if state.closed && state.jobs.is_empty() {
+            if state.closed && state.jobs.is_empty() && state.own == 0 {
                 return Next::Closed;
             }
             if !wait {

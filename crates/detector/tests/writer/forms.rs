@@ -12,7 +12,44 @@ use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::journal;
 use varve_detector::recover::{RecoverError, recover};
-use varve_detector::writer::{Settings, WriteError, Writer};
+use varve_detector::writer::{Patience, Settings, WriteError, Writer};
+
+/// Promise: frames that who brings them writes are all there, however soon the run ends: one that is let go of unwritten,
+/// and one whose thread is still at it.
+#[test]
+fn who_brings_a_frame_may_write_it() {
+    const FRAMES: u64 = 60;
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut description = Description::new(ElementType::U16, vec![30, 40]);
+    description.fill = Some(7.0.into());
+    let path = directory.path().join("own.h5");
+    tell(directory.path(), "own", &description, &(0..FRAMES).collect::<Vec<_>>(), true);
+    let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+    let mut charges = Vec::new();
+    for number in 0..FRAMES {
+        let frame = Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 1200)) };
+        let charge = writer.hand_in(0, frame, Patience::Writes { more: number % 2 == 0 }).expect("a frame taken");
+        charges.push(charge.expect("it is who brought it that writes it"));
+    }
+    let late = charges.split_off(FRAMES as usize / 2);
+    // Whole and left over, in any order.
+    charges
+        .into_iter()
+        .rev()
+        .enumerate()
+        .for_each(|(at, charge)| if at % 5 > 0 { charge.write() } else { drop(charge) });
+    let counts = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for charge in late {
+                std::thread::sleep(Duration::from_millis(2));
+                charge.write();
+            }
+        });
+        writer.finish().expect("a run finished").counts
+    });
+    assert_eq!((counts.frames, counts.missing), (FRAMES, 0));
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
 
 /// Those that never came, after the last that did, too; unless the run was given up.
 #[test]

@@ -13,7 +13,7 @@ use varve_detector::description::{Allocate, Description, Scalar, ScalarColumn, S
 use varve_detector::filters::Encoder;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
-use varve_detector::writer::{Settings, Writer};
+use varve_detector::writer::{Patience, Settings, Writer};
 
 #[derive(Clone, Debug)]
 struct Run {
@@ -119,7 +119,11 @@ fn write(directory: &Path, name: &str, run: &Run) {
             }
             false => Payload::Plain(cut(&bytes, frame, &regions[*source as usize])),
         };
-        writer.submit_region(*source, Frame { number: *number, taken: 0, payload }, WAIT).expect("a frame taken");
+        let patience = match number % 3 {
+            0 => WAIT.into(),
+            rest => Patience::Writes { more: rest == 1 },
+        };
+        writer.submit_region(*source, Frame { number: *number, taken: 0, payload }, patience).expect("a frame taken");
     }
     // Scalars are late, and one of their columns is new.
     let extra = writer.column(ScalarColumn { name: "extra".into(), kind: ScalarKind::Integer }).expect("a column");

@@ -1,7 +1,7 @@
 //! The cases, by the names that later readers rely on.
 
 use super::pipeline::{self, Load, Measured};
-use super::{DetectorConfig, Material, h5py, writers};
+use super::{DetectorConfig, Material, h5py, memory, writers};
 use crate::Result;
 use std::fmt;
 use std::path::Path;
@@ -70,6 +70,7 @@ impl Case {
                 Load { rate: Some(rate.into()), frames: frames.max(2), ..all }
             }
         };
+        memory::fetch(load.frames as f64 * material.chunk_bytes())?;
         match (self, &config.python) {
             (Case::H5py, None) => Ok(None),
             (Case::H5py, Some(python)) => h5py::run(python, material, directory, &load).map(Some),

@@ -192,6 +192,7 @@ fn pwrite(material: &Material, directory: &Path, frames: u64) -> Result<Stage> {
     let total = frames as f64 * material.chunk_bytes();
     let share = (total as usize / processors()).next_multiple_of(STRIPE_BYTES);
     let mut spent = Spent::default();
+    super::memory::fetch((share * processors()) as f64)?;
     while spent.time < SPAN {
         spent.add(&write_files(directory, &stripe, share as u64)?);
     }

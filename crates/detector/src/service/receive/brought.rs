@@ -77,8 +77,16 @@ impl Connection<'_> {
         Ok(Ok(()))
     }
 
+    /// Who may be made to wait writes what it brings, where the writing threads would have less to do than those who bring.
     fn patience(&self) -> Patience {
-        self.hello.patience.map_or(Patience::Unlimited, Patience::Within)
+        let feeders = self.run.feeders.load(Relaxed);
+        match self.hello.patience {
+            Some(patience) => Patience::Within(patience),
+            None if feeders >= self.shared.config.settings.threads => {
+                Patience::Writes { more: self.incoming.has_more() }
+            }
+            None => Patience::Unlimited,
+        }
     }
 
     /// On each of its connections.

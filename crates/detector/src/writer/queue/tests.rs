@@ -21,6 +21,20 @@ fn who_may_wait_waits_for_the_writers_once_where_they_stand_still() {
     queue.push(part(8, BYTES), Duration::ZERO.into()).expect("who cannot wait has all room");
 }
 
+/// Nothing is closed while somebody writes what it brought, and what it lets go of is given out.
+#[test]
+fn what_is_ones_own_is_ended_before_the_queue_is() {
+    let queue = Queue::new(1, 1, &Description::new(ElementType::U8, vec![1]));
+    (0..2).for_each(|_| queue.begin_own().expect("it is open"));
+    queue.close();
+    assert_eq!(queue.begin_own(), Err(Refused::Closed));
+    queue.end_own(Some(Job { slab: 7, parts: part(7, 1) }));
+    assert!(matches!(queue.pop(false), Next::Job(Job { slab: 7, .. })));
+    assert!(matches!(queue.pop(false), Next::Idle));
+    queue.end_own(None);
+    assert!(matches!(queue.pop(true), Next::Closed));
+}
+
 /// Who waits for the writers goes on when they take.
 #[test]
 fn who_may_wait_goes_on_when_the_writers_do() {

@@ -68,6 +68,40 @@ fn removes_during_splits_stay_removed() {
     });
 }
 
+/// What moves is in memory where it arrives, with its names counted; what its source had on disk alone moves all the same.
+#[test]
+fn rows_arrive_in_memory_wherever_they_come_from() {
+    for on_disk in [false, true] {
+        Cluster::run(2, 40, |cluster| async move {
+            let made: Vec<_> = (0..41).map(|n| format!("{n}")).collect();
+            for (number, at) in made.iter().enumerate() {
+                if on_disk && number == 40 {
+                    cluster.reopen_after_crash().await;
+                }
+                cluster.create(InodeId::ROOT, at).await.unwrap();
+            }
+            settle(&cluster, InodeId::ROOT, 2).await;
+            let target = cluster.shard(ShardId(1));
+            while target.state.borrow().partitions.get(InodeId::ROOT).is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            {
+                let state = target.state.borrow();
+                let range = PartitionIndex(1).range(1);
+                let theirs = made.iter().filter(|at| range.contains(name(at).hash())).count();
+                assert!((5..36).contains(&theirs), "{theirs} of 41 names have a hash in the upper half");
+                assert_eq!(state.resident.entries_of(InodeId::ROOT, range).count(), theirs);
+                let partition = state.partitions.get(InodeId::ROOT).unwrap();
+                assert_eq!(partition.names.as_ref().unwrap().count(range), theirs);
+            }
+            cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
+            assert_eq!(cluster.counted(InodeId::ROOT).await, 41);
+            cluster.reopen_after_crash().await;
+            cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
+        });
+    }
+}
+
 /// A crash at any moment of a split leaves each name once.
 #[test]
 fn a_crash_in_the_middle_of_a_split_leaves_every_name_once() {

@@ -218,13 +218,13 @@ impl Shared {
                 }
                 *stop
             };
-            if self.failure().is_none()
-                && let Some(why) = self.taken_away()
-            {
-                self.fail(why);
+            if self.failure().is_none() {
+                match self.taken_away() {
+                    Some(why) => self.fail(why),
+                    None => gather::flush(self),
+                }
             }
             self.queue.release_stale();
-            gather::flush(self);
             match round(last) {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {}

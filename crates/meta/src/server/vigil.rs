@@ -141,3 +141,56 @@ impl Vigil {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finds(vigil: &Vigil, connection: usize) -> bool {
+        vigil.find(connection, || Some(())).is_some()
+    }
+
+    /// Promise: a connection looks for itself once all requests come on it, asks the runtime now and then all the same, and
+    /// stops as soon as another has one.
+    #[test]
+    fn who_is_alone_looks_for_its_next_request() {
+        let vigil = Vigil::default();
+        let alone: Vec<bool> = (0..64)
+            .map(|_| {
+                vigil.came_on(7);
+                finds(&vigil, 7)
+            })
+            .collect();
+        assert!(!alone[..=16].contains(&true) && alone[17..32].iter().all(|found| *found));
+        assert_eq!(alone.iter().skip(17).filter(|found| !**found).count(), 2, "asked at every sixteenth");
+        assert!(!finds(&vigil, 8), "another than the last");
+        vigil.came_on(8);
+        assert!(!finds(&vigil, 7) && !finds(&vigil, 8));
+        (0..20).for_each(|_| vigil.came_on(8));
+        assert!(finds(&vigil, 8));
+        vigil.came();
+        assert!(!finds(&vigil, 8), "one came by another way");
+    }
+
+    /// Promise: who finds nothing hardly looks any more.
+    #[test]
+    fn who_is_alone_and_slow_looks_seldom() {
+        let vigil = Vigil::default();
+        (0..=ALONE_AFTER).for_each(|_| vigil.came_on(7));
+        let mut asked = 0;
+        for _ in 0..2000 {
+            vigil.came_on(7);
+            let mut this = false;
+            assert!(
+                vigil
+                    .find(7, || {
+                        this = true;
+                        None::<()>
+                    })
+                    .is_none()
+            );
+            asked += u32::from(this);
+        }
+        assert!(asked < 40, "{asked} looks in vain");
+    }
+}

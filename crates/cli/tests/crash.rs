@@ -83,7 +83,7 @@ fn a_while(random: &mut Seeded) {
 
 fn volume() -> Volume {
     // Small limits, so that splits and promotions happen all the time.
-    Volume::format(&["--shards", "8", "--split-threshold", "16", "--inline-limit", "4KiB"])
+    Volume::format(&["--shards", "8", "--split-threshold", "2", "--inline-limit", "4KiB"])
 }
 
 /// Who dies.

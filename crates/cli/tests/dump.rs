@@ -49,7 +49,7 @@ fn load(dump: &Path, store: &Path, data: &Path) -> serde_json::Value {
 
 #[test]
 fn a_dump_under_load_restores_to_a_sound_volume() {
-    let volume = Volume::format(&["--shards", "8", "--split-threshold", "32", "--inline-limit", "4KiB"]);
+    let volume = Volume::format(&["--shards", "8", "--split-threshold", "4", "--inline-limit", "4KiB"]);
     let server = volume.serve(&[]);
     let mount = volume.mount(&[]);
     let root = volume.mount_point();

@@ -28,7 +28,7 @@ fn files() -> usize {
 
 /// Every shard of the volume has a part of the directory long before the last file.
 fn split_threshold() -> &'static str {
-    if soak() { "2000" } else { "500" }
+    if soak() { "250" } else { "60" }
 }
 
 fn name(file: usize) -> String {

@@ -15,7 +15,7 @@ const LARGE: &[u8] = &[7; 10_000];
 const REMOVED: Duration = Duration::from_secs(60);
 
 fn volume() -> Volume {
-    Volume::format(&["--shards", "4", "--split-threshold", "16", "--inline-limit", "4KiB"])
+    Volume::format(&["--shards", "4", "--split-threshold", "2", "--inline-limit", "4KiB"])
 }
 
 fn make_files(directory: &Path) {

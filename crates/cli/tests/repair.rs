@@ -15,7 +15,7 @@ const FILES: usize = 400;
 
 /// Files in directories that are spread over the shards; then shard 2 is emptied and some content is removed.
 fn damaged() -> Volume {
-    let volume = Volume::format(&["--shards", "4", "--split-threshold", "32", "--inline-limit", "1KiB"]);
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "4", "--inline-limit", "1KiB"]);
     {
         let mount = volume.mount(&[]);
         let root = volume.mount_point();
@@ -101,7 +101,7 @@ fn a_repair_that_is_killed_goes_on() {
 /// Files in tables and, of a server that was killed, in logs; then two shards' tables and another one's log are damaged.
 /// Returns what was in the damaged files.
 fn torn() -> (Volume, Vec<(OsString, Vec<u8>)>) {
-    let volume = Volume::format(&["--shards", "4", "--split-threshold", "32", "--inline-limit", "1KiB"]);
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "4", "--inline-limit", "1KiB"]);
     let root = volume.mount_point();
     let fill = |from: usize| {
         for number in from..from + FILES {

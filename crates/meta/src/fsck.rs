@@ -25,7 +25,8 @@ mod logs;
 mod repair;
 mod rows;
 
-pub(crate) use repair::{Missing, repair_locked};
+pub use repair::Missing;
+pub(crate) use repair::repair_locked;
 pub use repair::{Repaired, repair};
 
 use crate::snapshot::Unreadable;
@@ -158,6 +159,9 @@ kinds! {
         "an extended attribute of a file that does not list it; it takes space and nothing else";
     Intent = Leftover, "intent",
         "a change over several shards was cut short; the next server finishes or undoes it before it serves these rows";
+    MissingData = Damage, "missing-data",
+        "the content of all large files is not there: bring the directory back (is something not mounted, or not copied yet?) or \
+         restore it from a copy; if it is gone for good, --repair --without-data makes empty files in lost+found of them";
     MissingBackingFile = Damage, "missing-backing-file",
         "the file's content is gone from the store: restore it from a copy";
     WrongSize = Damage, "wrong-size",
@@ -225,6 +229,8 @@ pub struct Report {
     damaged_shards: Vec<ShardId>,
     /// Those of which there is no directory.
     gone: Vec<ShardId>,
+    /// There is no backing file at all, and there should be.
+    data_gone: bool,
     /// What would repair it, at most [`fix::FIXES_MAX`] of each stage.
     fixes: BTreeMap<Stage, Vec<Fix>>,
 }

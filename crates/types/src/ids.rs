@@ -76,10 +76,16 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Counts how often a file's content changed its place (inline to backing file); a writer that holds an older one
-/// must look again.
+/// Counts how often the content that a row has was replaced, or left the row for a backing file; a writer that holds an older
+/// one must look again. It wraps around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LayoutGeneration(pub u32);
+
+impl LayoutGeneration {
+    pub fn next(self) -> LayoutGeneration {
+        LayoutGeneration(self.0.wrapping_add(1))
+    }
+}
 
 /// A volume's identity: 16 random bytes made at format, shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -178,7 +178,8 @@ pub enum Call {
         mode: OpenMode,
         truncate: bool,
     },
-    /// Replaces the content kept in the row. Refused as `Stale` where `generation` is no longer the file's.
+    /// Replaces the content kept in the row, and raises the generation. Refused as `Stale` where `generation` is no longer the
+    /// file's.
     WriteInline {
         at: Locator,
         generation: u32,
@@ -408,7 +409,7 @@ pub enum Failure {
     /// The row is not where the locator says: by entry, look the name up again or ask for the inode row; by inode,
     /// the file is gone.
     NotHere,
-    /// The content moved (inline to backing file): reopen, then write again.
+    /// The content was replaced, or moved (inline to backing file): reopen, then write again.
     Stale { generation: u32 },
     /// The content would outgrow the row: put it into the backing file, `Promote`, then ask again.
     MustPromote,

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
-use varve_meta::fsck::{self, FsckError, Progress, Repaired, Report, Severity};
+use varve_meta::fsck::{self, FsckError, Missing, Progress, Repaired, Report, Severity};
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
 
@@ -22,10 +22,10 @@ pub const USAGE: u8 = 16;
 
 /// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
 ///
-/// Exit codes: 0 sound, 1 repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong usage. What a
+/// Exit codes: 0 sound, 1 damage was found and repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong usage. What a
 /// crash leaves and a server clears away by itself is left over and no damage: it is counted, and listed with --verbose. The
-/// content of removed files is such; a backing file of which no row knows is never removed. Without --repair nothing is
-/// written.
+/// content of removed files is such; a backing file of which no row knows is never removed. The bytes of large files have no
+/// checksum and are not read, only their lengths are compared. Without --repair nothing is written.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
@@ -33,6 +33,10 @@ pub struct Arguments {
     /// Repair what can be; what no path leads to any more goes to lost+found in the root directory, under its inode id
     #[arg(long)]
     repair: bool,
+    /// With --repair, where the volume's data directory is gone for good: go on without it. All large files become empty ones in
+    /// lost+found; otherwise they stay as they are until it is brought back
+    #[arg(long, requires = "repair")]
+    without_data: bool,
     /// List what is left over too, not only its number (--json always does)
     #[arg(long, short)]
     verbose: bool,
@@ -101,7 +105,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let volume = VolumeDir::new(&store);
     let mut progress = |progress| bar.set_message(shown(progress));
     let result = match arguments.repair {
-        true => fsck::repair(&volume, &mut progress).map(Outcome::of_repair),
+        true => {
+            let missing = if arguments.without_data { Missing::SetApart } else { Missing::SetApartUnlessAll };
+            fsck::repair(&volume, missing, &mut progress).map(Outcome::of_repair)
+        }
         false => fsck::check(&volume, &mut progress).map(Outcome::of_check),
     };
     bar.finish_and_clear();
@@ -151,10 +158,10 @@ impl Outcome {
     }
 
     fn exit_code(&self) -> u8 {
-        match (self.is_sound(), self.repairs_total) {
+        match (self.is_sound(), self.report.is_sound()) {
             (false, _) => ERRORS_LEFT,
-            (true, 0) => 0,
-            (true, _) => REPAIRED,
+            (true, true) => 0,
+            (true, false) => REPAIRED,
         }
     }
 }
@@ -259,7 +266,8 @@ fn text(checked: &Checked, verbose: bool) -> String {
     }
     text += match (checked.sound, checked.repairs_total) {
         (true, 0) => "The volume is sound.\n",
-        (true, _) => "The volume was repaired and is sound.\n",
+        (true, _) if checked.totals.iter().any(|total| total.damage) => "The volume was repaired and is sound.\n",
+        (true, _) => "What was left over was cleared away. The volume is sound.\n",
         (false, _) => "The volume is damaged.\n",
     };
     text

@@ -49,13 +49,18 @@ struct Report {
     sound: bool,
 }
 
+const MAKES_ONE: &str = "`varve dump STORE -o FILE` makes a dump.";
+
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
     let failed = || Problem::new(format!("cannot load {} into {}", arguments.file.display(), store.display()));
     let mut input: Box<dyn Read> = match arguments.file.as_os_str() == "-" {
         true => Box::new(io::stdin().lock()),
-        false => Box::new(File::open(&arguments.file).map_err(|error| failed().caused_by(&error))?),
+        false => {
+            let file = File::open(&arguments.file).map_err(|error| failed().caused_by(&error).next(MAKES_ONE))?;
+            Box::new(file)
+        }
     };
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
@@ -76,9 +81,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("Load into another directory, or remove that volume first.")
             }
             LoadError::Format(FormatError::Locked(lock)) => problem.next(server::to_lock(lock)),
-            LoadError::Dump(DumpError::NoDump | DumpError::Newer { .. }) => {
-                problem.next("Nothing was made or changed.")
-            }
+            LoadError::Dump(DumpError::NoDump) => problem.next(format!("Nothing was made or changed. {MAKES_ONE}")),
+            LoadError::Dump(DumpError::Newer { .. }) => problem.next("Nothing was made or changed."),
             _ if VolumeDir::new(&store).volume_file().exists() => {
                 problem.next("The volume that is there was not touched.")
             }

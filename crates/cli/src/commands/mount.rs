@@ -125,6 +125,9 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     let signals = signals::listen()?;
     let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
     let of_mount = |error: varve_fuse::Error| match &error {
+        varve_fuse::Error::Target { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Problem::new(failed()).because("there is no such directory").next("Make it first.")
+        }
         varve_fuse::Error::Target { source, .. } => Problem::new(failed()).caused_by(source),
         error => Problem::new(failed()).caused_by(error),
     };

@@ -27,7 +27,7 @@ fn listed(directory: &Path) -> (u64, u64) {
 /// a server or has its own.
 #[test]
 fn a_split_directory_is_shown_whole_from_the_first_stat_on() {
-    let volume = Volume::format(&["--shards", "4", "--split-threshold", "20"]);
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "3"]);
     let (server, mount) = (volume.serve(&[]), volume.mount(&["-o", "noembedded"]));
     let directory = volume.mount_point().join("split");
     fs::create_dir(&directory).expect("a directory");

@@ -12,7 +12,7 @@ const PATH_BYTES_MAX: usize = 4096;
 
 #[test]
 fn names_of_every_byte_and_length_work_or_are_refused() {
-    let volume = Volume::format(&["--shards", "4", "--split-threshold", "16"]);
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "2"]);
     let mount = volume.mount(&[]);
     let directory = mount.directory.join("names");
     std::fs::create_dir(&directory).expect("a directory");

@@ -44,7 +44,7 @@ fn names(directory: &Path) -> Vec<PathBuf> {
 /// Promise: the names of the sound shards are there, and paths lead to them; only what needs the damaged one is EIO.
 #[test]
 fn a_directory_with_a_damaged_part_is_reached_where_it_is_sound() {
-    let volume = Volume::format(&["--shards", "4", "--split-threshold", "20"]);
+    let volume = Volume::format(&["--shards", "4", "--split-threshold", "3"]);
     let mount = volume.mount(&[]);
     let directory = mount.directory.join("split");
     std::fs::create_dir(&directory).expect("a directory");

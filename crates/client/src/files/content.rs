@@ -188,7 +188,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes in an answer to `Open`. `truncated`: by this open, so what was written before is gone.
+    /// Takes in an answer to `Open`. Where another client has replaced the content since it was last told of, what was written
+    /// here goes onto that. `truncated`: by this open, so what was written before is gone.
     pub(super) fn take_in(
         &self,
         open: &OpenInode,
@@ -252,14 +253,18 @@ impl FileSystem {
         self.take_in(open, content, reply, false)?;
         let Some(file) = open.file() else { return Ok(()) };
         let Some(inline) = content.inline.take() else { return Ok(()) };
-        if let Some(dirty) = inline.dirty() {
-            self.unsettle(open, content, dirty.kept as u64).await?;
-            if (dirty.kept as u64) < backing::stat(&file)?.size {
-                let cut = file.set_len(dirty.kept as u64);
-                cut.map_err(|error| Failure::store("cannot cut a backing file", &error))?;
+        if let Some(changes) = inline.changes() {
+            let kept = changes.kept.map_or(u64::MAX, |kept| kept as u64);
+            self.unsettle(open, content, kept).await?;
+            if kept < backing::stat(&file)?.size {
+                file.set_len(kept).map_err(|error| Failure::store("cannot cut a backing file", &error))?;
             }
-            let written = dirty.written.start..dirty.written.end.min(inline.len());
-            write_whole(&file, written.start as u64, &inline.bytes()[written])?;
+            for (at, bytes) in changes.written {
+                write_whole(&file, at as u64, bytes)?;
+            }
+            if !changes.appended.is_empty() {
+                write_whole(&file, backing::stat(&file)?.size, changes.appended)?;
+            }
         }
         content.written_at = None;
         self.files.mark_clean(open.inode);

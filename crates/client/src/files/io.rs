@@ -84,7 +84,11 @@ impl FileSystem {
         let end = check_end(offset, data.len() as u64)?;
         self.make_room_beside(open, &mut content, end).await?;
         if let Some(inline) = &mut content.inline {
-            inline.write(offset as usize, data);
+            if handle.flags.append {
+                inline.append(data)
+            } else {
+                inline.write(offset as usize, data)
+            }
             self.inline_changed(open, &mut content).await?;
             return Ok(data.len());
         }

@@ -98,7 +98,8 @@ impl Scene {
             id: VolumeId([9; 16]),
             name: "power".into(),
             shards: ShardCount::new(shards).unwrap(),
-            split_threshold: 32,
+            // One worker has all shards.
+            split_threshold: 4,
             inline_limit: INLINE_LIMIT as u32,
             // Nothing is synced but by the steps.
             sync_interval: Duration::from_secs(300),

@@ -34,6 +34,83 @@ fn closed_files_are_seen_by_others() {
     }
 }
 
+/// Promise: of a small file that two clients have open, each writes back what it wrote and nothing else: bytes of the other
+/// stay, what both append stays, and what one has cut stays cut.
+#[test]
+fn two_clients_write_one_small_file() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let opened = |text: &str, flags: OpenFlags| {
+        let (inode, handle) = create(&one, text);
+        write(&one, handle, 0, &[b'.'; 100]);
+        close(&one, handle);
+        let at = |fs: &FileSystem| {
+            now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+            now(fs.open(&root(), inode, flags)).unwrap().handle
+        };
+        (inode, at(&one), at(&other))
+    };
+    let synced = |fs: &FileSystem, handle, at, data: &[u8]| {
+        write(fs, handle, at, data);
+        now(fs.fsync(handle, false)).unwrap();
+    };
+    let third = || site.connect();
+
+    let (_, a, b) = opened("apart", OpenFlags::READ_WRITE);
+    synced(&one, a, 0, b"A");
+    synced(&other, b, 50, b"B");
+    write(&one, a, 99, b"A");
+    write(&one, a, 1, b"A");
+    synced(&other, b, 120, b"B");
+    close(&one, a);
+    let mut expected = [b'.'; 121];
+    (expected[0], expected[1], expected[99], expected[50], expected[120]) = (b'A', b'A', b'A', b'B', b'B');
+    expected[100..120].fill(0);
+    assert_eq!(content(&third(), "apart"), expected);
+    close(&other, b);
+
+    let appending = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    for sync in [true, false] {
+        let text = format!("appended, each synced: {sync}");
+        let (_, a, b) = opened(&text, appending);
+        for _ in 0..50 {
+            for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
+                if sync { synced(fs, handle, 0, data) } else { write(fs, handle, 0, data) }
+            }
+        }
+        close(&one, a);
+        close(&other, b);
+        let content = content(&third(), &text);
+        assert_eq!(content.len(), 200, "{text}");
+        assert_eq!([b'A', b'B'].map(|by| content.iter().filter(|byte| **byte == by).count()), [50, 50], "{text}");
+    }
+    // Until it outgrows the row, and beyond.
+    let (inode, a, b) = opened("outgrown", appending);
+    write(&other, b, 0, b"B");
+    synced(&one, a, 0, &vec![b'A'; LIMIT as usize]);
+    synced(&other, b, 0, b"B");
+    assert!(site.volume.backing_file(inode).exists());
+    let content_then = content(&third(), "outgrown");
+    assert_eq!(content_then.len() as u64, 100 + LIMIT + 2);
+    assert!(content_then.ends_with(b"ABB"));
+    close(&one, a);
+    close(&other, b);
+
+    let (inode, a, b) = opened("cut", OpenFlags::READ_WRITE);
+    write(&one, a, 10, b"A");
+    assert_eq!(resized(&other, inode, 5, None), 5, "by path, where it is open");
+    close(&one, a);
+    assert_eq!(content(&third(), "cut"), b".....\0\0\0\0\0A");
+    let a = now(one.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
+    write(&one, a, 1, b"A");
+    let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
+    close(&other, now(other.open(&root(), inode, flags)).unwrap().handle);
+    close(&one, a);
+    assert_eq!(content(&third(), "cut"), b"\0A");
+    close(&other, b);
+}
+
 /// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone
 /// changes them.
 #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, Library, now};
+use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, now};
 use varve_types::{Errno, Mode, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
 
@@ -145,8 +145,16 @@ fn a_lost_answer_is_given_again() {
     lose_one();
     now(library.write_file(b"/f", Mode::new(0o644), b"content")).unwrap();
     assert_eq!(now(library.read_file(b"/f")).unwrap(), b"content");
+    let fs = library.file_system();
+    let file = now(fs.lookup(&root(), ROOT, &name("f"))).unwrap().inode;
+    let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    let appending = now(fs.open(&root(), file, flags)).unwrap().handle;
+    write(fs, appending, 0, b" and more");
+    lose_one();
+    close(fs, appending);
+    assert_eq!(now(library.read_file(b"/f")).unwrap(), b"content and more", "not twice");
     assert_eq!(now(library.stat(b"/c")).unwrap().attributes.nlink, 1);
-    assert!(library.file_system().counters().reconnects() >= 6);
+    assert!(library.file_system().counters().reconnects() >= 8);
 }
 
 /// Promise: many threads use one client at once, while the server is restarted under them, and every change is done once.

@@ -93,7 +93,7 @@ fn a_volume_is_served_under_another_name_and_id() {
     let edits: [(&str, &str); 4] = [
         (id.as_str(), other.as_str()),
         ("name = \"test\"", "name = \"renamed\""),
-        ("split_threshold = 32", "split_threshold = 64"),
+        ("split_threshold = 4", "split_threshold = 64"),
         ("sync_interval_ms = 5000", "sync_interval_ms = 1000"),
     ];
     edit(&site, &edits);

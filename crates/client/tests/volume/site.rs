@@ -21,17 +21,22 @@ pub struct Site {
 impl Site {
     /// A volume whose directories split early.
     pub fn new(shards: u16) -> Site {
-        Site::synced_every(shards, Duration::from_secs(5))
+        Site::of(shards, 4, Duration::from_secs(5))
     }
 
+    /// A volume whose small directories are whole, for a split fsyncs.
     pub fn synced_every(shards: u16, sync_interval: Duration) -> Site {
+        Site::of(shards, 32, sync_interval)
+    }
+
+    fn of(shards: u16, split_threshold: u64, sync_interval: Duration) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let volume = VolumeDir::new(directory.path().join("store"));
         let settings = VolumeSettings {
             id: VolumeId(random::bytes()),
             name: "test".into(),
             shards: ShardCount::new(shards).unwrap(),
-            split_threshold: 32,
+            split_threshold,
             inline_limit: INLINE_LIMIT,
             sync_interval,
             owner_uid: rustix::process::geteuid().as_raw(),

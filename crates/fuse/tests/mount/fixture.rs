@@ -12,7 +12,7 @@ use varve_types::{ShardCount, VolumeId, VolumeSettings};
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
 /// Small enough that tests of a few hundred names already see directories of many partitions.
-const SPLIT_THRESHOLD: u64 = 64;
+const SPLIT_THRESHOLD: u64 = 8;
 const INLINE_LIMIT: u32 = 16 * 1024;
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 

@@ -19,6 +19,14 @@ pub fn compare(
     report: &mut Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), FsckError> {
+    if is_gone(volume, census)? {
+        report.data_gone = true;
+        let files = census.backing.len();
+        let what = format_args!("it is not there or empty, and {files} large files have their content in it");
+        report.add(FindingKind::MissingData, volume.data().display(), what);
+        census.backing.iter().for_each(|backing| report.fix(Fix::Bereaved { inode: backing.inode }));
+        return Ok(());
+    }
     compare_garbage(volume, census, report)?;
     // By directory, so that each is listed once and its files are looked at together.
     census.backing.sort_unstable_by_key(|backing| (backing.inode.0 & 0xff, backing.inode));
@@ -34,6 +42,18 @@ pub fn compare(
     }
     progress(Progress::Data { directories: DIRECTORIES });
     Ok(())
+}
+
+/// Whether all content is away at once: not a damage of files, but of where they are.
+fn is_gone(volume: &VolumeDir, census: &Census) -> Result<bool, FsckError> {
+    if census.backing.is_empty() {
+        return Ok(false);
+    }
+    match fs::read_dir(volume.data()) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(FsckError::Io { doing: format!("cannot read {}", volume.data().display()), source }),
+    }
 }
 
 /// Backing files that a server is to remove. A row too many must not take content with it.

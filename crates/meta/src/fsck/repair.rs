@@ -57,10 +57,10 @@ impl From<Unreadable> for FsckError {
 
 /// Checks `volume`, which no server may have, and repairs what it finds. May be stopped at any moment and begun again.
 /// Must not be called on an asynchronous runtime's thread.
-pub fn repair(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
+pub fn repair(volume: &VolumeDir, missing: Missing, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
     let lock = volume.lock()?;
-    let repaired = repair_locked(volume, &settings, Missing::SetApart, progress);
+    let repaired = repair_locked(volume, &settings, missing, progress);
     // Also where it was broken off: what stands is the volume's.
     let given = volume.give_away(&lock, settings.owner_uid).map_err(|source| {
         let owner = settings.owner_uid;
@@ -71,8 +71,10 @@ pub fn repair(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<
 
 /// What becomes of files whose content is not in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub enum Missing {
     SetApart,
+    /// But where that of all files is away at once: it may only be somewhere else.
+    SetApartUnlessAll,
     /// It may be brought yet.
     Leave,
 }
@@ -100,14 +102,16 @@ pub(crate) fn repair_locked(
     }
     let mut rounds = Rounds::default();
     for _ in 0..ROUNDS_MAX {
-        if missing == Missing::Leave
-            && let Some(fixes) = report.fixes.get_mut(&Stage::Data)
-        {
-            fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
-            // What was brought is what there is.
-            for fix in fixes {
-                if let Fix::Settle { cut, .. } = fix {
-                    *cut = None;
+        if let Some(fixes) = report.fixes.get_mut(&Stage::Data) {
+            if missing == Missing::Leave || missing == Missing::SetApartUnlessAll && report.data_gone {
+                fixes.retain(|fix| !matches!(fix, Fix::Bereaved { .. }));
+            }
+            if missing == Missing::Leave {
+                // What was brought is what there is.
+                for fix in fixes {
+                    if let Fix::Settle { cut, .. } = fix {
+                        *cut = None;
+                    }
                 }
             }
         }

@@ -344,7 +344,7 @@ fn a_directory_that_is_half_removed_is_left_over() {
     };
     half_removed();
     assert_eq!(site.found(), [(FindingKind::DirectoryWithoutName, 1)]);
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     // What a name leads to must be whole.
     half_removed();
@@ -355,7 +355,7 @@ fn a_directory_that_is_half_removed_is_left_over() {
     );
     site.put(SHARD_1, Key::Partition(DIRECTORY, PartitionIndex::FIRST), Row::Partition(partition(2, 1)));
     assert_eq!(site.found(), [(FindingKind::MissingPartition, 1)]);
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
 }
 

@@ -82,7 +82,12 @@ impl Open {
         let mut row = file.written(context.caller, context.now);
         row.attributes.size = 0;
         let in_row = matches!(row.content, Content::Inline(_));
-        row.content = if in_row { Content::Inline(Bytes::new()) } else { Content::Backing(BackingSize::Truncating(0)) };
+        if in_row {
+            row.content = Content::Inline(Bytes::new());
+            row.generation = row.generation.next();
+        } else {
+            row.content = Content::Backing(BackingSize::Truncating(0));
+        }
         let outcome = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
         let mut effects: Vec<Effect> = own_if_changed(file, &row).into_iter().collect();
         if !in_row {

@@ -90,6 +90,7 @@ impl ChangeAttributes {
                 let mut bytes = bytes.to_vec();
                 bytes.resize(size as usize, 0);
                 row.content = Content::Inline(Bytes::from(bytes));
+                row.generation = row.generation.next();
                 None
             }
             Content::Backing(_) => {

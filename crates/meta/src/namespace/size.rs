@@ -48,7 +48,7 @@ impl Rule for Promote {
         let mut row = file.written(context.caller, context.now);
         row.attributes.size = self.size;
         row.content = Content::Backing(BackingSize::Unsettled { at_least: self.size });
-        row.generation = LayoutGeneration(row.generation.0 + 1);
+        row.generation = row.generation.next();
         let (uid, gid, mode) = (row.attributes.uid, row.attributes.gid, row.attributes.mode);
         let effects = vec![Effect::Own { inode: file.inode, uid, gid, mode }];
         let outcome = Node::of(file.inode, &row, file.by_inode());

@@ -7,8 +7,9 @@ use crate::tables::Content;
 use bytes::Bytes;
 use varve_types::{Errno, LayoutGeneration, Timestamp};
 
-/// The file's whole content from now on, at most the inline limit (EFBIG). Stale where the content has moved since
-/// `generation`. `mtime`: when the caller wrote; else now.
+/// The file's whole content from now on, at most the inline limit (EFBIG). Stale where the content was replaced or has moved
+/// since `generation`, which rises: of two callers, each has to put its bytes onto the other's. `mtime`: when the caller
+/// wrote; else now.
 ///
 /// The right to write was checked when the file was opened, and outlives a chmod: the driver asks that the session has
 /// the file open.
@@ -43,6 +44,7 @@ impl Rule for WriteInline {
         row.attributes.size = self.data.len() as u64;
         row.attributes.mtime = self.mtime.unwrap_or(context.now);
         row.content = Content::Inline(self.data.clone());
+        row.generation = row.generation.next();
         let node = Node::of(file.inode, &row, file.by_inode());
         Ok(commit(vec![file.put(row)], node))
     }

@@ -74,6 +74,10 @@ impl Peers for WorkerPeers {
     fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_> {
         Box::pin(self.deliver(shard, call))
     }
+
+    fn is_near(&self, shard: ShardId) -> bool {
+        self.worker.upgrade().is_some_and(|worker| worker.shared.owner(shard) == worker.index)
+    }
 }
 
 /// Takes a worker's messages for as long as it lives.

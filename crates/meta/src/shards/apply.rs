@@ -76,7 +76,7 @@ impl Shard {
             row.entries = row.entries.saturating_add_signed(entries);
             row.subdirectories = row.subdirectories.saturating_add_signed(subdirectories);
             row.mtime = row.mtime.max(at);
-            if row.entries > self.settings.split_threshold && row.depth < self.settings.shards.depth_max() {
+            if self.is_too_large(directory, row) {
                 state.split_wanted.push(directory);
             }
         }

@@ -240,7 +240,7 @@ impl Shard {
             None => self.load_names(directory, &row).await?,
         };
         let mut state = self.state.borrow_mut();
-        if row.entries > self.settings.split_threshold {
+        if self.is_too_large(directory, &row) {
             // It grew above the threshold just before it came here, or its owner ended before it was split.
             state.split_wanted.push(directory);
             self.work.notify_one();

@@ -142,4 +142,7 @@ pub type PeerFuture<'a> = Pin<Box<dyn Future<Output = PeerReply> + 'a>>;
 /// The other shards of the volume. A call that cannot be delivered within its deadline answers `Failed`.
 pub trait Peers {
     fn call(&self, shard: ShardId, call: PeerCall) -> PeerFuture<'_>;
+
+    /// Whether the asking shard's own worker serves this one too.
+    fn is_near(&self, shard: ShardId) -> bool;
 }

@@ -32,6 +32,11 @@ use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, Par
 const STEP_ROWS: usize = 512;
 const STEP_BYTES: usize = 1024 * 1024;
 
+/// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
+/// is served faster by that, but a later worker or server takes over shards, and a partition should not be too large to be
+/// moved by then.
+const NEAR_TIMES: u64 = 8;
+
 /// Attempts at a split before it is left to the next name above the threshold: with the pause, half a minute.
 const TRIES_MAX: usize = 300;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -73,7 +78,7 @@ impl Adoption {
 }
 
 impl Shard {
-    /// Splits the partition of `directory` here until it is within the threshold, at least once. One split a partition at
+    /// Splits the partition of `directory` here until it is not too large any more, at least once. One split a partition at
     /// a time; one that fails leaves the old state and is tried again after a pause.
     pub(super) async fn split(self: Rc<Self>, directory: InodeId) {
         for _ in 0..TRIES_MAX {
@@ -96,18 +101,28 @@ impl Shard {
             };
             let live = PeerCall::AdoptLive { directory, index: upper };
             self.peers.call(self.shard_of_partition(directory, upper), live).await;
-            let (range, entries) = match self.partition_here(&self.state.borrow(), directory) {
-                Some(row) => (row.index.range(row.depth), row.entries),
+            let (range, again) = match self.partition_here(&self.state.borrow(), directory) {
+                Some(row) => (row.index.range(row.depth), self.is_too_large(directory, row)),
                 None => return,
             };
             match moved {
                 Moved(Some(names)) => self.purge_names(directory, range, names),
                 Moved(None) => self.purge_moved_rows(directory, range),
             }
-            if entries <= self.settings.split_threshold {
+            if !again {
                 return;
             }
         }
+    }
+
+    /// Whether the partition of `directory` here is to be split.
+    pub(super) fn is_too_large(&self, directory: InodeId, row: &PartitionRow) -> bool {
+        let threshold = self.settings.split_threshold;
+        if row.entries <= threshold || row.depth >= self.settings.shards.depth_max() {
+            return false;
+        }
+        let target = self.shard_of_partition(directory, row.index.upper_half(row.depth));
+        !self.peers.is_near(target) || row.entries > threshold.saturating_mul(NEAR_TIMES)
     }
 
     fn begin_split(&self, directory: InodeId) -> Option<(PartitionRow, SplitAttempt)> {

@@ -76,6 +76,9 @@ impl VolumeDir {
             (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy, found }),
             (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
             (Err(_), None) if self.has_lost_its_file() => Err(self.lost()),
+            (Err(_), None) if !self.root().exists() => {
+                Err(VolumeFileError::NoDirectory { directory: self.root().to_owned() })
+            }
             (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
         }
     }
@@ -262,8 +265,13 @@ fn parse(text: &str) -> Result<VolumeSettings, Problem> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeFileError {
-    #[error("{} is not a Varve volume: it has no varve.toml; make one with `varve format`", directory.display())]
+    #[error("{} is not a Varve volume: it has no varve.toml; make one with `varve format`, or load it \
+             again if a `varve load` was cut short there", directory.display())]
     NoVolume { directory: PathBuf },
+    #[error(
+        "{} is not a Varve volume: there is no such directory; is the path right, and what holds it mounted?", directory.display()
+    )]
+    NoDirectory { directory: PathBuf },
     #[error(transparent)]
     Lost(Box<Lost>),
     #[error("cannot read {}: {source}", path.display())]

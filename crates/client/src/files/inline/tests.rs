@@ -21,25 +21,99 @@ fn holes_read_as_zero() {
     let mut buffer = buffer(b"ab");
     buffer.write(4, b"x");
     assert_eq!(buffer.bytes(), b"ab\0\0x");
-    assert_eq!(buffer.dirty(), Some(&Dirty { written: 2..5, kept: 2 }));
     buffer.resize(1);
     buffer.resize(3);
     assert_eq!(buffer.bytes(), b"a\0\0");
-    assert_eq!(buffer.dirty().unwrap().kept, 1);
     buffer.written_back();
     buffer.zero(0..100);
     assert_eq!(buffer.bytes(), b"\0\0\0");
 }
 
-/// Promise: what was written here survives another writer's content beneath: cuts first, then bytes.
+/// Promise: what was written here survives another writer's content beneath, and takes nothing of it along but what was
+/// written or cut here.
 #[test]
 fn own_writes_go_onto_newer_content() {
-    let mut mine = buffer(b"0123456789");
-    mine.resize(6);
-    mine.write(2, b"xy");
-    assert_eq!(mine.onto(b"ABCDEFGHIJ".to_vec()).bytes(), b"ABxyEF");
-    let mut longer = buffer(b"01");
-    longer.write(4, b"z");
-    assert_eq!(longer.onto(b"AB".to_vec()).bytes(), b"AB\0\0z");
-    assert_eq!(buffer(b"clean").onto(b"theirs".to_vec()).bytes(), b"theirs");
+    let merged = |change: fn(&mut InlineBuffer), theirs: &str| {
+        let mut mine = buffer(b"0123456789");
+        change(&mut mine);
+        let merged = mine.onto(theirs.as_bytes().to_vec());
+        String::from_utf8(merged.bytes().to_vec()).unwrap().replace('\0', "_")
+    };
+    type Change = fn(&mut InlineBuffer);
+    let cases: &[(Change, &str, &str)] = &[
+        (|_| {}, "theirs", "theirs"),
+        (|mine| mine.write(2, b"xy"), "ABCDEFGHIJ", "ABxyEFGHIJ"),
+        // What lies between two writes is theirs, and so is what they put to the end.
+        (
+            |mine| {
+                mine.write(1, b"x");
+                mine.write(8, b"y");
+            },
+            "ABCDEFGHIJKL",
+            "AxCDEFGHyJKL",
+        ),
+        // Cuts first, then bytes; what was written and then cut is gone.
+        (
+            |mine| {
+                mine.write(4, b"vwxyz");
+                mine.resize(6);
+                mine.write(2, b"xy");
+            },
+            "ABCDEFGHIJ",
+            "ABxyvw",
+        ),
+        (|mine| mine.resize(0), "ABC", ""),
+        (|mine| mine.resize(12), "ABC", "ABC_________"),
+        (|mine| mine.write(12, b"z"), "AB", "AB__________z"),
+        (|mine| mine.write(12, b"z"), "ABCDEFGHIJKLMN", "ABCDEFGHIJKLzN"),
+        (|mine| mine.zero(3..5), "ABCDEFGHIJ", "ABC__FGHIJ"),
+        // What was appended goes to where the end is now, as often as that moves.
+        (
+            |mine| {
+                mine.append(b"x");
+                mine.append(b"y");
+            },
+            "ABCDEFGHIJKL",
+            "ABCDEFGHIJKLxy",
+        ),
+        (|mine| mine.append(b"x"), "AB", "ABx"),
+        (
+            |mine| {
+                mine.append(b"x");
+                *mine = mine.onto(b"ABC".to_vec());
+            },
+            "ABCD",
+            "ABCDx",
+        ),
+        // Where more than that was done, bytes stay where they were put.
+        (
+            |mine| {
+                mine.append(b"x");
+                mine.write(0, b"y");
+            },
+            "ABCDEFGHIJKL",
+            "yBCDEFGHIJxL",
+        ),
+    ];
+    for (change, theirs, expected) in cases {
+        assert_eq!(merged(*change, theirs), *expected, "onto {theirs}");
+    }
+}
+
+/// Promise: whatever is written in whatever order, all of it is what goes onto another content.
+#[test]
+fn any_writes_are_kept_apart_and_whole() {
+    let mut random = varve_world::random::Seeded::new(7);
+    for _ in 0..500 {
+        let mut mine = InlineBuffer::clean(vec![0; 60]);
+        let mut written = vec![false; 80];
+        for _ in 0..random.below(12) {
+            let (at, len) = (random.below(60), 1 + random.below(20));
+            mine.write(at, &vec![1; len]);
+            written[at..at + len].fill(true);
+        }
+        let merged = mine.onto(vec![2; 80]);
+        let expected: Vec<u8> = written.iter().map(|written| if *written { 1 } else { 2 }).collect();
+        assert_eq!(merged.bytes(), expected);
+    }
 }

@@ -176,7 +176,7 @@ impl Bench<'_> {
                             .and_then(|()| disk::sync_directory(disk::parent(&path)))
                             .map_err(|source| self.io("write", &path, source))?;
                         row.content = Content::Backing(BackingSize::Settled);
-                        row.generation.0 += 1;
+                        row.generation = row.generation.next();
                     }
                 }
             }

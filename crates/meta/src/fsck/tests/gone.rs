@@ -14,7 +14,7 @@ fn kinds(report: &Report) -> Vec<FindingKind> {
 }
 
 fn repaired(site: &Site) {
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert!(kinds(&repaired.before).contains(&FindingKind::MissingShard), "{:#?}", repaired.before.findings);
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.check().findings, []);
@@ -59,7 +59,7 @@ fn shards_without_a_trace_are_not_made_up() {
     let report = checked(&site);
     let missing = report.findings.iter().filter(|finding| finding.kind == FindingKind::MissingShard);
     assert!(missing.clone().count() == 2 && missing.clone().all(|finding| finding.what.contains("varve.toml")));
-    let refused = repair(&site.volume, &mut |_| {}).unwrap_err();
+    let refused = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap_err();
     assert!(matches!(refused, FsckError::OtherShards { value: 4, found: 2, .. }), "{refused}");
     assert!(refused.to_string().contains("shards = 4") && !site.volume.shard(ShardId(2)).exists(), "{refused}");
     std::fs::create_dir(site.volume.shard(ShardId(3))).unwrap();

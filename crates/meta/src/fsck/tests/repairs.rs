@@ -92,7 +92,7 @@ pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &
     let found = site.check();
     assert!(found.totals.contains_key(&kind), "{kind:?} is not among {:#?}", found.findings);
     assert_eq!(site.check(), found, "a check that does not repair changes nothing");
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.before, found);
     assert!(repaired.repairs_total > 0);
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
@@ -113,7 +113,7 @@ pub(super) fn repaired(damage: impl FnOnce(&Site), kind: FindingKind, outcome: &
         tree.remove(*path);
     }
     assert_eq!(tree, expected, "{:#?}", repaired.repairs);
-    let again = repair(&site.volume, &mut |_| {}).unwrap();
+    let again = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!((again.repairs_total, again.before.findings.len()), (0, 0));
     site
 }
@@ -321,6 +321,30 @@ fn a_name_without_data_is_set_apart() {
     repaired(linked, FindingKind::MissingBackingFile, &outcome);
 }
 
+/// Promise: where the content of all large files is away at once, their names stay, and are whole when it is brought back; they
+/// go to lost+found only where that is asked for.
+#[test]
+fn names_wait_for_a_data_directory_that_is_away() {
+    let site = Site::new();
+    let (data, away) = (site.volume.data(), site.volume.root().join("../away"));
+    std::fs::rename(&data, &away).unwrap();
+    for empty in [false, true] {
+        if empty {
+            std::fs::create_dir(&data).unwrap();
+        }
+        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.totals.get(&FindingKind::MissingData), Some(&1), "{:?}", repaired.after.findings);
+        assert_eq!(repaired.repairs_total, 0, "{:?}", repaired.repairs);
+    }
+    std::fs::remove_dir(&data).unwrap();
+    std::fs::rename(&away, &data).unwrap();
+    assert!(site.check().is_sound());
+    std::fs::rename(&data, &away).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApart, &mut |_| {}).unwrap();
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
+    assert!(repaired.repairs.iter().any(|repair| repair.contains("lost+found")), "{:?}", repaired.repairs);
+}
+
 #[test]
 fn sizes_are_those_of_the_data() {
     let come = [("/large", "1 Regular longer")];
@@ -424,7 +448,7 @@ fn a_directory_keeps_one_name() {
     let site = Site::new();
     damage(&site);
     assert_eq!(site.check().totals[&FindingKind::SeveralNames], 1);
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, []);
     let tree = site.tree();
     assert!(tree.contains_key("/dir/two") != tree.contains_key("/a second one/two"), "{tree:#?}");

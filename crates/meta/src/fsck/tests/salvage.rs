@@ -59,7 +59,7 @@ fn fill(site: &Site, in_table: bool) {
 fn spoiled(in_table: bool, kind: FindingKind) {
     let site = Site::new();
     fill(&site, in_table);
-    repair(&site.volume, &mut |_| {}).unwrap();
+    repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     // The repair has moved all into tables.
     if !in_table {
         fill(&site, false);
@@ -69,7 +69,7 @@ fn spoiled(in_table: bool, kind: FindingKind) {
     assert!(!found.is_sound());
     let finding = found.findings.iter().find(|finding| finding.kind == kind).expect("what is damaged is named");
     assert!(finding.place.contains(path.to_str().unwrap()) && finding.what.contains("at byte"), "{finding}");
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.check().findings, []);
     let saved = site.tree().keys().filter(|path| path.contains("/f")).count();
@@ -107,7 +107,7 @@ fn a_log_that_is_gone_is_missed_and_gone_on_without() {
         assert!(missing.is_some_and(|finding| finding.place.contains(".log")), "{:#?}", report.findings);
         let unreadable = report.findings.iter().find(|finding| finding.kind == FindingKind::UnreadableShard);
         assert!(unreadable.is_some_and(|finding| finding.what.contains("--repair")), "{:#?}", report.findings);
-        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
         assert_eq!(site.check().findings, []);
         assert_eq!(site.tree(), before, "what the tables held is there");
@@ -142,7 +142,7 @@ fn what_a_torn_log_has_lost_is_named() {
     let torn = report.findings.iter().find(|finding| finding.kind == FindingKind::TornLog).expect("it is named");
     assert!(torn.place.contains(log.to_str().unwrap()) && torn.what.contains("at byte 112"), "{torn}");
     assert!(torn.what.contains("second in directory") && !torn.what.contains("first"), "{torn}");
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
 }
@@ -204,7 +204,7 @@ fn a_table_with_a_damaged_end_is_written_anew() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert!(repaired.repairs[0].contains("there are no rows"), "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
@@ -227,7 +227,7 @@ fn a_table_that_is_cut_short_or_gone_is_made_again() {
             None => std::fs::remove_file(&path).unwrap(),
         }
         site.expect_damage(format_args!("{kept:?}"));
-        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{kept:?}: {:#?}", repaired.repairs);
         assert!(repaired.repairs.iter().any(|what| what.contains("damaged places")), "{:#?}", repaired.repairs);
         let tree = site.tree();
@@ -270,7 +270,7 @@ fn a_damaged_manifest_costs_no_row() {
         std::fs::write(&path, bytes).unwrap();
         let finding = site.check().findings.into_iter().find(|finding| finding.kind == FindingKind::DamagedTable);
         assert!(finding.is_some_and(|finding| finding.place.contains(path.to_str().unwrap())));
-        let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
         assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
         assert_eq!(site.tree(), before);
     }
@@ -293,7 +293,7 @@ fn manifests_that_are_gone_cost_no_row() {
         report.findings
     );
     assert!(!manifests.exists(), "a check writes nothing");
-    let repaired = repair(&site.volume, &mut |_| {}).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);
     assert_eq!(site.tree(), before);
 }

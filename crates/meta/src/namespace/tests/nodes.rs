@@ -356,6 +356,35 @@ fn inline_content_has_a_limit_and_a_time() {
     assert_eq!(attributes.ctime, table.now);
 }
 
+/// Promise: of two writers of a row's content, the second is told that it has changed, whichever way it was.
+#[test]
+fn whoever_replaces_content_makes_others_stale() {
+    let mut table = Table::new();
+    let at = file(&mut table, 0o644, &root());
+    let write = |generation, bytes: &'static [u8]| WriteInline {
+        at: at.clone(),
+        generation,
+        data: Bytes::from_static(bytes),
+        mtime: None,
+    };
+    let mut known = INLINE;
+    let mut replaced = |table: &mut Table, node: Result<Node, Refusal>, how: &str| {
+        let now = node.unwrap().generation;
+        assert_eq!(table.run(&write(known, b"stale"), &root()), Err(Refusal::Stale(now)), "{how}");
+        known = now;
+    };
+    let node = table.run(&write(INLINE, b"first"), &root());
+    replaced(&mut table, node, "written");
+    let node = set(&mut table, &at, size(3), &root());
+    replaced(&mut table, node, "cut");
+    let node = table.run(&Open { at: at.clone(), mode: OpenMode::Write, truncate: true }, &root());
+    replaced(&mut table, node, "opened and cut");
+    let node = set(&mut table, &at, mode(0o600), &root()).unwrap();
+    assert_eq!(node.generation, known, "attributes alone");
+    let last = LayoutGeneration(u32::MAX);
+    assert_eq!(last.next(), INLINE, "it wraps around");
+}
+
 /// On root's volumes backing files follow the owner and mode of what they hold.
 #[test]
 fn backing_files_follow_owner_and_mode() {

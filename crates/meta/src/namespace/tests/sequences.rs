@@ -5,8 +5,8 @@ use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{Table, name};
 use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Counts, Create, Entry, GetAttributes, GetXattr, Link, ListXattrs, Lookup,
-    MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory,
+    At, BackingFile, ChangeAttributes, Counts, Create, Decision, Entry, GetAttributes, GetXattr, Link, ListXattrs,
+    Lookup, MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory,
     RemoveXattr, Rename, SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
 };
 use crate::tables::{Content, EntryBody, Key, Row};
@@ -235,7 +235,7 @@ impl Both {
                 if let (Body::Backing(_), Some((size, mtime))) =
                     (&self.reference.nodes[&inode].body, self.table.backing.get(&inode).copied())
                 {
-                    let generation = LayoutGeneration(1);
+                    let generation = self.generation(&at);
                     let file = BackingFile { at, generation };
                     let answer = self.run(&SettleSize { file, size, mtime }, who);
                     prop_assert!(answer.is_ok(), "{:?}", answer);
@@ -246,9 +246,9 @@ impl Both {
             }
             Step::Promote(_, size) => {
                 if let Body::Inline(_) = self.reference.nodes[&inode].body {
-                    let promote = Promote { at, generation: Default::default(), size: *size };
-                    let answer = self.run(&promote, who);
-                    prop_assert_eq!(answer.map(|node| node.generation.0), Ok(1));
+                    let generation = self.generation(&at);
+                    let answer = self.run(&Promote { at, generation, size: *size }, who);
+                    prop_assert_eq!(answer.map(|node| node.generation), Ok(generation.next()));
                     self.table.backing.insert(inode, (*size, self.table.now));
                     self.reference.write(who, inode, Body::Backing(*size));
                 }
@@ -266,9 +266,17 @@ impl Both {
         Ok(())
     }
 
+    /// As a client knows it that has just opened the file; no directory has one.
+    fn generation(&self, at: &At) -> LayoutGeneration {
+        match self.table.decide(&GetAttributes { at: at.clone() }, &Credentials::root()) {
+            Decision::Answer(node) => node.generation,
+            _ => LayoutGeneration::default(),
+        }
+    }
+
     fn write(&mut self, who: &Credentials, inode: InodeId, at: At, size: usize) -> Result<(), TestCaseError> {
         let body = self.reference.nodes[&inode].body.clone();
-        let generation = LayoutGeneration(u32::from(matches!(body, Body::Backing(_))));
+        let generation = self.generation(&at);
         match body {
             Body::Backing(_) => {
                 let (file, at_least) = (BackingFile { at, generation }, size as u64);

@@ -168,17 +168,18 @@ fn an_open_file_outlives_its_name() {
     }
     let made = node(client.call(0, call));
     let at = Locator::Entry { parent: ROOT, name: b"a".to_vec(), inode: made.inode };
-    let write = |at: &Locator, data: &[u8]| Call::WriteInline {
+    let write = |at: &Locator, generation: u32, data: &[u8]| Call::WriteInline {
         at: at.clone(),
-        generation: made.generation,
+        generation,
         data: data.to_vec(),
         mtime: None,
     };
-    assert_eq!(node(client.call(0, write(&at, b"bytes"))).attributes.size, 5);
+    let written = node(client.call(0, write(&at, made.generation, b"bytes")));
+    assert_eq!(written.attributes.size, 5);
     let mut other = Client::of(&server, &site, 2, Purpose::Work);
     other.call(0, Call::Unlink { parent: ROOT, name: b"a".to_vec() }).unwrap();
     let by_inode = Locator::Inode { inode: made.inode };
-    assert_eq!(node(client.call(0, write(&by_inode, b"more bytes"))).attributes.size, 10);
+    assert_eq!(node(client.call(0, write(&by_inode, written.generation, b"more bytes"))).attributes.size, 10);
     let opened = node(client.call(0, Call::Open { at: by_inode.clone(), mode: OpenMode::Read, truncate: false }));
     assert_eq!(opened.content, FileContent::Inline { data: Some(b"more bytes".to_vec()) });
     let mut release = request(1, 1, client.number + 1, 0, Call::Release);

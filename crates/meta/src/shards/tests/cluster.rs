@@ -33,6 +33,8 @@ pub struct LocalPeers {
     /// Fetches that are under way, and the most that were at once.
     fetches: Cell<usize>,
     pub most_fetches: Cell<usize>,
+    /// Whether all shards are served by one worker, or each by its own.
+    pub all_near: Cell<bool>,
 }
 
 impl Peers for LocalPeers {
@@ -54,6 +56,10 @@ impl Peers for LocalPeers {
                 None => PeerReply::Busy,
             }
         })
+    }
+
+    fn is_near(&self, _: ShardId) -> bool {
+        self.all_near.get()
     }
 }
 

@@ -45,6 +45,35 @@ fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
     });
 }
 
+/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times the threshold first;
+/// once another serves the shard that the half would go to, the next name splits it.
+#[test]
+fn a_worker_splits_late_between_its_own_shards() {
+    const THRESHOLD: u64 = 10;
+    Cluster::run(2, THRESHOLD, |cluster| async move {
+        cluster.peers.all_near.set(true);
+        let (kept, given_up) = (InodeId::ROOT, cluster.mkdir(InodeId::ROOT, "given up", InodeId::ROOT.shard()).await);
+        let fill = async |directory, files: std::ops::Range<u64>| {
+            for n in files {
+                cluster.create(directory, &format!("file {n}")).await.unwrap();
+            }
+        };
+        // With the directory in it, as many as may be.
+        fill(kept, 1..8 * THRESHOLD).await;
+        fill(given_up, 0..8 * THRESHOLD).await;
+        // Time for a split to have begun.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!((cluster.map(kept).await.len(), cluster.map(given_up).await.len()), (1, 1));
+        fill(kept, 8 * THRESHOLD..8 * THRESHOLD + 1).await;
+        settle(&cluster, kept, 2).await;
+
+        assert_eq!(cluster.map(given_up).await.len(), 1);
+        cluster.peers.all_near.set(false);
+        cluster.create(given_up, "one more").await.unwrap();
+        settle(&cluster, given_up, 2).await;
+    });
+}
+
 #[test]
 fn removes_during_splits_stay_removed() {
     Cluster::run(8, 20, |cluster| async move {

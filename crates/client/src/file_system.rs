@@ -86,7 +86,7 @@ impl FileSystem {
     fn connect_to(mut config: ClientConfig, neighbour: Option<Arc<dyn Neighbour>>) -> Result<Arc<FileSystem>> {
         let settings = config.store.read_settings().map_err(|error| {
             let errno = match error {
-                VolumeFileError::NoVolume { .. } => Errno::ENOENT,
+                VolumeFileError::NoVolume { .. } | VolumeFileError::NoDirectory { .. } => Errno::ENOENT,
                 _ => Errno::EIO,
             };
             Failure::new(errno, error.to_string())

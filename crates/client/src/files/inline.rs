@@ -29,7 +29,7 @@ impl Dirty {
         let met = &self.written[first..after];
         let start = met.first().map_or(range.start, |met| met.start.min(range.start));
         let end = met.last().map_or(range.end, |met| met.end.max(range.end));
-        self.written.splice(first..after, [start..end]);
+        self.written.splice(first..after, std::iter::once(start..end));
     }
 }
 

@@ -106,7 +106,7 @@ fn any_writes_are_kept_apart_and_whole() {
     let mut random = varve_world::random::Seeded::new(7);
     for _ in 0..500 {
         let mut mine = InlineBuffer::clean(vec![0; 60]);
-        let mut written = vec![false; 80];
+        let mut written = [false; 80];
         for _ in 0..random.below(12) {
             let (at, len) = (random.below(60), 1 + random.below(20));
             mine.write(at, &vec![1; len]);

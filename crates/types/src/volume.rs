@@ -22,7 +22,7 @@ pub struct VolumeSettings {
 impl VolumeSettings {
     pub const SHARDS_DEFAULT: u16 = 64;
     pub const SPLIT_THRESHOLD_DEFAULT: u64 = 8_000;
-    /// Below this a directory of a few files would be cut into single names.
+    /// Below this a directory would be cut into single names.
     pub const SPLIT_THRESHOLD_MIN: u64 = 2;
     pub const INLINE_LIMIT_DEFAULT: u32 = 64 * 1024;
     /// Rows above this make every batch and every compaction heavy; beyond it a backing file is faster anyway.

@@ -2,11 +2,14 @@
 
 use crate::calls::Core;
 use crate::{Failure, Result};
+use rustix::fs::FlockOperation;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 use varve_world::disk::{self, File};
+use varve_world::flock::Locked;
 
 /// Until it has its owner, a backing file is the volume owner's alone.
 const BACKING_MODE_FIRST: u32 = 0o600;
@@ -56,32 +59,62 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     })
 }
 
-/// Makes the backing file of `inode` with `content`, durably: file and name are on disk. What a crash left there goes.
-pub(crate) fn create(core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<File> {
+/// The place of a backing file that its row may not know of yet. Whoever has it is the only one who fills it: of clients that
+/// let a small file outgrow its row, one does after the other. The kernel lets go of it when the process ends.
+pub(crate) struct Making {
+    pub file: Arc<File>,
+    _locked: Locked,
+}
+
+impl Making {
+    /// Changes nothing of a file that is there. `None` while another client has it.
+    pub fn begin(core: &Core, inode: InodeId) -> Result<Option<Making>> {
+        let store = &core.config.store;
+        let path = store.backing_file(inode);
+        let begun = || -> io::Result<Option<Making>> {
+            // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
+            store.lacks(&path)?;
+            disk::create_directories_below(store.root(), &store.backing_directory(inode))?;
+            let options = File::options().read(true).write(true).create().mode(BACKING_MODE_FIRST);
+            let file = Arc::new(options.open(&path)?);
+            match Locked::take(std::fs::File::open(&path)?, FlockOperation::NonBlockingLockExclusive) {
+                Ok(_locked) => Ok(Some(Making { file, _locked })),
+                Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        };
+        begun().map_err(|error| cannot_make(core, inode, &error))
+    }
+
+    /// Makes `content` the file's, durably: file and name are on disk. What a crash left there goes; the row says that its
+    /// content is not here.
+    pub fn fill(&self, core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<()> {
+        let (store, file) = (&core.config.store, &self.file);
+        let filled = || -> io::Result<()> {
+            if file.metadata()?.size() > 0 {
+                file.set_len(0)?;
+            }
+            if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {
+                file.set_owner(attributes.uid, attributes.gid)?;
+                let mode = u32::from(attributes.mode.bits()) & BACKING_MODE_BITS;
+                file.set_permissions(Permissions::from_mode(mode))?;
+            }
+            file.write_all_at(content, 0)?;
+            file.sync_all()?;
+            disk::sync_directory(&store.backing_directory(inode))?;
+            // It may have gone since.
+            if store.lacks(&store.backing_file(inode))? { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
+        };
+        filled().map_err(|error| cannot_make(core, inode, &error))
+    }
+}
+
+fn cannot_make(core: &Core, inode: InodeId, error: &io::Error) -> Failure {
     let store = &core.config.store;
-    let path = store.backing_file(inode);
-    let made = || -> io::Result<File> {
-        let directory = store.backing_directory(inode);
-        // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
-        store.lacks(&path)?;
-        disk::create_directories_below(store.root(), &directory)?;
-        let options = File::options().read(true).write(true).create_empty().mode(BACKING_MODE_FIRST);
-        let file = options.open(&path)?;
-        if core.settings.owner_uid == Credentials::ROOT_UID && rustix::process::geteuid().is_root() {
-            file.set_owner(attributes.uid, attributes.gid)?;
-            let mode = u32::from(attributes.mode.bits()) & BACKING_MODE_BITS;
-            file.set_permissions(Permissions::from_mode(mode))?;
-        }
-        file.write_all_at(content, 0)?;
-        file.sync_all()?;
-        disk::sync_directory(&directory)?;
-        // It may have gone since.
-        if store.lacks(&path)? { Err(io::ErrorKind::NotFound.into()) } else { Ok(file) }
-    };
-    made().map_err(|error| match error.kind() {
+    match error.kind() {
         io::ErrorKind::NotFound => Failure::away(&store.data()),
-        _ => Failure::store(&format!("cannot make the backing file {}", path.display()), &error),
-    })
+        _ => Failure::store(&format!("cannot make the backing file {}", store.backing_file(inode).display()), error),
+    }
 }
 
 /// Reads until `buffer` is full or the file ends.

@@ -4,7 +4,7 @@ use super::Files;
 use super::backing;
 use super::inline::InlineBuffer;
 use super::write_behind::Stream;
-use crate::calls::Refusal;
+use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Node, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
@@ -16,8 +16,12 @@ use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKi
 use varve_world::clock::Moment;
 use varve_world::disk::File;
 
-/// Times that a write is sent again because the content moved meanwhile. It moves once in a file's life.
+/// Times that a change of a backing file's size is sent again because the content moved there meanwhile, which it does once in
+/// a file's life.
 const STALE_MAX: usize = 4;
+
+/// Why a small file's content could not be put into its row, or out of it, by the deadline.
+const ALWAYS_REPLACED: &str = "other clients replace the content of the same file all the time";
 
 /// Handles of an inode.
 #[derive(Debug, Default)]
@@ -273,7 +277,8 @@ impl FileSystem {
 
     /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
     pub(super) async fn write_back(&self, open: &OpenInode, content: &mut Content) -> Result<Option<NodeReply>> {
-        for _ in 0..STALE_MAX {
+        let deadline = self.core.deadline();
+        loop {
             let Some(inline) = content.inline.as_ref().filter(|inline| inline.dirty().is_some()) else {
                 return Ok(None);
             };
@@ -289,35 +294,54 @@ impl FileSystem {
                     self.files.mark_clean(open.inode);
                     return Ok(Some(reply));
                 }
-                Err(Refusal::Stale) => self.catch_up(open, content).await?,
+                Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                 Err(refusal) => return Err(refusal.into()),
             }
+            self.catch_up(open, content).await?;
         }
-        Err(Refusal::Stale.into())
     }
 
     /// Moves inline content to a backing file, which may then be written.
     pub(super) async fn promote(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        for _ in 0..STALE_MAX {
+        if content.inline.is_none() {
+            return Ok(());
+        }
+        let making = self.begin_making(open.inode).await?;
+        let deadline = self.core.deadline();
+        loop {
+            // Another client may have moved it by now, and what it has put there is the file.
+            self.catch_up(open, content).await?;
             let Some(inline) = &content.inline else { return Ok(()) };
             let attributes = content.attributes.ok_or(Errno::EIO)?;
-            let file = backing::create(&self.core, open.inode, &attributes, inline.bytes())?;
+            making.fill(&self.core, open.inode, &attributes, inline.bytes())?;
             let (generation, size) = (content.generation, inline.len() as u64);
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {
-                    *open.backing.write() = Backing { file: Some(Arc::new(file)), unsettled: true, at_least: size };
+                    let file = Some(Arc::clone(&making.file));
+                    *open.backing.write() = Backing { file, unsettled: true, at_least: size };
                     content.told(&reply);
                     content.inline = None;
                     content.written_at = None;
                     self.files.mark_clean(open.inode);
                     return Ok(());
                 }
-                Err(Refusal::Stale) => self.catch_up(open, content).await?,
+                Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        Err(Refusal::Stale.into())
+    }
+
+    /// Waits, until the deadline, for other clients that move the content of the same file.
+    async fn begin_making(&self, inode: InodeId) -> Result<backing::Making> {
+        let (deadline, mut wait) = (self.core.deadline(), BUSY_WAIT);
+        loop {
+            if let Some(making) = backing::Making::begin(&self.core, inode)? {
+                return Ok(making);
+            }
+            self.core.check_deadline(deadline, "another client makes the backing file of the same file")?;
+            self.core.pause(wait.next()).await;
+        }
     }
 
     /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, unless it knows.

@@ -85,6 +85,17 @@ fn two_clients_write_one_small_file() {
         assert_eq!(content.len(), 200, "{text}");
         assert_eq!([b'A', b'B'].map(|by| content.iter().filter(|byte| **byte == by).count()), [50, 50], "{text}");
     }
+    // At once, however often each finds that the other was there before.
+    let (_, a, b) = opened("appended at once", appending);
+    std::thread::scope(|scope| {
+        for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
+            scope.spawn(move || (0..500).for_each(|_| synced(fs, handle, 0, data)));
+        }
+    });
+    close(&one, a);
+    close(&other, b);
+    let appended = content(&third(), "appended at once");
+    assert_eq!([b'A', b'B'].map(|by| appended.iter().filter(|byte| **byte == by).count()), [500, 500]);
     // Until it outgrows the row, and beyond.
     let (inode, a, b) = opened("outgrown", appending);
     write(&other, b, 0, b"B");
@@ -109,6 +120,38 @@ fn two_clients_write_one_small_file() {
     close(&one, a);
     assert_eq!(content(&third(), "cut"), b"\0A");
     close(&other, b);
+}
+
+/// Promise: of two clients that both let a small file outgrow its row, one after the other or at once, neither makes the
+/// backing file anew over what the other has put there.
+#[test]
+fn two_clients_outgrow_a_row() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    for round in 0..20 {
+        let text = format!("f{round}");
+        let (inode, a) = create(&one, &text);
+        now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
+        let b = open(&other, inode);
+        let outgrow = |fs: &FileSystem, handle, at: u64, byte: u8| {
+            write(fs, handle, at, &vec![byte; 2 * LIMIT as usize]);
+            now(fs.fsync(handle, false)).unwrap();
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| outgrow(&one, a, 0, b'A'));
+            if round % 2 == 0 {
+                first.join().unwrap();
+            }
+            outgrow(&other, b, 2 * LIMIT, b'B');
+        });
+        let mut expected = vec![b'A'; 2 * LIMIT as usize];
+        expected.extend(vec![b'B'; 2 * LIMIT as usize]);
+        assert!(content(&site.connect(), &text) == expected, "round {round}");
+        close(&one, a);
+        close(&other, b);
+        assert!(content(&site.connect(), &text) == expected, "round {round}, closed");
+    }
 }
 
 /// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone

@@ -76,7 +76,7 @@ impl VolumeDir {
             (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy, found }),
             (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
             (Err(_), None) if self.has_lost_its_file() => Err(self.lost()),
-            (Err(_), None) if !self.root().exists() => {
+            (Err(_), None) if matches!(self.root().try_exists(), Ok(false)) => {
                 Err(VolumeFileError::NoDirectory { directory: self.root().to_owned() })
             }
             (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),

@@ -1,4 +1,4 @@
-//! Shards of which there is not even a directory.
+//! Shards, and content, of which there is not even a directory.
 
 use super::*;
 
@@ -65,4 +65,28 @@ fn shards_without_a_trace_are_not_made_up() {
     std::fs::create_dir(site.volume.shard(ShardId(3))).unwrap();
     repaired(&site);
     assert!(site.volume.shard(ShardId(2)).is_dir());
+}
+
+/// Promise: where the content of all large files is away at once, their names stay, and are whole when it is brought back; they
+/// go to lost+found only where that is asked for.
+#[test]
+fn names_wait_for_a_data_directory_that_is_away() {
+    let site = Site::new();
+    let (data, away) = (site.volume.data(), site.volume.root().join("../away"));
+    std::fs::rename(&data, &away).unwrap();
+    for empty in [false, true] {
+        if empty {
+            std::fs::create_dir(&data).unwrap();
+        }
+        let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
+        assert_eq!(repaired.after.totals.get(&FindingKind::MissingData), Some(&1), "{:?}", repaired.after.findings);
+        assert_eq!(repaired.repairs_total, 0, "{:?}", repaired.repairs);
+    }
+    std::fs::remove_dir(&data).unwrap();
+    std::fs::rename(&away, &data).unwrap();
+    assert!(site.check().is_sound());
+    std::fs::rename(&data, &away).unwrap();
+    let repaired = repair(&site.volume, Missing::SetApart, &mut |_| {}).unwrap();
+    assert!(repaired.after.is_sound(), "{:?}", repaired.after.findings);
+    assert!(repaired.repairs.iter().any(|repair| repair.contains("lost+found")), "{:?}", repaired.repairs);
 }

@@ -233,3 +233,40 @@ fn a_volume_file_that_was_edited_is_refused_before_anything_is_written() {
     assert_eq!(fs::read_dir(volume.mount_point()).expect("a listing").count(), 8);
     mount.unmount();
 }
+
+/// Promise: a repair exits as fsck(8) does: 0 where it only cleared away what was left over, 4 where it leaves damage, as that of a
+/// data directory that is away, whose names stay until it is back or is given up, which ends with 1.
+#[test]
+fn a_repair_exits_by_what_it_found() {
+    let volume = Volume::format(&["--shards", "1", "--inline-limit", "1KiB"]);
+    let large = volume.mount_point().join("large");
+    let mount = volume.mount(&[]);
+    fs::write(&large, [b'x'; 3000]).expect("a large file");
+    mount.unmount();
+    let fsck = |flags: &[&str]| {
+        let outcome = run(varve().arg("fsck").args(flags).arg(volume.store()), Duration::from_secs(60));
+        (outcome.code(), outcome.stdout)
+    };
+    let (data, away) = (volume.store().join("data"), volume.beside("away"));
+    let stray = data.join("aa/00000000000000aa");
+    fs::write(&stray, b"of a client that was killed").expect("a backing file without a row");
+    assert_eq!(fsck(&[]).0, Some(0));
+    let (code, said) = fsck(&["--repair"]);
+    assert!(code == Some(0) && said.contains("left over was cleared away"), "{code:?} {said}");
+    assert!(fsck(&["--repair"]).1.ends_with("The volume is sound.\n"));
+
+    fs::rename(&data, &away).expect("moved away");
+    for _ in 0..2 {
+        let (code, said) = fsck(&["--repair"]);
+        assert!(code == Some(4) && said.contains("missing-data") && said.contains("--without-data"), "{code:?} {said}");
+    }
+    fs::rename(&away, &data).expect("moved back");
+    assert_eq!(fsck(&[]).0, Some(0));
+    let mount = volume.mount(&[]);
+    assert_eq!(fs::read(&large).expect("it is whole"), [b'x'; 3000]);
+    mount.unmount();
+    fs::rename(&data, &away).expect("moved away");
+    assert_eq!(fsck(&["--without-data"]).0, Some(16), "it is of a repair");
+    assert_eq!(fsck(&["--repair", "--without-data"]).0, Some(1));
+    assert_eq!(fsck(&[]).0, Some(0));
+}

@@ -47,6 +47,9 @@ struct Checked {
     store: PathBuf,
     /// With --repair: after it.
     sound: bool,
+    /// With --repair: before it.
+    #[serde(skip)]
+    was_sound: bool,
     /// With --repair: after it. Everything was read; if not, reading ended at damage, and the counts are of what was read
     /// until then.
     complete: bool,
@@ -178,13 +181,14 @@ fn shown(progress: Progress) -> String {
 }
 
 fn checked(store: PathBuf, outcome: Outcome) -> Checked {
-    let sound = outcome.is_sound();
+    let (sound, was_sound) = (outcome.is_sound(), outcome.report.is_sound());
     let Outcome { report, repairs, repairs_total, after } = outcome;
     let Report { counts, incomplete, .. } = *after.as_ref().unwrap_or(&report);
     let damage = |kind: fsck::FindingKind| kind.severity() == Severity::Damage;
     Checked {
         store,
         sound,
+        was_sound,
         complete: !incomplete,
         repairs,
         repairs_total,
@@ -266,8 +270,8 @@ fn text(checked: &Checked, verbose: bool) -> String {
     }
     text += match (checked.sound, checked.repairs_total) {
         (true, 0) => "The volume is sound.\n",
-        (true, _) if checked.totals.iter().any(|total| total.damage) => "The volume was repaired and is sound.\n",
-        (true, _) => "What was left over was cleared away. The volume is sound.\n",
+        (true, _) if checked.was_sound => "What was left over was cleared away. The volume is sound.\n",
+        (true, _) => "The volume was repaired and is sound.\n",
         (false, _) => "The volume is damaged.\n",
     };
     text

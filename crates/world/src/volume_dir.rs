@@ -203,7 +203,11 @@ impl VolumeDir {
         // One byte more than there may be shows that there are too many.
         let read = File::open(&path).and_then(|file| file.take(KEY_BYTES as u64 + 1).read_to_end(&mut content));
         read.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}", path.display()))
+            let next = match error.kind() {
+                io::ErrorKind::NotFound => "; restore it from a copy, or let `varve fsck --repair` make another one",
+                _ => "",
+            };
+            io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}{next}", path.display()))
         })?;
         content.as_slice().try_into().map_err(|_| {
             let found = if content.len() > KEY_BYTES { "more".into() } else { content.len().to_string() };

@@ -7,6 +7,7 @@ use crate::server;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::io;
 use std::path::PathBuf;
 use varve_meta::fsck::{self, FsckError, Missing, Progress, Repaired, Report, Severity};
 use varve_world::store_url::StoreUrl;
@@ -125,6 +126,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("Unmount the volume or stop its server, then check again.")
             }
             FsckError::Locked(lock) => problem.next(server::to_lock(&lock)),
+            FsckError::Io { ref source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                problem.next("Run it as the volume's owner, or as root.")
+            }
             FsckError::Table(_) | FsckError::Io { .. } if arguments.repair => {
                 problem.next("What was repaired so far is whole; when the cause is gone, run it again.")
             }

@@ -216,6 +216,7 @@ class Client:
     def end(self, *, complete=True, dropped=0, timeout=None):
         """Nothing more comes: of this source, or, with complete=False, on this connection. Waits until what was sent is
         safe (with complete=True until the run is finished, which several sources do together) and answers the run's counts.
+        Of several connections that are ended one after the other, only the last one's is the end of the run: complete=True.
         `dropped`: frames that never got this far."""
         self.wait(timeout)
         self._ending = (1 if complete else 0, struct.pack("<Q", dropped))

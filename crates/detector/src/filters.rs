@@ -52,6 +52,12 @@ impl Filter {
         *self == Filter::RAW
     }
 
+    /// Whether a chunk of either reads as one of the other: the level is the writer's alone.
+    pub fn reads_as(&self, other: &Filter) -> bool {
+        let kind = std::mem::discriminant::<Compression>;
+        self.shuffle == other.shuffle && kind(&self.compression) == kind(&other.compression)
+    }
+
     /// The pipeline as readers must undo it, for elements of `element_bytes`, in chunks of `chunk_bytes`.
     pub fn messages(&self, element_bytes: usize, chunk_bytes: u64) -> Vec<FilterMessage> {
         let mut messages = Vec::new();

@@ -75,12 +75,14 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
         Err(JournalError::NotOne { path: journal, why }) => return headless::recover(path, (journal, held), why),
         contents => Found::open(path, held, contents?)?,
     };
-    let Sound { mut catalog, damage: journal_damage, restored, .. } = found.sound().map_err(io)?;
+    let Sound { mut catalog, damage, restored, .. } = found.sound().map_err(io)?;
     catalog.keep_rows();
     let file = &found.file;
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
     let used = found.used().map_err(io)?;
+    // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
+    let used = if damage.end { headless::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
         // What lies above was never named: without it there is room on a disk that is full.
         punch(file, used..bytes).map_err(io)?;
@@ -91,10 +93,10 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io)?;
     let torn_bytes = found.contents.torn_bytes;
-    let damaged_journal = found.keep_damaged(path, (&journal_damage, restored)).map_err(io)?;
+    let damaged_journal = found.keep_damaged(path, (&damage, restored)).map_err(io)?;
     remove_journal(path).map_err(io)?;
     let counts = catalog.counts();
-    Ok(Recovered { counts, torn_bytes, journal_damage, restored, damaged_journal, journal_head: None })
+    Ok(Recovered { counts, torn_bytes, journal_damage: damage, restored, damaged_journal, journal_head: None })
 }
 
 /// Of a file that is not there and its journal: it has been taken away, if the journal tells of frames in it.
@@ -172,20 +174,20 @@ impl Found {
         ends.max().filter(|_| self.contents.damage.is_none())
     }
 
-    /// A damaged journal is kept, for whoever wants to look what it was; where it is then. One that lacked `restored`
-    /// frames has lost its end.
+    /// A damaged journal is kept, for whoever wants to look what it was; where it is then.
     pub fn keep_damaged(&self, path: &Path, (damage, restored): (&Damage, u64)) -> io::Result<Option<PathBuf>> {
-        if damage.is_none() && restored == 0 {
+        if damage.is_none() {
             return Ok(None);
         }
         let kept = journal::keep_damaged(path)?;
         tracing::warn!(
             path = %path.display(),
             "its journal is damaged: {} bytes at {} places are no records; {restored} frames that it lacks were found \
-             otherwise, at most {} of which only they told are missing; it is kept as {}",
+             otherwise, at most {} of which only they told are missing{}; it is kept as {}",
             damage.bytes,
             damage.places,
             damage.frames_max,
+            if damage.end { ", and what came after the file's last commit" } else { "" },
             kept.display()
         );
         Ok(Some(kept))

@@ -2,7 +2,7 @@
 
 use crate::calls::Core;
 use crate::{Failure, Result};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -145,4 +145,34 @@ pub(crate) fn write(file: &File, offset: u64, data: &[u8]) -> Result<usize> {
         }
     }
     Ok(done)
+}
+
+/// Puts all of `data`, or as much as the store takes, to where the file ends, whoever else does so too.
+pub(crate) fn append(file: &File, data: &[u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.append(&data[done..]) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(Failure::store("cannot write a backing file", &error)),
+        }
+    }
+    Ok(done)
+}
+
+/// Extends the file with zeros to `length`, if it is shorter.
+pub(crate) fn reach(file: &File, length: u64) -> Result<()> {
+    let failed = |error: &io::Error| Failure::store("cannot extend a backing file", error);
+    if stat(file)?.size >= length {
+        return Ok(());
+    }
+    // Which cuts nothing, should another client have extended it meanwhile.
+    match file.allocate(FallocateFlags::empty(), length - 1, 1) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            file.set_len(length).map_err(|error| failed(&error))
+        }
+        allocated => allocated.map_err(|error| failed(&error)),
+    }
 }

@@ -249,7 +249,7 @@ impl FileSystem {
     }
 
     /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there.
-    async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
         // The right to open was checked when it was opened.
         let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
         let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
@@ -264,11 +264,10 @@ impl FileSystem {
                 file.set_len(kept).map_err(|error| Failure::store("cannot cut a backing file", &error))?;
             }
             for (at, bytes) in changes.written {
-                write_whole(&file, at as u64, bytes)?;
+                whole(bytes, backing::write(&file, at as u64, bytes)?)?;
             }
-            if !changes.appended.is_empty() {
-                write_whole(&file, backing::stat(&file)?.size, changes.appended)?;
-            }
+            backing::reach(&file, changes.reached as u64)?;
+            whole(changes.appended, backing::append(&file, changes.appended)?)?;
         }
         content.written_at = None;
         self.files.mark_clean(open.inode);
@@ -282,6 +281,11 @@ impl FileSystem {
             let Some(inline) = content.inline.as_ref().filter(|inline| inline.dirty().is_some()) else {
                 return Ok(None);
             };
+            if inline.len() > self.files.inline_limit() {
+                // With what another client has put there it is too long for the row.
+                self.promote(open, content).await?;
+                return Ok(None);
+            }
             let (generation, mtime) = (content.generation, content.written_at.map(Into::into));
             let call = |at| Call::WriteInline { at, generation, data: inline.bytes().to_vec(), mtime };
             match self.ask_open(&content.writer, open.inode, call).await {
@@ -344,14 +348,15 @@ impl FileSystem {
         }
     }
 
-    /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, unless it knows.
+    /// Tells the row that the backing file's size counts, and that it may be cut to `end` bytes, if it will be.
     pub(super) async fn unsettle(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
-        for _ in 0..=STALE_MAX {
+        for asked in 0..=STALE_MAX {
             let knows = {
                 let backing = open.backing.read();
                 backing.unsettled && backing.at_least <= end
             };
-            if knows {
+            // Another client may have told the row of more than this one was told: who cuts asks.
+            if knows && (asked > 0 || end == u64::MAX) {
                 return Ok(());
             }
             let generation = content.generation;
@@ -476,7 +481,6 @@ impl Files {
 }
 
 /// Writes all of `data` or fails.
-pub(super) fn write_whole(file: &File, offset: u64, data: &[u8]) -> Result<()> {
-    let written = backing::write(file, offset, data)?;
+fn whole(data: &[u8], written: usize) -> Result<()> {
     if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
 }

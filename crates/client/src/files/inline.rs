@@ -13,9 +13,11 @@ pub(crate) struct InlineBuffer {
 pub(crate) struct Dirty {
     /// What was written: in order, apart from each other, none empty.
     written: Vec<Range<usize>>,
-    /// The shortest length that the content was cut to: bytes of the row from there on are gone.
+    /// The shortest length that was set: bytes of the row from there on are gone, and how much follows is known here.
     kept: Option<usize>,
-    /// All from here on was put to the end of what the row had, wherever that ends by now.
+    /// The content was extended to this length, if it was shorter.
+    reached: Option<usize>,
+    /// All from here on was put to the end of what the row had, wherever that ends by now. `None` where a length was set.
     appended: Option<usize>,
 }
 
@@ -33,12 +35,14 @@ impl Dirty {
     }
 }
 
-/// What is to be done with content of somebody else, so that what was written here is in it.
+/// What is to be done with content of somebody else, so that what was done here is in it.
 pub(crate) struct Onto<'b> {
     /// First it is cut to this length, if it is longer.
     pub kept: Option<usize>,
     /// Then these are written there.
     pub written: Vec<(usize, &'b [u8])>,
+    /// Then it is extended to this length with zeros, if it is shorter.
+    pub reached: usize,
     /// Then this is put to its end.
     pub appended: &'b [u8],
 }
@@ -74,92 +78,103 @@ impl InlineBuffer {
         count
     }
 
+    /// Whether what was appended here waits for its place, which what is done at or beyond `end` must not come before.
+    pub fn awaits_place(&self, end: usize) -> bool {
+        let appended = self.dirty.as_ref().and_then(|dirty| dirty.appended);
+        appended.is_some_and(|appended| end > appended)
+    }
+
     /// Writes `data` at `offset`, with zeros before it where the content was shorter.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
-        let before = self.bytes.len();
         let end = offset + data.len();
-        if offset == before {
-            self.bytes.extend_from_slice(data);
-        } else {
-            if end > before {
-                self.bytes.resize(end, 0);
-            }
-            self.bytes[offset..end].copy_from_slice(data);
+        if end > self.len() {
+            self.bytes.resize(end, 0);
         }
-        self.touch(offset..end, None);
+        self.bytes[offset..end].copy_from_slice(data);
+        self.touch(offset..end);
     }
 
     /// Writes `data` to the end.
     pub fn append(&mut self, data: &[u8]) {
-        let before = self.bytes.len();
-        let appended = match &self.dirty {
-            Some(dirty) => dirty.appended,
-            None => Some(before),
-        };
-        self.write(before, data);
-        if let Some(dirty) = &mut self.dirty {
-            dirty.appended = appended;
+        let before = self.len();
+        self.bytes.extend_from_slice(data);
+        let dirty = self.dirty.get_or_insert_default();
+        match dirty.kept {
+            // Where it ends is known.
+            Some(_) => dirty.add(before..before + data.len()),
+            None => dirty.appended = dirty.appended.or(Some(before)),
         }
     }
 
-    /// Cuts, or extends with zeros.
+    /// Sets the length: cuts, or extends with zeros.
     pub fn resize(&mut self, len: usize) {
-        let before = self.bytes.len();
+        self.fix_place();
         self.bytes.resize(len, 0);
-        if len <= before {
-            self.touch(len..len, Some(len));
-        } else {
-            self.touch(before..len, None);
+        let dirty = self.dirty.get_or_insert_default();
+        dirty.kept = Some(dirty.kept.map_or(len, |kept| kept.min(len)));
+        // What was written beyond is cut, too.
+        while let Some(last) = dirty.written.pop_if(|last| last.end > len) {
+            if last.start < len {
+                dirty.written.push(last.start..len);
+            }
         }
+    }
+
+    /// Extends with zeros to `len`, if it is shorter.
+    pub fn reach(&mut self, len: usize) {
+        self.fix_place();
+        self.bytes.resize(len.max(self.len()), 0);
+        let dirty = self.dirty.get_or_insert_default();
+        dirty.reached = dirty.reached.max(Some(len));
     }
 
     /// Makes the bytes of `range` that exist zero.
     pub fn zero(&mut self, range: Range<usize>) {
-        let len = self.bytes.len();
+        let len = self.len();
         let range = range.start.min(len)..range.end.min(len);
         self.bytes[range.clone()].fill(0);
-        self.touch(range, None);
+        self.touch(range);
     }
 
     /// What was done here, for content that somebody else has changed.
     pub fn changes(&self) -> Option<Onto<'_>> {
-        let Dirty { written, kept, appended } = self.dirty.as_ref()?;
+        let Dirty { written, kept, reached, appended } = self.dirty.as_ref()?;
         let end = appended.unwrap_or(self.len());
-        let put = |range: &Range<usize>| (range.start, &self.bytes[range.start.min(end)..range.end.min(end)]);
-        let written = written.iter().map(put).filter(|(_, bytes)| !bytes.is_empty()).collect();
-        Some(Onto { kept: *kept, written, appended: &self.bytes[end..] })
+        let written = written.iter().map(|range| (range.start, &self.bytes[range.clone()])).collect();
+        let reached = if kept.is_some() { end } else { reached.unwrap_or(0) };
+        Some(Onto { kept: *kept, written, reached, appended: &self.bytes[end..] })
     }
 
-    /// Puts what was written here onto `theirs`, the row's content of now.
-    pub fn onto(&self, theirs: Vec<u8>) -> InlineBuffer {
-        let mut merged = InlineBuffer::clean(theirs);
-        let Some(changes) = self.changes() else { return merged };
-        if let Some(kept) = changes.kept.filter(|kept| *kept < merged.len()) {
-            merged.resize(kept);
-        }
+    /// Puts what was done here onto `theirs`, the row's content of now.
+    pub fn onto(&self, mut theirs: Vec<u8>) -> InlineBuffer {
+        let Some(changes) = self.changes() else { return InlineBuffer::clean(theirs) };
+        theirs.truncate(changes.kept.unwrap_or(usize::MAX));
         for (at, bytes) in changes.written {
-            merged.write(at, bytes);
+            theirs.resize(theirs.len().max(at + bytes.len()), 0);
+            theirs[at..at + bytes.len()].copy_from_slice(bytes);
         }
-        if !changes.appended.is_empty() {
-            merged.append(changes.appended);
-        }
-        merged
+        theirs.resize(theirs.len().max(changes.reached), 0);
+        let end = theirs.len();
+        theirs.extend_from_slice(changes.appended);
+        let dirty = self.dirty.clone().map(|dirty| Dirty { appended: dirty.appended.map(|_| end), ..dirty });
+        InlineBuffer { bytes: theirs, dirty }
     }
 
-    fn touch(&mut self, range: Range<usize>, cut: Option<usize>) {
-        let dirty = self.dirty.get_or_insert_default();
-        if let Some(len) = cut {
-            dirty.kept = Some(dirty.kept.map_or(len, |kept| kept.min(len)));
-            // What was written there is cut, too.
-            while let Some(last) = dirty.written.pop_if(|last| last.end > len) {
-                if last.start < len {
-                    dirty.written.push(last.start..len);
-                }
-            }
+    fn touch(&mut self, range: Range<usize>) {
+        if self.awaits_place(range.end) {
+            self.fix_place();
         }
-        // [`Self::append`] knows better.
-        dirty.appended = None;
-        dirty.add(range);
+        self.dirty.get_or_insert_default().add(range);
+    }
+
+    /// What was appended lies where it does here.
+    fn fix_place(&mut self) {
+        let len = self.len();
+        if let Some(dirty) = &mut self.dirty
+            && let Some(appended) = dirty.appended.take()
+        {
+            dirty.add(appended..len);
+        }
     }
 }
 

@@ -82,6 +82,9 @@ impl FileSystem {
         content.writer = handle.caller.clone();
         let offset = if handle.flags.append { size_of(open, &content)? } else { offset };
         let end = check_end(offset, data.len() as u64)?;
+        if !handle.flags.append {
+            self.give_place(open, &mut content, end).await?;
+        }
         self.make_room_beside(open, &mut content, end).await?;
         if let Some(inline) = &mut content.inline {
             if handle.flags.append {
@@ -94,16 +97,35 @@ impl FileSystem {
         }
         self.unsettle(open, &mut content, u64::MAX).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
+        if handle.flags.append {
+            // Its end may have moved since: another client appends, too.
+            let written = backing::append(&file, data)?;
+            self.wrote(open, &file, backing::stat(&file)?.size.saturating_sub(written as u64), written);
+            return Ok(written);
+        }
         self.write_backing(open, &file, offset, data)
     }
 
     /// Writes to a backing file, and hands what was written one after the other to the disk.
     fn write_backing(&self, open: &OpenInode, file: &Arc<File>, offset: u64, data: &[u8]) -> Result<usize> {
         let written = backing::write(file, offset, data)?;
+        self.wrote(open, file, offset, written);
+        Ok(written)
+    }
+
+    fn wrote(&self, open: &OpenInode, file: &Arc<File>, offset: u64, written: usize) {
         if let Some(window) = open.stream.lock().wrote(offset, written as u64) {
             self.files.write_behind.hand_over(file, window);
         }
-        Ok(written)
+    }
+
+    /// Before something is done at or beyond `end`: what was appended here gets its place, behind what others have appended.
+    pub(super) async fn give_place(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
+        let end = usize::try_from(end).unwrap_or(usize::MAX);
+        match content.inline.as_ref().is_some_and(|inline| inline.awaits_place(end)) {
+            true => self.write_back(open, content).await.map(|_| ()),
+            false => Ok(()),
+        }
     }
 
     /// Promotes inline content that is going to be `end` bytes long, if that is too long for the row.

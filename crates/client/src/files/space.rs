@@ -68,6 +68,7 @@ impl FileSystem {
         {
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
+            self.give_place(open, &mut content, u64::MAX).await?;
             self.make_room(open, &mut content, size).await?;
             if let Some(inline) = &mut content.inline {
                 inline.resize(size as usize);
@@ -118,6 +119,11 @@ impl FileSystem {
             let open = &handle.inode;
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
+            self.give_place(open, &mut content, u64::MAX).await?;
+            if content.inline.is_some() {
+                // It may be longer or shorter by now than is known here.
+                self.catch_up(open, &mut content).await?;
+            }
             let reached = if change.reaches_beyond_the_end() { end } else { 0 };
             self.make_room_beside(open, &mut content, reached).await?;
             if content.inline.is_some() {
@@ -146,7 +152,7 @@ impl FileSystem {
         }
         let extends = change.extends && clamp(end) > inline.len();
         if extends {
-            inline.resize(clamp(end));
+            inline.reach(clamp(end));
         }
         if change.zeroes || extends { self.inline_changed(open, content).await } else { Ok(()) }
     }

@@ -4,9 +4,9 @@ use crate::site::*;
 use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Opened, Whence, now};
 use varve_types::{Errno, Mode, SetAttributes, SetTime, Timestamp};
 
-const LIMIT: u64 = INLINE_LIMIT as u64;
+pub const LIMIT: u64 = INLINE_LIMIT as u64;
 
-fn resized(fs: &FileSystem, inode: varve_types::InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
+pub fn resized(fs: &FileSystem, inode: varve_types::InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
     let set = SetAttributes { size: Some(size), ..Default::default() };
     now(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
@@ -31,126 +31,6 @@ fn closed_files_are_seen_by_others() {
         let node = now(other.lookup(&root(), ROOT, &name(text))).unwrap();
         assert_eq!(node.attributes.size, len as u64);
         assert_eq!(site.volume.backing_file(inode).exists(), len as u64 > LIMIT);
-    }
-}
-
-/// Promise: of a small file that two clients have open, each writes back what it wrote and nothing else: bytes of the other
-/// stay, what both append stays, and what one has cut stays cut.
-#[test]
-fn two_clients_write_one_small_file() {
-    let site = Site::new(4);
-    let _server = site.serve();
-    let (one, other) = (site.connect(), site.connect());
-    let opened = |text: &str, flags: OpenFlags| {
-        let (inode, handle) = create(&one, text);
-        write(&one, handle, 0, &[b'.'; 100]);
-        close(&one, handle);
-        let at = |fs: &FileSystem| {
-            now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
-            now(fs.open(&root(), inode, flags)).unwrap().handle
-        };
-        (inode, at(&one), at(&other))
-    };
-    let synced = |fs: &FileSystem, handle, at, data: &[u8]| {
-        write(fs, handle, at, data);
-        now(fs.fsync(handle, false)).unwrap();
-    };
-    let third = || site.connect();
-
-    let (_, a, b) = opened("apart", OpenFlags::READ_WRITE);
-    synced(&one, a, 0, b"A");
-    synced(&other, b, 50, b"B");
-    write(&one, a, 99, b"A");
-    write(&one, a, 1, b"A");
-    synced(&other, b, 120, b"B");
-    close(&one, a);
-    let mut expected = [b'.'; 121];
-    (expected[0], expected[1], expected[99], expected[50], expected[120]) = (b'A', b'A', b'A', b'B', b'B');
-    expected[100..120].fill(0);
-    assert_eq!(content(&third(), "apart"), expected);
-    close(&other, b);
-
-    let appending = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
-    for sync in [true, false] {
-        let text = format!("appended, each synced: {sync}");
-        let (_, a, b) = opened(&text, appending);
-        for _ in 0..50 {
-            for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
-                if sync { synced(fs, handle, 0, data) } else { write(fs, handle, 0, data) }
-            }
-        }
-        close(&one, a);
-        close(&other, b);
-        let content = content(&third(), &text);
-        assert_eq!(content.len(), 200, "{text}");
-        assert_eq!([b'A', b'B'].map(|by| content.iter().filter(|byte| **byte == by).count()), [50, 50], "{text}");
-    }
-    // At once, however often each finds that the other was there before.
-    let (_, a, b) = opened("appended at once", appending);
-    std::thread::scope(|scope| {
-        for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
-            scope.spawn(move || (0..500).for_each(|_| synced(fs, handle, 0, data)));
-        }
-    });
-    close(&one, a);
-    close(&other, b);
-    let appended = content(&third(), "appended at once");
-    assert_eq!([b'A', b'B'].map(|by| appended.iter().filter(|byte| **byte == by).count()), [500, 500]);
-    // Until it outgrows the row, and beyond.
-    let (inode, a, b) = opened("outgrown", appending);
-    write(&other, b, 0, b"B");
-    synced(&one, a, 0, &vec![b'A'; LIMIT as usize]);
-    synced(&other, b, 0, b"B");
-    assert!(site.volume.backing_file(inode).exists());
-    let content_then = content(&third(), "outgrown");
-    assert_eq!(content_then.len() as u64, 100 + LIMIT + 2);
-    assert!(content_then.ends_with(b"ABB"));
-    close(&one, a);
-    close(&other, b);
-
-    let (inode, a, b) = opened("cut", OpenFlags::READ_WRITE);
-    write(&one, a, 10, b"A");
-    assert_eq!(resized(&other, inode, 5, None), 5, "by path, where it is open");
-    close(&one, a);
-    assert_eq!(content(&third(), "cut"), b".....\0\0\0\0\0A");
-    let a = now(one.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
-    write(&one, a, 1, b"A");
-    let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
-    close(&other, now(other.open(&root(), inode, flags)).unwrap().handle);
-    close(&one, a);
-    assert_eq!(content(&third(), "cut"), b"\0A");
-    close(&other, b);
-}
-
-/// Promise: of two clients that both let a small file outgrow its row, one after the other or at once, neither makes the
-/// backing file anew over what the other has put there.
-#[test]
-fn two_clients_outgrow_a_row() {
-    let site = Site::new(4);
-    let _server = site.serve();
-    let (one, other) = (site.connect(), site.connect());
-    for round in 0..20 {
-        let text = format!("f{round}");
-        let (inode, a) = create(&one, &text);
-        now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
-        let b = open(&other, inode);
-        let outgrow = |fs: &FileSystem, handle, at: u64, byte: u8| {
-            write(fs, handle, at, &vec![byte; 2 * LIMIT as usize]);
-            now(fs.fsync(handle, false)).unwrap();
-        };
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| outgrow(&one, a, 0, b'A'));
-            if round % 2 == 0 {
-                first.join().unwrap();
-            }
-            outgrow(&other, b, 2 * LIMIT, b'B');
-        });
-        let mut expected = vec![b'A'; 2 * LIMIT as usize];
-        expected.extend(vec![b'B'; 2 * LIMIT as usize]);
-        assert!(content(&site.connect(), &text) == expected, "round {round}");
-        close(&one, a);
-        close(&other, b);
-        assert!(content(&site.connect(), &text) == expected, "round {round}, closed");
     }
 }
 

@@ -6,13 +6,24 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A number as it was given, whatever an element can hold. In JSON a number, or `"nan"`, `"inf"`, `"-inf"`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Form", into = "Form")]
 pub enum Fill {
     /// Below 2^64 and not below -2^63, as JSON has them.
     Whole(i128),
     /// Not whole, or too large to be known for it.
     Float(f64),
+}
+
+/// As it was given: a value that is no number is the same as itself.
+impl PartialEq for Fill {
+    fn eq(&self, other: &Fill) -> bool {
+        match (self, other) {
+            (Fill::Whole(one), Fill::Whole(other)) => one == other,
+            (Fill::Float(one), Fill::Float(other)) => one.to_bits() == other.to_bits(),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

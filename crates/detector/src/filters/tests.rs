@@ -60,3 +60,21 @@ fn names_of_filters_round_trip_and_bad_ones_are_refused_with_the_reason() {
         assert!(error.contains(why) && error.contains("use raw, gzip"), "{error}");
     }
 }
+
+/// Promise: chunks are taken for what readers make of them, whatever effort was put into them.
+#[test]
+fn a_level_makes_no_other_filter() {
+    let filter = |name: &str| name.parse::<Filter>().unwrap();
+    for (one, other, same) in [
+        ("zstd", "zstd:9", true),
+        ("gzip:1", "gzip", true),
+        ("bszstd:22", "bszstd", true),
+        ("bslz4", "bslz4", true),
+        ("zstd", "shuffle+zstd", false),
+        ("lz4", "bslz4", false),
+        ("gzip:3", "zstd:3", false),
+        ("raw", "lz4", false),
+    ] {
+        assert_eq!(filter(one).reads_as(&filter(other)), same, "{one}, {other}");
+    }
+}

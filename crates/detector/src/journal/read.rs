@@ -39,6 +39,9 @@ pub struct Damage {
     pub bytes: u64,
     /// Of so many frames at most may these bytes have told.
     pub frames_max: u64,
+    /// The file's last commit has more than the journal: its end is gone, and with it all that would tell what came after
+    /// that commit.
+    pub end: bool,
     /// Columns of scalars that were added later, and left out: one before them may be lost, and columns go by their number.
     pub columns: u64,
 }

@@ -75,7 +75,8 @@ pub(super) fn recover(
     );
     remove_journal(path).map_err(io)?;
     let counts = counts(&status);
-    let damage = Damage { places: 1, first: 0, bytes: records.len() as u64, frames_max: frames, columns: 0 };
+    let damage =
+        Damage { places: 1, first: 0, bytes: records.len() as u64, frames_max: frames, end: false, columns: 0 };
     Ok(Recovered {
         counts,
         torn_bytes: 0,
@@ -101,7 +102,7 @@ fn superblock(file: &File) -> io::Result<Result<Superblock, String>> {
 }
 
 /// One past the last byte that lies in the file, which may go on as a hole; `from` at least.
-fn data_end(file: &File, from: u64) -> io::Result<u64> {
+pub(super) fn data_end(file: &File, from: u64) -> io::Result<u64> {
     let mut end = from;
     loop {
         let data = match rustix::fs::seek(file, SeekFrom::Data(end)) {

@@ -83,6 +83,7 @@ impl Found {
         }
         self.borne_out(&mut sound, now)?;
         sound.restored = sound.frames() - before;
+        sound.damage.end = sound.restored > sound.damage.frames_max;
         sound.damage.frames_max = sound.damage.frames_max.saturating_sub(sound.restored);
         let lacking = !contents.damage.is_none() || contents.torn_bytes > 0 || sound.restored > 0;
         if let Some(committed) = committed.filter(|_| lacking) {

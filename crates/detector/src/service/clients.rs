@@ -3,7 +3,7 @@
 
 use super::board::Outbox;
 use crate::stream::{ErrorCode, Hello, Refusal, Role};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,9 @@ struct Owner {
     client: [u8; 16],
     connections: u16,
     seats: HashMap<u16, Seat>,
-    complete: BTreeSet<u16>,
+    /// Connections that have said END, by whether it was of all that the client brings.
+    ended: BTreeMap<u16, bool>,
+    /// When a connection last left, or said END.
     left: Instant,
 }
 
@@ -92,10 +94,14 @@ impl Clients {
             client: hello.client,
             connections: hello.connections,
             seats: HashMap::new(),
-            complete: BTreeSet::new(),
+            ended: BTreeMap::new(),
             left: Instant::now(),
         });
         owner.connections = hello.connections;
+        if owner.ended.get(&hello.connection) == Some(&false) {
+            // It ended alone, and brings more now.
+            owner.ended.remove(&hello.connection);
+        }
         if let Some(before) = owner.seats.insert(hello.connection, seat) {
             before.cut();
         }
@@ -123,19 +129,21 @@ impl Clients {
         }
     }
 
-    /// A connection has said that its client brings nothing more. Whether all sources are complete now.
-    pub fn complete(&mut self, hello: &Hello, sources: u16) -> bool {
+    /// A connection has said END; `all`: that its client brings nothing more, on whatever connection. Whether all sources are
+    /// complete now.
+    pub fn end(&mut self, hello: &Hello, all: bool, sources: u16) -> bool {
         if hello.role != Role::Scalars
             && let Some(owner) = self.sources.get_mut(&hello.source)
         {
-            owner.complete.insert(hello.connection);
+            *owner.ended.entry(hello.connection).or_default() |= all;
+            owner.left = Instant::now();
         }
         (0..sources).all(|source| self.sources.get(&source).is_some_and(Owner::is_complete))
     }
 
-    /// Whether all who came are complete, or have been gone for longer than `absence`, and at least one has.
+    /// Whether all who came are complete, or have brought nothing more for longer than `absence`, and at least one has.
     pub fn are_given_up(&self, absence: Duration) -> bool {
-        let gone = |owner: &Owner| owner.seats.is_empty() && owner.left.elapsed() > absence;
+        let gone = |owner: &Owner| !owner.may_bring() && owner.left.elapsed() > absence;
         let mut owners = self.sources.values();
         owners.clone().any(|owner| !owner.is_complete()) && owners.all(|owner| owner.is_complete() || gone(owner))
     }
@@ -168,6 +176,12 @@ impl Clients {
 
 impl Owner {
     fn is_complete(&self) -> bool {
-        (0..self.connections).all(|connection| self.complete.contains(&connection))
+        let said = self.ended.values().any(|all| *all);
+        said && (0..self.connections).all(|connection| self.ended.contains_key(&connection))
+    }
+
+    /// Whether a connection stands on which more may come.
+    fn may_bring(&self) -> bool {
+        self.seats.keys().any(|connection| !self.ended.contains_key(connection))
     }
 }

@@ -17,6 +17,7 @@ use crate::stream::{
     ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, ToService, Welcome,
 };
 use crate::writer::WriteError;
+use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -141,10 +142,28 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
             return Ok(());
         }
     };
-    let connection = Connection { shared, run: &run, hello: &hello, outbox: &outbox, incoming };
+    let place = Place { run: &run, hello: &hello, outbox: &outbox, left: Cell::new(false) };
+    let connection = Connection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming };
     let served = connection.run(socket);
-    run.clients.lock().leave(&hello, &outbox);
+    place.leave();
     served
+}
+
+/// A connection's place among the run's clients.
+struct Place<'c> {
+    run: &'c Run,
+    hello: &'c Hello,
+    outbox: &'c Arc<Outbox>,
+    left: Cell<bool>,
+}
+
+impl Place<'_> {
+    /// Nobody is at its other end any more.
+    fn leave(&self) {
+        if !self.left.replace(true) {
+            self.run.clients.lock().leave(self.hello, self.outbox);
+        }
+    }
 }
 
 /// Finds the run, or starts it, and the client's place in it.
@@ -191,6 +210,7 @@ struct Connection<'c> {
     run: &'c Arc<Run>,
     hello: &'c Hello,
     outbox: &'c Arc<Outbox>,
+    place: &'c Place<'c>,
     incoming: Incoming,
 }
 
@@ -317,15 +337,15 @@ impl Connection<'_> {
         Ok(ShareHead { epoch: run.epoch.fetch_add(1, SeqCst) + 1, file: file.into(), description })
     }
 
-    /// After END nothing more is read: the outbox gets its last words when the run has ended.
+    /// After END nothing more is heeded: the outbox gets its last words when the run has ended.
     fn end(&mut self, complete: bool, lost: u64) -> Result<(), LinkError> {
         self.run.tallies.lost.fetch_add(lost, Relaxed);
-        if !complete {
-            return self.end_connection();
-        }
-        let all = self.run.clients.lock().complete(self.hello, self.run.request.source_count());
+        let all = self.run.clients.lock().end(self.hello, complete, self.run.request.source_count());
         if all && self.run.request.finish && self.run.is_running() {
             self.run.end_beside(How::Finished, String::new());
+        }
+        if !complete && self.ended_alone() {
+            return Ok(());
         }
         loop {
             if let Some(ended) = self.run.wait_ended(Duration::from_millis(500)) {
@@ -339,23 +359,31 @@ impl Connection<'_> {
             if self.outbox.is_over() || self.shared.is_stopping() {
                 return Ok(());
             }
+            if self.incoming.has_ended() {
+                // Who has died does not hear of the end. Who only sends no more still does.
+                self.place.leave();
+            }
         }
     }
 
-    /// Waits until what came on this connection is durable, which is what was taken by now.
-    fn end_connection(&self) -> Result<(), LinkError> {
+    /// Waits until what came on this connection is durable, which is what was taken by now, and says so; `false`: the run has
+    /// ended before.
+    fn ended_alone(&self) -> bool {
         let set = self.outbox.source;
         let taken = self.run.board.frames(set, Level::Memory);
-        while self.run.is_running() && !self.outbox.is_over() {
+        while self.run.is_running() {
+            if self.outbox.is_over() {
+                return true;
+            }
             let durable = self.run.board.frames(set, Level::Durable);
             if taken.iter().all(|range| durable.covers(&range)) {
                 let counts = FinishedHead { frames: taken.end(), received: taken.len(), ..FinishedHead::default() };
                 self.outbox.finish(counts);
-                return Ok(());
+                return true;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
+        false
     }
 }
 

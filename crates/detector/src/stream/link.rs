@@ -73,6 +73,22 @@ impl Incoming {
             || rustix::io::ioctl_fionread(&self.from.get_ref().socket).is_ok_and(|more| more > 0)
     }
 
+    /// Whether the other side has closed the connection, or it is broken. What still comes is let go of: for who expects nothing
+    /// more that matters, and does not wait.
+    pub fn has_ended(&mut self) -> bool {
+        /// More is looked at the next time.
+        const PIECES_MAX: usize = 16;
+        let mut piece = [0; 4096];
+        for _ in 0..PIECES_MAX {
+            match rustix::net::recv(&self.from.get_ref().socket, &mut piece, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return error != Errno::AGAIN,
+            }
+        }
+        false
+    }
+
     /// Header and head of the next message; `None` if the other side has ended in order.
     fn next(&mut self) -> Result<Option<Header>, LinkError> {
         if self.from.fill_buf()?.is_empty() {

@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options, Scalars};
-use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::description::Description;
+use varve_detector::hdf5::ElementType;
+use varve_detector::service::{Config, How, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, tell};
 use varve_detector::stream::{ErrorCode, FromService, Header, Role};
 
@@ -180,5 +182,80 @@ fn a_hello_that_dribbles_is_given_up() {
         Err(_) | Ok(None) => {}
         other => panic!("{other:?}"),
     }
+    service.stop();
+}
+
+/// Promise: connections of a client end in any order, each by itself or for all: when each has said so, and one for all, the
+/// run is finished.
+#[test]
+fn connections_end_one_after_the_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    for (name, all_first) in [("last", false), ("first", true)] {
+        let request = start(name);
+        let mut connections = [0, 1].map(|number| Raw::one_of(&service, &request, None, (number, 2)));
+        for (number, connection) in (0..).zip(&mut connections) {
+            (0..5).for_each(|frame| connection.frame(&plain(2 * frame + number), None));
+        }
+        let [one, other] = &mut connections;
+        one.end(all_first, 0);
+        if !all_first {
+            // It brings more, and ends again.
+            one.finished();
+            *one = Raw::one_of(&service, &request, None, (0, 2));
+            one.frame(&plain(10), None);
+            one.end(false, 0);
+            one.finished();
+        }
+        assert!(service.shared().run(name).expect("known").is_running());
+        other.end(!all_first, 0);
+        let frames = if all_first { 10 } else { 11 };
+        assert_eq!(if all_first { one.finished() } else { other.finished() }.received, frames, "{name}");
+        check(directory.path(), name, &(0..frames).collect::<Vec<u64>>(), true);
+    }
+    service.stop();
+}
+
+/// Promise: a run does not wait for connections that were announced and never came, nor for a client that has said that it
+/// brings nothing more and is gone.
+#[test]
+fn who_has_ended_and_is_gone_is_not_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let ends = |name: &str| {
+        let run = service.shared().run(name).expect("known");
+        let ended = run.wait_ended(WAIT).expect("it ends");
+        assert_eq!((ended.how, ended.finished.received), (How::Finished, 1), "{name}: {}", ended.why);
+    };
+    let soon = |name: &str| StartRequest { absence_s: 0.5, ..start(name) };
+    // The client stands, and waits for the end.
+    let mut one = Raw::one_of(&service, &soon("alone"), None, (0, 2));
+    one.frame(&plain(0), None);
+    one.end(true, 0);
+    assert_eq!(one.finished().received, 1);
+    ends("alone");
+    // The other source never comes, and the client is gone.
+    let request = StartRequest { sources: 2, ..soon("gone") };
+    let mut one = Raw::connect(&service, &request, None);
+    one.frame(&plain(0), None);
+    one.end(true, 0);
+    drop(one);
+    ends("gone");
+    service.stop();
+}
+
+/// Promise: a client that comes back with the start of its run finds it, whatever the start says: a fill value that is no
+/// number, too.
+#[test]
+fn a_start_is_the_same_as_itself() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let description = Description { fill: Some(f64::NAN.into()), ..Description::new(ElementType::F32, vec![4, 4]) };
+    let request = StartRequest::new("nan", "nan.h5".into(), description);
+    drop(Raw::connect(&service, &request, None));
+    drop(Raw::connect(&service, &request, None));
+    let other = StartRequest { absence_s: 1.0, ..request };
+    let refused = Client::connect(options(&service, &other)).err().expect("another start");
+    assert!(refused.to_string().contains("started otherwise"), "{refused}");
     service.stop();
 }

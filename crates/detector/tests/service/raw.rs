@@ -19,6 +19,16 @@ pub struct Raw {
 
 impl Raw {
     pub fn connect(service: &Service, start: &StartRequest, patience: Option<Duration>) -> Raw {
+        Raw::one_of(service, start, patience, (0, 1))
+    }
+
+    /// Connection `number` of so many.
+    pub fn one_of(
+        service: &Service,
+        start: &StartRequest,
+        patience: Option<Duration>,
+        (connection, connections): (u16, u16),
+    ) -> Raw {
         let mut socket = TcpStream::connect(service.address()).expect("connected");
         socket.set_read_timeout(Some(WAIT)).expect("set");
         let hello = Hello {
@@ -28,8 +38,8 @@ impl Raw {
             checksum: BodyChecksum::Crc32,
             levels: level_bit(Level::Durable),
             source: 0,
-            connection: 0,
-            connections: 1,
+            connection,
+            connections,
             patience,
             client: [9; 16],
             run: start.name.clone(),
@@ -71,8 +81,16 @@ impl Raw {
         }
     }
 
+    pub fn end(&mut self, complete: bool, lost: u64) {
+        say(&mut self.socket, &ToService::End { complete, lost }, &[], 0).expect("said");
+    }
+
     pub fn finish(&mut self) -> varve_detector::stream::FinishedHead {
-        say(&mut self.socket, &ToService::End { complete: true, lost: 2 }, &[], 0).expect("said");
+        self.end(true, 2);
+        self.finished()
+    }
+
+    pub fn finished(&mut self) -> varve_detector::stream::FinishedHead {
         loop {
             match self.next() {
                 FromService::Finished(finished) => return finished,

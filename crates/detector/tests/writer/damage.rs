@@ -203,6 +203,51 @@ fn what_the_file_has_committed_outlives_its_journal() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
+/// Where the journal's end is gone, nobody says how much is lost, and nothing of the file is: with a whole copy of the journal
+/// all is there again.
+#[test]
+fn what_a_lost_end_told_of_comes_back_with_the_journal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let writer = Writer::create(&path, description(), settings(), quiet()).expect("a run started");
+    let superblock = || {
+        let mut bytes = [0; 48];
+        let file = std::fs::File::open(&path).expect("the file");
+        file.read_exact_at(&mut bytes, 0).is_ok().then_some(bytes).filter(|bytes| bytes[0] != 0)
+    };
+    let deadline = std::time::Instant::now() + WAIT;
+    let none = superblock();
+    (0..10).for_each(|number| give(&writer, number));
+    let first = loop {
+        assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
+        match superblock().filter(|bytes| Some(*bytes) != none) {
+            Some(bytes) => break bytes,
+            None => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    (10..FRAMES).for_each(|number| give(&writer, number));
+    while writer.progress().durable < FRAMES {
+        assert!(std::time::Instant::now() < deadline, "{:?}", writer.progress());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let journal = std::fs::read(journal::path_beside(&path)).expect("the journal");
+    writer.finish().expect("finished");
+    // As it was after the first commit of frames, which is never overwritten, with the chunks that came later.
+    let file = std::fs::File::options().write(true).open(&path).expect("the file");
+    file.write_all_at(&first, 0).expect("set back");
+    let beside = journal::path_beside(&path);
+    std::fs::write(&beside, journal::encode_head(&description())).expect("emptied");
+    let recovered = recover(&path).expect("recovered");
+    assert!(recovered.journal_damage.end, "{recovered:?}");
+    assert!((1..=10).contains(&recovered.restored) && recovered.counts.frames <= 10, "{recovered:?}");
+    std::fs::write(&beside, &journal).expect("put back");
+    let recovered = recover(&path).expect("recovered");
+    assert!(!recovered.journal_damage.end, "{recovered:?}");
+    assert_eq!((recovered.counts.received, recovered.counts.damaged), (FRAMES, 0), "{recovered:?}");
+    tell(&path, &(0..FRAMES).collect::<Vec<u64>>(), &[], &[]);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
 /// A file whose run was killed before its first commit, beside such a journal.
 fn uncommitted(from: &Path, to: &Path, journal: &[u8]) -> Recovered {
     std::fs::copy(from, to).expect("copied");

@@ -3,6 +3,7 @@
 use super::journal::{self, Change, Journal, NodeId, SyncTarget};
 use bytes::Bytes;
 use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -124,6 +125,26 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// One write(2) to where the file ends at that moment, whoever else appends: how much of `data` was written.
+    pub fn append(&self, data: &[u8]) -> io::Result<usize> {
+        let appended = self.changing(
+            || {
+                let offset = self.file.metadata()?.len();
+                let data = [io::IoSlice::new(data)];
+                match rustix::io::pwritev2(&self.file, &data, u64::MAX, ReadWriteFlags::APPEND) {
+                    Ok(written) => Ok((offset, written)),
+                    // A store that does not know how.
+                    Err(Errno::OPNOTSUPP) => Ok((offset, self.file.write_at(&data[0], offset)?)),
+                    Err(error) => Err(error.into()),
+                }
+            },
+            |node, (offset, written)| {
+                vec![Change::Write { node, offset: *offset, bytes: Bytes::copy_from_slice(&data[..*written]) }]
+            },
+        );
+        appended.map(|(_, written)| written)
     }
 
     pub fn set_len(&self, length: u64) -> io::Result<()> {

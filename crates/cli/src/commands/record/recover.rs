@@ -45,6 +45,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(if lost { Exit::Degraded } else { Exit::Done })
 }
 
+const WHOLE_COPY: &str =
+    "a whole copy of the journal, put back beside the file, still recovers it: nothing of the file was removed";
+
 fn lines(told: &Told) -> String {
     let Some(Recovered { counts, journal_damage, restored, damaged_journal, journal_head, .. }) = &told.found else {
         return format!("{} needs no recovery: it is finished\n", told.file.display());
@@ -66,18 +69,23 @@ fn lines(told: &Told) -> String {
                 frames => format!("{frames} frames at least: {more}"),
             },
         ));
-        let again =
-            "a whole copy of the journal, put back beside the file, still recovers it: nothing of the file was removed";
-        rows.push(("", again.to_owned()));
+        rows.push(("", WHOLE_COPY.to_owned()));
     } else if let Some(kept) = damaged_journal {
-        let Damage { places, first, bytes, frames_max, columns } = journal_damage;
-        let what = match places {
-            0 => "its end is gone".to_owned(),
-            places => format!("{bytes} bytes at {places} places, the first at byte {first}, could not be read"),
-        };
+        let Damage { places, first, bytes, frames_max, end, columns } = journal_damage;
+        let unread = (*places > 0)
+            .then(|| format!("{bytes} bytes at {places} places, the first at byte {first}, could not be read"));
+        let gone = end.then(|| "its end is gone".to_owned());
+        let what: Vec<String> = unread.into_iter().chain(gone).collect();
+        let what = what.join(", and ");
         rows.push(("journal", format!("{what}; it is kept as {}", kept.display())));
         rows.push(("restored", format!("{restored} frames that the journal lacked, from the file itself")));
-        rows.push(("lost", format!("at most {frames_max} frames, and scalars, of which only those bytes told")));
+        if *places > 0 {
+            rows.push(("lost", format!("at most {frames_max} frames, and scalars, of which only those bytes told")));
+        }
+        if *end {
+            rows.push(("lost", "what came after the file's last commit: nobody can say how many frames".to_owned()));
+            rows.push(("", WHOLE_COPY.to_owned()));
+        }
         if *columns > 0 {
             rows.push(("", format!("{columns} columns of scalars that were added after the damage")));
         }

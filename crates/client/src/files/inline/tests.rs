@@ -85,14 +85,51 @@ fn own_writes_go_onto_newer_content() {
             "ABCD",
             "ABCDx",
         ),
-        // Where more than that was done, bytes stay where they were put.
         (
             |mine| {
                 mine.append(b"x");
                 mine.write(0, b"y");
             },
             "ABCDEFGHIJKL",
-            "yBCDEFGHIJxL",
+            "yBCDEFGHIJKLx",
+        ),
+        // Where something else was done there, bytes stay where they were put.
+        (
+            |mine| {
+                mine.append(b"xx");
+                mine.write(11, b"y");
+            },
+            "ABCDEFGHIJKLMN",
+            "ABCDEFGHIJxyMN",
+        ),
+        // A length that was set is the length, whether it cut or extended here, or there.
+        (|mine| mine.resize(12), "ABCDEFGHIJKLMN", "ABCDEFGHIJKL"),
+        (
+            |mine| {
+                mine.resize(4);
+                mine.append(b"xy");
+            },
+            "ABCDEFGHIJKL",
+            "ABCDxy",
+        ),
+        (
+            |mine| {
+                mine.resize(12);
+                *mine = mine.onto(b"AB".to_vec());
+            },
+            "ABCDEFGHIJKLMN",
+            "ABCDEFGHIJKL",
+        ),
+        // Who only reaches further takes nothing away.
+        (|mine| mine.reach(12), "ABCDEFGHIJKLMN", "ABCDEFGHIJKLMN"),
+        (|mine| mine.reach(12), "ABC", "ABC_________"),
+        (
+            |mine| {
+                mine.reach(12);
+                mine.append(b"x");
+            },
+            "ABC",
+            "ABC_________x",
         ),
     ];
     for (change, theirs, expected) in cases {

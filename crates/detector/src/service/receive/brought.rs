@@ -2,6 +2,7 @@
 
 use super::Connection;
 use crate::description::Scalar;
+use crate::filters::{BadFilterName, Filter};
 use crate::frame::{Blob, Frame, Payload};
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::LinkError;
@@ -122,9 +123,9 @@ impl Connection<'_> {
                 body.chunks_exact(bytes).map(|frame| Payload::Plain(frame.to_vec())).collect()
             }));
         }
-        let filter = description.filter.to_string();
-        if head.filter != filter {
-            return Err(format!("its chunks are filtered by `{}`, the run's by `{filter}`", head.filter));
+        let filter: Filter = head.filter.parse().map_err(|error: BadFilterName| error.to_string())?;
+        if !filter.reads_as(&description.filter) {
+            return Err(format!("its chunks are filtered by `{filter}`, the run's by `{}`", description.filter));
         }
         let each = self.run.with(|sink| Ok(sink.chunks_of(set as u32))).map_err(|refusal| refusal.text)?;
         let Some(each) = each.map(|chunks| chunks as u64) else {

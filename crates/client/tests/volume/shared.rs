@@ -1,0 +1,287 @@
+//! Files that several clients have open at once.
+
+use crate::files::{LIMIT, resized};
+use crate::site::*;
+use std::sync::Arc;
+use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, now};
+use varve_types::InodeId;
+use varve_world::random::Seeded;
+
+/// Promise: of a small file that two clients have open, each writes back what it wrote and nothing else: bytes of the other
+/// stay, what both append stays, and what one has cut stays cut.
+#[test]
+fn two_clients_write_one_small_file() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let opened = |text: &str, flags: OpenFlags| {
+        let (inode, handle) = create(&one, text);
+        write(&one, handle, 0, &[b'.'; 100]);
+        close(&one, handle);
+        let at = |fs: &FileSystem| {
+            now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+            now(fs.open(&root(), inode, flags)).unwrap().handle
+        };
+        (inode, at(&one), at(&other))
+    };
+    let synced = |fs: &FileSystem, handle, at, data: &[u8]| {
+        write(fs, handle, at, data);
+        now(fs.fsync(handle, false)).unwrap();
+    };
+    let third = || site.connect();
+
+    let (_, a, b) = opened("apart", OpenFlags::READ_WRITE);
+    synced(&one, a, 0, b"A");
+    synced(&other, b, 50, b"B");
+    write(&one, a, 99, b"A");
+    write(&one, a, 1, b"A");
+    synced(&other, b, 120, b"B");
+    close(&one, a);
+    let mut expected = [b'.'; 121];
+    (expected[0], expected[1], expected[99], expected[50], expected[120]) = (b'A', b'A', b'A', b'B', b'B');
+    expected[100..120].fill(0);
+    assert_eq!(content(&third(), "apart"), expected);
+    close(&other, b);
+
+    let appending = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    for sync in [true, false] {
+        let text = format!("appended, each synced: {sync}");
+        let (_, a, b) = opened(&text, appending);
+        for _ in 0..50 {
+            for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
+                if sync { synced(fs, handle, 0, data) } else { write(fs, handle, 0, data) }
+            }
+        }
+        close(&one, a);
+        close(&other, b);
+        let content = content(&third(), &text);
+        assert_eq!(content.len(), 200, "{text}");
+        assert_eq!([b'A', b'B'].map(|by| content.iter().filter(|byte| **byte == by).count()), [50, 50], "{text}");
+    }
+    // At once, however often each finds that the other was there before.
+    let (_, a, b) = opened("appended at once", appending);
+    std::thread::scope(|scope| {
+        for (fs, handle, data) in [(&one, a, b"A"), (&other, b, b"B")] {
+            scope.spawn(move || (0..500).for_each(|_| synced(fs, handle, 0, data)));
+        }
+    });
+    close(&one, a);
+    close(&other, b);
+    let appended = content(&third(), "appended at once");
+    assert_eq!([b'A', b'B'].map(|by| appended.iter().filter(|byte| **byte == by).count()), [500, 500]);
+    // Until it outgrows the row, and beyond.
+    let (inode, a, b) = opened("outgrown", appending);
+    write(&other, b, 0, b"B");
+    synced(&one, a, 0, &vec![b'A'; LIMIT as usize]);
+    synced(&other, b, 0, b"B");
+    assert!(site.volume.backing_file(inode).exists());
+    let content_then = content(&third(), "outgrown");
+    assert_eq!(content_then.len() as u64, 100 + LIMIT + 2);
+    assert!(content_then.ends_with(b"ABB"));
+    close(&one, a);
+    close(&other, b);
+
+    let (inode, a, b) = opened("cut", OpenFlags::READ_WRITE);
+    write(&one, a, 10, b"A");
+    assert_eq!(resized(&other, inode, 5, None), 5, "by path, where it is open");
+    close(&one, a);
+    assert_eq!(content(&third(), "cut"), b".....\0\0\0\0\0A");
+    let a = now(one.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
+    write(&one, a, 1, b"A");
+    let flags = OpenFlags { truncate: true, mode: OpenMode::Write, ..OpenFlags::READ };
+    close(&other, now(other.open(&root(), inode, flags)).unwrap().handle);
+    close(&one, a);
+    assert_eq!(content(&third(), "cut"), b"\0A");
+    close(&other, b);
+}
+
+/// Promise: of two clients that both let a small file outgrow its row, one after the other or at once, neither makes the
+/// backing file anew over what the other has put there.
+#[test]
+fn two_clients_outgrow_a_row() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    for round in 0..20 {
+        let text = format!("f{round}");
+        let (inode, a) = create(&one, &text);
+        now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
+        let b = open(&other, inode);
+        let outgrow = |fs: &FileSystem, handle, at: u64, byte: u8| {
+            write(fs, handle, at, &vec![byte; 2 * LIMIT as usize]);
+            now(fs.fsync(handle, false)).unwrap();
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| outgrow(&one, a, 0, b'A'));
+            if round % 2 == 0 {
+                first.join().unwrap();
+            }
+            outgrow(&other, b, 2 * LIMIT, b'B');
+        });
+        let mut expected = vec![b'A'; 2 * LIMIT as usize];
+        expected.extend(vec![b'B'; 2 * LIMIT as usize]);
+        assert!(content(&site.connect(), &text) == expected, "round {round}");
+        close(&one, a);
+        close(&other, b);
+        assert!(content(&site.connect(), &text) == expected, "round {round}, closed");
+    }
+}
+
+/// What a client does with a file that it has had open for long, in one step that it syncs.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write {
+        at: u64,
+        len: usize,
+    },
+    Append {
+        len: usize,
+    },
+    /// ftruncate(2).
+    Resize(u64),
+    /// truncate(2), by path.
+    ResizeByPath(u64),
+    /// fallocate(2): the size may grow, nothing changes.
+    Reach {
+        at: u64,
+        len: u64,
+    },
+    Zero {
+        at: u64,
+        len: u64,
+    },
+    /// Opened and closed once more: what is known of the file is new.
+    Look,
+}
+
+impl Step {
+    fn any(random: &mut Seeded) -> Step {
+        // Mostly small, so that the file goes back and forth beneath the limit, and sometimes beyond it for good.
+        let scale = if random.below(12) == 0 { 3 * LIMIT as usize } else { LIMIT as usize / 2 };
+        let mut any = |scale: usize| random.below(scale) as u64;
+        let (at, len, which) = (any(scale), 1 + any(scale / 2), any(9));
+        match which {
+            0 | 1 => Step::Write { at, len: len as usize },
+            2..=4 => Step::Append { len: len as usize / 4 + 1 },
+            5 => Step::Resize(at),
+            6 => Step::ResizeByPath(at),
+            7 => Step::Reach { at, len },
+            8 if len % 2 == 0 => Step::Zero { at, len },
+            _ => Step::Look,
+        }
+    }
+
+    fn model(self, content: &mut Vec<u8>, byte: u8) {
+        let reach = |content: &mut Vec<u8>, end: usize| content.resize(content.len().max(end), 0);
+        match self {
+            Step::Write { at, len } => {
+                reach(content, at as usize + len);
+                content[at as usize..at as usize + len].fill(byte);
+            }
+            Step::Append { len } => content.extend(vec![byte; len]),
+            Step::Resize(size) | Step::ResizeByPath(size) => content.resize(size as usize, 0),
+            Step::Reach { at, len } => reach(content, (at + len) as usize),
+            Step::Zero { at, len } => {
+                let end = content.len().min((at + len) as usize);
+                content[(at as usize).min(end)..end].fill(0);
+            }
+            Step::Look => {}
+        }
+    }
+
+    fn take(self, fs: &FileSystem, inode: InodeId, (plain, appending): (Handle, Handle), byte: u8) {
+        match self {
+            Step::Write { at, len } => write(fs, plain, at, &vec![byte; len]),
+            Step::Append { len } => write(fs, appending, 0, &vec![byte; len]),
+            Step::Resize(size) => assert_eq!(resized(fs, inode, size, Some(plain)), size),
+            Step::ResizeByPath(size) => assert_eq!(resized(fs, inode, size, None), size),
+            Step::Reach { at, len } => now(fs.allocate(plain, 0, at, len)).unwrap(),
+            Step::Zero { at, len } => {
+                let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                now(fs.allocate(plain, hole, at, len)).unwrap();
+            }
+            Step::Look => close(fs, now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle),
+        }
+        now(fs.fsync(if matches!(self, Step::Append { .. }) { appending } else { plain }, false)).unwrap();
+    }
+}
+
+/// Promise: clients that take turns, each syncing what it has done, find one file, whatever each knew of it when it last
+/// looked: in its row, in a backing file, and on the way from one to the other. Nobody is told that the file was damaged.
+#[test]
+fn clients_that_take_turns_have_one_file() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let clients = [site.connect(), site.connect(), site.connect()];
+    let reader = site.connect();
+    let sequences = if std::env::var_os("VARVE_SOAK").is_some() { 5000 } else { 60 };
+    for seed in 0..sequences {
+        let mut random = Seeded::new(seed);
+        let text = format!("turns {seed}");
+        let (inode, made) = create(&clients[0], &text);
+        close(&clients[0], made);
+        // All have it open from when it was empty.
+        let opened = |fs: &Arc<FileSystem>| {
+            now(fs.lookup(&root(), ROOT, &name(&text))).unwrap();
+            let open = |flags| now(fs.open(&root(), inode, flags)).unwrap().handle;
+            (open(OpenFlags::READ_WRITE), open(OpenFlags { append: true, ..OpenFlags::READ_WRITE }))
+        };
+        let handles = clients.each_ref().map(opened);
+        let (mut expected, mut steps) = (Vec::new(), Vec::new());
+        for number in 0..12_u8 {
+            let (who, step) = (random.below(clients.len()), Step::any(&mut random));
+            steps.push((who, step));
+            step.take(&clients[who], inode, handles[who], b'a' + number);
+            step.model(&mut expected, b'a' + number);
+            let found = content(&reader, &text);
+            let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+            assert!(
+                found == expected,
+                "seed {seed}: {} bytes instead of {}, different from {differs:?} on, after {steps:?}",
+                found.len(),
+                expected.len()
+            );
+        }
+        for (fs, (plain, appending)) in clients.iter().zip(handles) {
+            close(fs, plain);
+            close(fs, appending);
+        }
+        assert!(content(&reader, &text) == expected, "seed {seed}: closed, after {steps:?}");
+    }
+}
+
+/// Promise: what clients append at once, each syncing each of its records, is all there and whole, while the file outgrows
+/// its row and after.
+#[test]
+fn records_appended_at_once_are_all_there() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let clients = [site.connect(), site.connect(), site.connect()];
+    let record = LIMIT as usize / 40;
+    for round in 0..5 {
+        let text = format!("records {round}");
+        let (inode, made) = create(&clients[0], &text);
+        close(&clients[0], made);
+        std::thread::scope(|scope| {
+            for (fs, byte) in clients.iter().zip(b'A'..) {
+                let text = &text;
+                scope.spawn(move || {
+                    now(fs.lookup(&root(), ROOT, &name(text))).unwrap();
+                    let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+                    let handle = now(fs.open(&root(), inode, flags)).unwrap().handle;
+                    for _ in 0..60 {
+                        write(fs, handle, 0, &vec![byte; record]);
+                        now(fs.fsync(handle, false)).unwrap();
+                    }
+                    close(fs, handle);
+                });
+            }
+        });
+        let found = content(&site.connect(), &text);
+        assert_eq!(found.len(), clients.len() * 60 * record, "round {round}");
+        for byte in (b'A'..).take(clients.len()) {
+            let whole = found.chunks(record).filter(|chunk| chunk.iter().all(|found| *found == byte)).count();
+            assert_eq!(whole, 60, "round {round}: records of {}", char::from(byte));
+        }
+    }
+}

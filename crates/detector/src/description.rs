@@ -345,7 +345,7 @@ impl Description {
 }
 
 /// The bits of the nearest half-precision number towards zero; too large a number becomes infinite, too small a one zero.
-fn half(value: f64) -> u16 {
+pub(crate) fn half(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
     if value.is_nan() {

@@ -3,12 +3,12 @@
 //! them as far as asked. The same seed gives the same frames.
 
 mod chance;
+mod count;
 mod model;
 
 pub use model::{BadModel, Model};
 
 use crate::filters::{Encoder, Filter};
-use crate::hdf5::ElementType;
 use chance::Chance;
 
 /// Each row of a frame is a row of one of so many exposures, chosen anew: no two frames are alike, and a frame costs
@@ -95,7 +95,8 @@ impl Simulator {
             bytes.len() as f64 / encoded.len() as f64
         };
         // From one count in ten thousand pixels to a quarter of what the element holds.
-        let brightest = 2_f64.powi(8 * self.model.element.size().min(3) as i32 - 2);
+        let brightest =
+            2_f64.powi(8 * self.model.element.size().min(3) as i32 - 2).min(count::largest(self.model.element) as f64);
         let (mut dark, mut bright) = (1e-4_f64.ln(), brightest.ln());
         let (most, least) = (ratio(dark), ratio(bright));
         if most <= 1.0 {
@@ -130,12 +131,10 @@ impl Simulator {
             for x in 0..width {
                 let across = (x as f64 - width as f64 / 2.0) / radius;
                 let distance = (across * across + down * down).sqrt();
-                let value = if self.model.is_dead(x, *y) || self.is_bad(x, *y) {
-                    u64::MAX
-                } else {
-                    chance.poisson(brightness * intensity(distance)).min(largest(element))
-                };
-                bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+                let pixel = !self.model.is_dead(x, *y) && !self.is_bad(x, *y);
+                let count =
+                    pixel.then(|| chance.poisson(brightness * intensity(distance)).min(count::largest(element)));
+                bytes.extend_from_slice(&count::bytes(element, count)[..size]);
             }
         }
         bytes
@@ -180,23 +179,12 @@ impl Simulator {
                 let added = (height_counts * (-(squared as f64) / 2.9).exp()) as u64;
                 let at = (row * width + column) as usize * element.size();
                 let place = &mut bytes[at..at + element.size()];
-                let mut wide = [0; 8];
-                wide[..place.len()].copy_from_slice(place);
-                let value = u64::from_le_bytes(wide);
-                if value <= largest(element) {
-                    place.copy_from_slice(&(value + added).min(largest(element)).to_le_bytes()[..element.size()]);
+                if let Some(count) = count::of(element, place) {
+                    let more = (count + added).min(count::largest(element));
+                    place.copy_from_slice(&count::bytes(element, Some(more))[..element.size()]);
                 }
             }
         }
-    }
-}
-
-/// The largest count; all ones mean "no pixel".
-fn largest(element: ElementType) -> u64 {
-    let bits = 8 * element.size() as u32;
-    match element {
-        ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64 => (1 << (bits - 1)) - 1,
-        _ => (u64::MAX >> (64 - bits)) - 1,
     }
 }
 

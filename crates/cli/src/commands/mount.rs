@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
-    /// How long a call goes on trying while its server is away
+    /// How long a call goes on trying while its server is away; a system call may make several, one after the other
     #[arg(
         long,
         value_name = "DURATION",

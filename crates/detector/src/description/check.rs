@@ -89,8 +89,12 @@ impl Description {
         }
         if self.scan.is_empty() || self.scan.len() + self.frame.len() > RANK_MAX || self.scan.contains(&Some(0)) {
             return bad(format!(
-                "`scan` has {} sides; give 1 to {}, none 0",
-                self.scan.len(),
+                "`scan` is {}; give 1 to {} sides, none 0",
+                self.scan
+                    .iter()
+                    .map(|side| side.map_or("-".into(), |side| side.to_string()))
+                    .collect::<Vec<_>>()
+                    .join("x"),
                 RANK_MAX - self.frame.len()
             ));
         }

@@ -25,6 +25,9 @@ pub fn layout(text: &str) -> Result<Layout> {
     // Document types are refused: they could expand to any length.
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| {
+        if matches!(error, roxmltree::Error::NodesLimitReached) {
+            return nowhere(format!("it has more than {NODES_MAX} elements and texts"));
+        }
         let at = Position { line: error.pos().row, column: error.pos().col };
         BadLayout { at, why: format!("this is no XML that can be read: {error}") }
     })?;
@@ -201,7 +204,10 @@ fn hard_link(node: Node) -> Result<HardLink> {
     childless(node)?;
     let target = required(node, "target")?;
     if target.trim_matches('/').is_empty() {
-        return Err(bad(node, "`target` is empty; give the path of an object of the file, from the root on"));
+        return Err(bad(
+            node,
+            "`target` is empty or the root itself; give the path of an object of the file, from the root on",
+        ));
     }
     let target = format!("/{}", target.trim_matches('/'));
     Ok(HardLink { name: name(node)?, at: position(node), target })

@@ -39,7 +39,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("<attribute name='a' source='detector'/>", "source=\"detector\" is unknown"),
         ("<attribute name='a' source='constant'><attribute/></attribute>", "can hold no elements"),
         ("<hardlink name='a'/>", "`hardlink` needs the attribute `target`"),
-        ("<hardlink name='a' target='/'/>", "`target` is empty"),
+        ("<hardlink name='a' target='/'/>", "`target` is empty or the root itself"),
         ("<global name='detector_data_destination' ndattribute='a'/>", "`global` is no element"),
         ("<group name='a'>", "this is no XML"),
     ];

@@ -107,7 +107,12 @@ pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
     let parent = match parent.canonicalize() {
         Ok(parent) => parent,
         Err(_) if !parent.starts_with(root) => return Err(refused()),
-        Err(error) => return Err(format!("`file` {shown}: the directory {} : {error}", parent.display())),
+        Err(error) => {
+            return Err(format!(
+                "`file` {shown}: the directory {}: {error}",
+                parent.display().to_string().trim_end_matches('/')
+            ));
+        }
     };
     let hidden = parent.strip_prefix(root).map_err(|_| refused())?;
     if hidden.starts_with(super::records::DIRECTORY) || name.to_string_lossy().starts_with(".varve") {

@@ -14,7 +14,8 @@ pub struct Model {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no model; use pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE, as in 1024x512xu16"
+    "`{0}` is no model; use pilatus6m, eiger16m, pco4000, pco-edge, excalibur, or WIDTHxHEIGHTxTYPE, as in 1024x512xu16, with \
+     sides up to {SIDE_MAX} and a type such as u8, i32 or f32"
 )]
 pub struct BadModel(pub String);
 
@@ -45,7 +46,7 @@ impl FromStr for Model {
                 let parts: Vec<&str> = name.split('x').collect();
                 let [width, height, element] = parts[..] else { return Err(bad()) };
                 let side = |text: &str| text.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side)).ok_or_else(bad);
-                let element = ElementType::named(element).filter(|e| !e.name().starts_with('f')).ok_or_else(bad)?;
+                let element = ElementType::named(element).ok_or_else(bad)?;
                 model(side(width)?, side(height)?, element, None)
             }
         }

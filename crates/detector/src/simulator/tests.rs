@@ -10,7 +10,14 @@ fn ratio(simulator: &Simulator) -> f64 {
 
 #[test]
 fn frames_compress_as_asked() {
-    for (model, asked) in [("400x300xu16", 3.0), ("400x300xu16", 8.0), ("300x200xi32", 6.0), ("500x400xu8", 3.0)] {
+    for (model, asked) in [
+        ("400x300xu16", 3.0),
+        ("400x300xu16", 8.0),
+        ("300x200xi32", 6.0),
+        ("500x400xu8", 3.0),
+        ("300x200xf32", 6.0),
+        ("300x200xf16", 3.0),
+    ] {
         let simulator = Simulator::new(model.parse().unwrap(), asked, 1).unwrap();
         let got = ratio(&simulator);
         assert!((got / asked - 1.0).abs() < 0.15, "{model}: asked for {asked}, got {got}");
@@ -31,7 +38,7 @@ fn gaps_hold_no_counts_and_impossible_ratios_are_refused() {
     assert!(model.is_dead(487, 0) && !model.is_dead(494, 0) && model.is_dead(0, 195) && !model.is_dead(0, 212));
     let error = Simulator::new("64x48xu16".parse().unwrap(), 1e9, 1).err().expect("refused").to_string();
     assert!(error.contains("ask for a ratio from"), "{error}");
-    for name in ["pilatus", "0x5xu16", "5x5xf32", "5x5", "99999x1xu8"] {
+    for name in ["pilatus", "0x5xu16", "5x5xf31", "5x5", "99999x1xu8"] {
         assert!(name.parse::<Model>().is_err(), "{name}");
     }
 }

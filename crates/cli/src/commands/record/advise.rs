@@ -6,11 +6,14 @@ use crate::quantity::Span;
 use clap::Args;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use varve_detector::advise::{Advice, Wish, advise};
 use varve_detector::simulator::Model;
 
 /// As its JSON calls it.
 const COMMAND: &str = "record advise";
+
+const TIME_MIN: Duration = Duration::from_secs(1);
 
 /// Probe a directory, and propose chunk, alignment, writers and filter for a detector's frames
 ///
@@ -24,12 +27,12 @@ pub struct Arguments {
     #[arg(long)]
     model: String,
     /// Frames a second
-    #[arg(long, value_name = "HZ")]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true)]
     rate: f64,
     /// How far bitshuffle+LZ4 compresses the detector's frames
     #[arg(long, value_name = "R", default_value_t = 6.0)]
     compress_ratio: f64,
-    /// For all probes together
+    /// For all probes together, 1s at least; making the frames that are probed with comes before, and each probe writes one
     #[arg(long, value_name = "TIME", default_value = "10s")]
     time: Span,
     /// Threads that may compress and write [default: one a processor]
@@ -40,6 +43,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if !(arguments.rate > 0.0 && arguments.rate.is_finite()) {
         return Err(Problem::usage("--rate must be above 0"));
+    }
+    if arguments.time.0 < TIME_MIN {
+        return Err(Problem::usage(format!("--time must be {} at least: less says nothing", Span(TIME_MIN))));
     }
     let model: Model = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
     let processors = std::thread::available_parallelism().map_or(2, usize::from);

@@ -57,7 +57,7 @@ pub struct Start {
     #[arg(long)]
     element: Option<String>,
     /// Sides of the scan, the slowest first; `-` as the first: without end
-    #[arg(long, value_name = "NxM", default_value = "-")]
+    #[arg(long, value_name = "NxM", default_value = "-", allow_hyphen_values = true)]
     scan: String,
     /// Sides of a chunk within a frame [default: the frame]
     #[arg(long, value_name = "HxW")]

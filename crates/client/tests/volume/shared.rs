@@ -150,6 +150,8 @@ enum Step {
         at: u64,
         len: u64,
     },
+    /// Opened with O_TRUNC, and closed.
+    Empty,
     /// Opened and closed once more: what is known of the file is new.
     Look,
 }
@@ -159,14 +161,15 @@ impl Step {
         // Mostly small, so that the file goes back and forth beneath the limit, and sometimes beyond it for good.
         let scale = if random.below(12) == 0 { 3 * LIMIT as usize } else { LIMIT as usize / 2 };
         let mut any = |scale: usize| random.below(scale) as u64;
-        let (at, len, which) = (any(scale), 1 + any(scale / 2), any(9));
+        let (at, len, which) = (any(scale), 1 + any(scale / 2), any(10));
         match which {
             0 | 1 => Step::Write { at, len: len as usize },
             2..=4 => Step::Append { len: len as usize / 4 + 1 },
             5 => Step::Resize(at),
             6 => Step::ResizeByPath(at),
             7 => Step::Reach { at, len },
-            8 if len % 2 == 0 => Step::Zero { at, len },
+            8 => Step::Zero { at, len },
+            9 if len % 3 == 0 => Step::Empty,
             _ => Step::Look,
         }
     }
@@ -185,6 +188,7 @@ impl Step {
                 let end = content.len().min((at + len) as usize);
                 content[(at as usize).min(end)..end].fill(0);
             }
+            Step::Empty => content.clear(),
             Step::Look => {}
         }
     }
@@ -200,7 +204,10 @@ impl Step {
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 now(fs.allocate(plain, hole, at, len)).unwrap();
             }
-            Step::Look => close(fs, now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle),
+            Step::Empty | Step::Look => {
+                let flags = OpenFlags { truncate: matches!(self, Step::Empty), ..OpenFlags::READ_WRITE };
+                close(fs, now(fs.open(&root(), inode, flags)).unwrap().handle);
+            }
         }
         now(fs.fsync(if matches!(self, Step::Append { .. }) { appending } else { plain }, false)).unwrap();
     }

@@ -1,0 +1,67 @@
+//! Counts as the elements of a frame.
+
+use crate::description::half;
+use crate::hdf5::ElementType;
+
+/// The bytes of a count, of which the first are the element's; "no pixel" is all ones, which of the floats is no number.
+pub fn bytes(element: ElementType, count: Option<u64>) -> [u8; 8] {
+    let Some(count) = count else { return [0xff; 8] };
+    let bits = match element {
+        ElementType::F16 => half(count as f64).into(),
+        ElementType::F32 => (count as f32).to_bits().into(),
+        ElementType::F64 => (count as f64).to_bits(),
+        _ => count,
+    };
+    bits.to_le_bytes()
+}
+
+/// The count that an element holds; `None`: no pixel.
+pub fn of(element: ElementType, bytes: &[u8]) -> Option<u64> {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let bits = u64::from_le_bytes(wide);
+    let float = |value: f64| (!value.is_nan()).then_some(value as u64);
+    match element {
+        // Whole numbers are never below the smallest that has its bits.
+        ElementType::F16 if bits & 0x7c00 == 0x7c00 => None,
+        ElementType::F16 if bits == 0 => Some(0),
+        ElementType::F16 => {
+            float(f64::from((bits & 0x3ff | 0x400) as u32) * 2_f64.powi((bits >> 10 & 0x1f) as i32 - 25))
+        }
+        ElementType::F32 => float(f32::from_bits(bits as u32).into()),
+        ElementType::F64 => float(f64::from_bits(bits)),
+        _ => (bits <= largest(element)).then_some(bits),
+    }
+}
+
+/// The largest count: of floats, from which on not every one has an element of its own.
+pub fn largest(element: ElementType) -> u64 {
+    let bits = 8 * element.size() as u32;
+    match element {
+        ElementType::I8 | ElementType::I16 | ElementType::I32 | ElementType::I64 => (1 << (bits - 1)) - 1,
+        ElementType::F16 => 1 << 11,
+        ElementType::F32 => 1 << 24,
+        ElementType::F64 => 1 << 53,
+        _ => (u64::MAX >> (64 - bits)) - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a count is what it was, in every element that can hold it.
+    #[test]
+    fn counts_are_read_as_they_were_written() {
+        for element in ElementType::ALL {
+            let of_bytes = |count| of(element, &bytes(element, count)[..element.size()]);
+            for count in
+                [0, 1, 2, 3, 100, 1023, 1025, 2047, 65_533, 1 << 23].into_iter().filter(|c| *c <= largest(element))
+            {
+                assert_eq!(of_bytes(Some(count)), Some(count), "{element}");
+            }
+            assert_eq!(of_bytes(Some(largest(element))), Some(largest(element)), "{element}");
+            assert_eq!(of_bytes(None), None, "{element}");
+        }
+    }
+}

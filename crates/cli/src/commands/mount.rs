@@ -43,7 +43,8 @@ pub struct Arguments {
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded
+    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded,
+    /// threads=COUNT, nopassthrough
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground

@@ -74,9 +74,15 @@ impl Making {
         let begun = || -> io::Result<Option<Making>> {
             // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
             store.lacks(&path)?;
-            disk::create_directories_below(store.root(), &store.backing_directory(inode))?;
+            let directory = store.backing_directory(inode);
+            disk::create_directories_below(store.root(), &directory)?;
             let options = File::options().read(true).write(true).create().mode(BACKING_MODE_FIRST);
             let file = Arc::new(options.open(&path)?);
+            if rustix::process::geteuid().is_root() {
+                // Its mounts make nothing in a volume that the owner could not use.
+                store.give_to_owner(&directory, core.settings.owner_uid)?;
+                store.give_to_owner(&path, core.settings.owner_uid)?;
+            }
             match Locked::take(std::fs::File::open(&path)?, FlockOperation::NonBlockingLockExclusive) {
                 Ok(_locked) => Ok(Some(Making { file, _locked })),
                 Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

@@ -154,7 +154,12 @@ impl FileSystem {
         if extends {
             inline.reach(clamp(end));
         }
-        if change.zeroes || extends { self.inline_changed(open, content).await } else { Ok(()) }
+        if change.zeroes || extends {
+            self.inline_changed(open, content).await?;
+            // As a length that is set: what is promised from here on outlives this process.
+            self.write_back(open, content).await?;
+        }
+        Ok(())
     }
 
     /// Where the next data or hole at or after `offset` begins; `ENXIO` beyond the end.

@@ -127,6 +127,22 @@ fn two_clients_outgrow_a_row() {
     }
 }
 
+/// Promise: a length that a descriptor gives a small file, by ftruncate or fallocate, is the file's for everybody at once, and
+/// outlives the client.
+#[test]
+fn a_length_that_is_given_is_seen_at_once() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let (inode, handle) = create(&one, "given");
+    assert_eq!(resized(&one, inode, 100, Some(handle)), 100);
+    assert_eq!(size(&other, inode), 100);
+    now(one.allocate(handle, 0, 50, 950)).unwrap();
+    assert_eq!(size(&other, inode), 1000);
+    assert_eq!(content(&other, "given"), [0; 1000]);
+    close(&one, handle);
+}
+
 /// What a client does with a file that it has had open for long, in one step that it syncs.
 #[derive(Clone, Copy, Debug)]
 enum Step {

@@ -182,7 +182,7 @@ impl VolumeDir {
     }
 
     /// What root makes in another's volume is not root's, and has the group of the directory that it lies in.
-    pub(super) fn give_to_owner(&self, path: &Path, owner: u32) -> io::Result<()> {
+    pub fn give_to_owner(&self, path: &Path, owner: u32) -> io::Result<()> {
         match rustix::process::geteuid().as_raw() {
             own if own == owner => Ok(()),
             _ => {

@@ -136,9 +136,10 @@ fn a_length_that_is_given_is_seen_at_once() {
     let (one, other) = (site.connect(), site.connect());
     let (inode, handle) = create(&one, "given");
     assert_eq!(resized(&one, inode, 100, Some(handle)), 100);
-    assert_eq!(size(&other, inode), 100);
+    let seen = || now(other.lookup(&root(), ROOT, &name("given"))).unwrap().attributes.size;
+    assert_eq!(seen(), 100);
     now(one.allocate(handle, 0, 50, 950)).unwrap();
-    assert_eq!(size(&other, inode), 1000);
+    assert_eq!(seen(), 1000);
     assert_eq!(content(&other, "given"), [0; 1000]);
     close(&one, handle);
 }

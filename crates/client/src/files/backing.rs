@@ -140,24 +140,19 @@ pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize>
 
 /// Writes all of `data`, or as much as the store takes.
 pub(crate) fn write(file: &File, offset: u64, data: &[u8]) -> Result<usize> {
-    let mut done = 0;
-    while done < data.len() {
-        match file.write_at(&data[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(Failure::store("cannot write a backing file", &error)),
-        }
-    }
-    Ok(done)
+    put(data, |rest, done| file.write_at(rest, offset + done))
 }
 
 /// Puts all of `data`, or as much as the store takes, to where the file ends, whoever else does so too.
 pub(crate) fn append(file: &File, data: &[u8]) -> Result<usize> {
+    put(data, |rest, _| file.append(rest))
+}
+
+/// `write` is given what is left, and how much is done.
+fn put(data: &[u8], write: impl Fn(&[u8], u64) -> io::Result<usize>) -> Result<usize> {
     let mut done = 0;
     while done < data.len() {
-        match file.append(&data[done..]) {
+        match write(&data[done..], done as u64) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -13,7 +13,7 @@ use varve_detector::simulator::Model;
 /// As its JSON calls it.
 const COMMAND: &str = "record advise";
 
-const TIME_MIN: Duration = Duration::from_secs(1);
+const TIME_MIN: Duration = Duration::from_millis(100);
 
 /// Probe a directory, and propose chunk, alignment, writers and filter for a detector's frames
 ///
@@ -32,7 +32,7 @@ pub struct Arguments {
     /// How far bitshuffle+LZ4 compresses the detector's frames
     #[arg(long, value_name = "R", default_value_t = 6.0)]
     compress_ratio: f64,
-    /// For all probes together, 1s at least; making the frames that are probed with comes before, and each probe writes one
+    /// For all probes together, 100ms at least; making the frames that are probed with comes before, and each probe writes one
     #[arg(long, value_name = "TIME", default_value = "10s")]
     time: Span,
     /// Threads that may compress and write [default: one a processor]

@@ -121,8 +121,8 @@ vd_status vd_poll(vd_client *client, uint32_t timeout_ms);
 vd_status vd_wait(vd_client *client);
 
 /* Nothing more comes: of this source (complete not 0: until the run is finished, which all sources do together) or on this
- * connection. Of several connections that are ended one after the other only the last one is complete: its call returns with the end
- * of the run. `dropped`: frames that never got this far. `finished` may be NULL. */
+ * connection. Of several connections that are ended one after the other only the last one is complete: its call returns
+ * with the end of the run. `dropped`: frames that never got this far. `finished` may be NULL. */
 vd_status vd_end(vd_client *client, int complete, uint64_t dropped, vd_finished *finished);
 
 /* Frames that are not acknowledged at the client's level yet. */

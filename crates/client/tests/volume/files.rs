@@ -1,6 +1,7 @@
 //! Contents: in rows, in backing files, and on the way from one to the other.
 
 use crate::site::*;
+use std::os::unix::fs::MetadataExt;
 use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Opened, Whence, now};
 use varve_types::{Errno, Mode, SetAttributes, SetTime, Timestamp};
 
@@ -32,6 +33,23 @@ fn closed_files_are_seen_by_others() {
         assert_eq!(node.attributes.size, len as u64);
         assert_eq!(site.volume.backing_file(inode).exists(), len as u64 > LIMIT);
     }
+}
+
+/// Promise: what root's client moves to the store in another user's volume is that user's, and nobody else's.
+#[test]
+fn what_root_makes_is_the_owners() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const OWNER: u32 = 65_534;
+    let site = Site::owned_by(OWNER);
+    let _server = site.serve();
+    let one = site.connect();
+    let (inode, handle) = create(&one, "large");
+    write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
+    close(&one, handle);
+    let made = std::fs::metadata(site.volume.backing_file(inode)).unwrap();
+    assert_eq!((made.uid(), made.mode() & 0o777), (OWNER, 0o600));
 }
 
 /// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone

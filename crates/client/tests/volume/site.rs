@@ -18,18 +18,27 @@ pub struct Site {
     pub workers: usize,
 }
 
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 impl Site {
     /// A volume whose directories split early.
     pub fn new(shards: u16) -> Site {
-        Site::of(shards, 4, Duration::from_secs(5))
+        Site::of(shards, 4, Duration::from_secs(5), own_uid())
     }
 
     /// A volume whose small directories are whole, for a split fsyncs.
     pub fn synced_every(shards: u16, sync_interval: Duration) -> Site {
-        Site::of(shards, 32, sync_interval)
+        Site::of(shards, 32, sync_interval, own_uid())
     }
 
-    fn of(shards: u16, split_threshold: u64, sync_interval: Duration) -> Site {
+    /// Another user's volume.
+    pub fn owned_by(owner_uid: u32) -> Site {
+        Site::of(4, 4, Duration::from_secs(5), owner_uid)
+    }
+
+    fn of(shards: u16, split_threshold: u64, sync_interval: Duration, owner_uid: u32) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let volume = VolumeDir::new(directory.path().join("store"));
         let settings = VolumeSettings {
@@ -39,7 +48,7 @@ impl Site {
             split_threshold,
             inline_limit: INLINE_LIMIT,
             sync_interval,
-            owner_uid: rustix::process::geteuid().as_raw(),
+            owner_uid,
         };
         varve_meta::format::format(&volume, &settings, FormatOver::Nothing).unwrap();
         Site { directory, volume, workers: 2 }

@@ -91,7 +91,10 @@ impl Found {
                 sound.push(entry, now);
             }
         }
-        blank_missing(&self.file, &sound.catalog)?;
+        // Where the journal's end is gone, frames may lie there whole of which only it told.
+        if !sound.damage.end {
+            blank_missing(&self.file, &sound.catalog)?;
+        }
         Ok(sound)
     }
 

@@ -207,9 +207,23 @@ fn what_the_file_has_committed_outlives_its_journal() {
 /// all is there again.
 #[test]
 fn what_a_lost_end_told_of_comes_back_with_the_journal() {
+    let packed = Description { fill: Some(0.0.into()), ..description() };
+    let implicit = Description {
+        scan: vec![Some(FRAMES)],
+        filter: Filter::RAW,
+        allocate: Allocate::Implicit,
+        fill: None,
+        ..description()
+    };
+    for description in [packed, implicit] {
+        lose_the_end(&description);
+    }
+}
+
+fn lose_the_end(description: &Description) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.h5");
-    let writer = Writer::create(&path, description(), settings(), quiet()).expect("a run started");
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
     let superblock = || {
         let mut bytes = [0; 48];
         let file = std::fs::File::open(&path).expect("the file");
@@ -236,15 +250,16 @@ fn what_a_lost_end_told_of_comes_back_with_the_journal() {
     let file = std::fs::File::options().write(true).open(&path).expect("the file");
     file.write_all_at(&first, 0).expect("set back");
     let beside = journal::path_beside(&path);
-    std::fs::write(&beside, journal::encode_head(&description())).expect("emptied");
+    std::fs::write(&beside, journal::encode_head(description)).expect("emptied");
     let recovered = recover(&path).expect("recovered");
     assert!(recovered.journal_damage.end, "{recovered:?}");
-    assert!((1..=10).contains(&recovered.restored) && recovered.counts.frames <= 10, "{recovered:?}");
+    assert!((1..=10).contains(&recovered.restored) && recovered.counts.received <= 10, "{recovered:?}");
     std::fs::write(&beside, &journal).expect("put back");
     let recovered = recover(&path).expect("recovered");
     assert!(!recovered.journal_damage.end, "{recovered:?}");
     assert_eq!((recovered.counts.received, recovered.counts.damaged), (FRAMES, 0), "{recovered:?}");
-    tell(&path, &(0..FRAMES).collect::<Vec<u64>>(), &[], &[]);
+    let told = json!({"frame": [9, 8], "fill": 0, "acknowledged": (0..FRAMES).collect::<Vec<u64>>(), "exact": true});
+    std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 

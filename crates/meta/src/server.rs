@@ -20,6 +20,7 @@ mod inbox;
 mod leases;
 mod listener;
 mod local_stream;
+mod mailboxes;
 mod memory;
 mod metrics;
 mod opening;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! server → client   Greeting   version, volume, nonce
-//! client → server   Hello      version, session, purpose, nonce, proof of the key over both nonces
+//! client → server   Hello      version, session, purpose, nonce, proof of the key over both nonces, wishes
 //! server → client   Welcome    the server's proof, its settings and addresses, or Refused or Crowded with the reason
 //! ```
 //!
@@ -65,6 +65,9 @@ pub struct Hello {
     pub purpose: Purpose,
     pub nonce: Nonce,
     pub proof: Proof,
+    /// Over a Unix socket: the client would take a mailbox (`varve_world::mailbox`), whose descriptor then comes with the
+    /// first byte of the welcome.
+    pub mailbox: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod disk;
 pub mod flock;
 pub mod key_hash;
+pub mod mailbox;
 pub mod patience;
 pub mod posix_store;
 pub mod power_loss;

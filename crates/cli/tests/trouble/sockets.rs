@@ -1,9 +1,14 @@
-//! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, and peers that say nothing.
+//! Strangers on the server's socket: garbage, oversized, truncated and foreign messages, in the memory that is shared with a
+//! client too, and peers that say nothing.
 
 use super::common::{SHORT, Volume, expect_bounded, resident_bytes, run, until, varve};
 use super::expect_no_panic;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, Rlimit};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -48,14 +53,34 @@ fn encoded<M: serde::Serialize>(message: &M) -> Vec<u8> {
 
 /// One who knows the key.
 fn welcomed(socket: &Path, store: &Path, session: u64) -> UnixStream {
+    let mut stream = greeted(socket, store, session, false);
+    assert!(matches!(receive(&mut stream), Welcome::Accepted { .. }), "the handshake is sound");
+    stream
+}
+
+/// The same, with the memory that the server shares with it.
+fn sharing(socket: &Path, store: &Path, session: u64) -> (UnixStream, File) {
+    let stream = greeted(socket, store, session, true);
+    let mut bytes = [0; 8192];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::empty())
+        .expect("the welcome");
+    let shared = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    (stream, File::from(shared.expect("a mailbox comes with the welcome")))
+}
+
+fn greeted(socket: &Path, store: &Path, session: u64, mailbox: bool) -> UnixStream {
     let key: [u8; 32] = std::fs::read(store.join("key")).expect("the key").try_into().expect("32 bytes");
     let mut stream = connect(socket);
     let greeting: Greeting = receive(&mut stream);
     let nonce = [1; 16];
     let proof = VolumeKey(key).prove(Side::Client, &nonce, &greeting.nonce);
-    let hello = Hello { version: varve_wire::VERSION, session, purpose: Purpose::Work, nonce, proof };
+    let hello = Hello { version: varve_wire::VERSION, session, purpose: Purpose::Work, nonce, proof, mailbox };
     stream.write_all(&encoded(&hello)).expect("the server reads");
-    assert!(matches!(receive(&mut stream), Welcome::Accepted { .. }), "the handshake is sound");
     stream
 }
 
@@ -82,7 +107,7 @@ fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
     for stranger in 0..STRANGERS {
         let length = 1 + random.below(2_000);
         let noise = random.bytes(length);
-        match stranger % 8 {
+        match stranger % 9 {
             0 => hangs_up(connect(socket), &noise, "garbage for a Hello"),
             1 => hangs_up(connect(socket), &header(u32::MAX), "a Hello of 4 GiB"),
             2 => hangs_up(connect(socket), &header(80)[..5], "half a header"),
@@ -99,11 +124,45 @@ fn abuse(socket: &Path, store: &Path, random: &mut Seeded) {
                 frame::encode_body(&body, &mut sealed).expect("short");
                 hangs_up(welcomed(socket, store, stranger), &sealed, "a sound frame of nonsense");
             }
+            7 => scribble(socket, store, stranger, random),
             _ => {
                 let foreign = encoded(&ping(stranger + 1, Vec::new()));
                 hangs_up(welcomed(socket, store, stranger), &foreign, "another session's request");
             }
         }
+    }
+}
+
+/// Writes what cannot be where words, lengths and requests lie (`varve_world::mailbox`), while the server looks there, and asks
+/// by the socket between; then what could be a request, again and again without waiting for the answer.
+fn scribble(socket: &Path, store: &Path, session: u64, random: &mut Seeded) {
+    let (mut stream, memory) = sharing(socket, store, session);
+    let whole = encoded(&ping(session, vec![3; 100]));
+    let ask = |stream: &mut UnixStream| stream.write_all(&whole).is_ok();
+    for round in 0..200 {
+        if !ask(&mut stream) {
+            break;
+        }
+        let words = random.bytes(128);
+        let at = random.below(20_000) as u64;
+        let noise = random.bytes(500);
+        memory.write_all_at(&noise, 4096 + at).expect("it is shared");
+        match round % 4 {
+            0 => memory.write_all_at(&words, 0),
+            1 => memory.write_all_at(&[[2, 0, 0, 0], u32::MAX.to_le_bytes()].concat(), 0),
+            2 => memory.write_all_at(&[2, 0, 0, 0, 0, 0, 0, 0], 0),
+            _ => memory.write_all_at(&[1, 0, 0, 0, 9, 0, 0, 0], 64),
+        }
+        .expect("it is shared");
+    }
+    let (mut stream, memory) = sharing(socket, store, session);
+    for _ in 0..2_000 {
+        if !ask(&mut stream) {
+            break;
+        }
+        memory.write_all_at(&whole, 4096).expect("it is shared");
+        memory.write_all_at(&[[2, 0, 0, 0], (whole.len() as u32).to_le_bytes()].concat(), 0).expect("it is shared");
+        let _ = stream.read(&mut [0; 4096]);
     }
 }
 

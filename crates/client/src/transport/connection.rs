@@ -1,19 +1,22 @@
-//! One blocking connection to a worker: the handshake, then one request and its response at a time.
+//! One blocking connection to a worker: the handshake, then one request and its response at a time, through memory while
+//! both sides look (`varve_world::mailbox`), else by the socket.
 
 #![expect(clippy::disallowed_types, reason = "this is where the client's sockets are")]
 
 use super::FindError;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::RecvFlags;
-use std::io::{self, Write};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use varve_types::{SessionId, VolumeId};
 use varve_wire::frame;
 use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome, WorkerAddress};
-use varve_world::patience::Patience;
+use varve_world::mailbox::{Answer, Asking};
+use varve_world::patience::{Look, Patience};
 use varve_world::random;
 
 /// A worker of the same host or network takes a connection within this time or is not there.
@@ -51,9 +54,13 @@ enum Stream {
 
 pub(super) struct Connection {
     stream: Stream,
+    /// Once the server has shared it.
+    mailbox: Option<Asking>,
     input: Vec<u8>,
     output: Vec<u8>,
     patience: Patience,
+    /// For the answer to what was sent last, if it is to be looked for.
+    look: Option<Look>,
     /// The longest wait for bytes before [`Connection::receive`] asks whether to give up.
     wait: Duration,
 }
@@ -67,7 +74,15 @@ impl Connection {
             _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
         };
         let (input, output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
-        Ok(Connection { stream, input, output, patience: Patience::default(), wait: HANDSHAKE_TIMEOUT })
+        Ok(Connection {
+            stream,
+            mailbox: None,
+            input,
+            output,
+            patience: Patience::default(),
+            look: None,
+            wait: HANDSHAKE_TIMEOUT,
+        })
     }
 
     /// Proves who both sides are. On success the connection is ready for requests.
@@ -97,8 +112,12 @@ impl Connection {
             purpose: identity.purpose,
             nonce,
             proof: identity.key.prove(Side::Client, &nonce, &greeting.nonce),
+            mailbox: matches!(self.stream, Stream::Unix(_)),
         };
         self.send(&hello).map_err(broken)?;
+        if hello.mailbox {
+            self.wait_for_bytes().and_then(|()| self.read_with_mailbox()).map_err(broken)?;
+        }
         let welcome: Welcome = self.receive_once().map_err(broken)?;
         match &welcome {
             Welcome::Refused { reason } => return Err(FindError::Refused(reason.clone())),
@@ -117,7 +136,11 @@ impl Connection {
     pub fn send<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
         self.output.clear();
         frame::encode(message, &mut self.output).map_err(io::Error::other)?;
+        self.input.clear();
+        self.look = self.patience.look();
+        let posted = self.mailbox.as_ref().is_some_and(|mailbox| mailbox.ask(&self.output, self.look.is_some()));
         let written = match &mut self.stream {
+            _ if posted => Ok(()),
             Stream::Unix(stream) => stream.write_all(&self.output),
             Stream::Tcp(stream) => stream.write_all(&self.output),
         };
@@ -127,7 +150,6 @@ impl Connection {
 
     /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up.
     pub fn receive<M: serde::de::DeserializeOwned>(&mut self, give_up: impl Fn() -> bool) -> io::Result<Option<M>> {
-        self.input.clear();
         loop {
             if let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? {
                 if len != self.input.len() {
@@ -157,11 +179,9 @@ impl Connection {
 
     /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
     fn read_patiently(&mut self) -> io::Result<usize> {
-        if self.input.is_empty()
-            && let Some(mut look) = self.patience.look()
-        {
+        if let Some(mut look) = self.look.take() {
             loop {
-                match self.read_some(RecvFlags::DONTWAIT) {
+                match self.read_at_hand() {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     read => {
                         self.patience.succeeded();
@@ -173,9 +193,48 @@ impl Connection {
                 }
             }
             self.patience.failed();
+            if let Some(mailbox) = &self.mailbox
+                && !mailbox.sleep()
+            {
+                return self.read_at_hand();
+            }
         }
         self.wait_for_bytes()?;
         self.read_some(RecvFlags::DONTWAIT)
+    }
+
+    /// Reads what is there without waiting, from where it comes while this thread looks.
+    fn read_at_hand(&mut self) -> io::Result<usize> {
+        match self.mailbox.as_ref().map(|mailbox| (mailbox, mailbox.answer())) {
+            Some((_, Answer::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
+            Some((mailbox, Answer::Here)) => {
+                mailbox.take(&mut self.input);
+                Ok(self.input.len())
+            }
+            Some((_, Answer::BySocket)) | None => self.read_some(RecvFlags::DONTWAIT),
+        }
+    }
+
+    /// Reads the beginning of what there is, and takes the mailbox that comes with it, if one does.
+    fn read_with_mailbox(&mut self) -> io::Result<()> {
+        let Stream::Unix(stream) = &self.stream else { return Ok(()) };
+        let mut bytes = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.input.extend_from_slice(&bytes[..received.bytes]);
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                for shared in descriptors {
+                    self.mailbox = Some(Asking::open(&shared)?);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sleeps until there are bytes. Not in recv(2): a thread that waits there on a Unix socket is also woken when the

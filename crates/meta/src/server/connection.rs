@@ -7,7 +7,7 @@
 use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
 use super::held::Share;
-use super::local_stream::AtHand;
+use super::local_stream::{AtHand, ShareMemory};
 use super::sessions::{Admitted, Peer};
 use super::strangers::Stay;
 use super::worker::Worker;
@@ -71,7 +71,7 @@ pub async fn serve<R, W>(
 ) -> Result<(), ConnectionError>
 where
     R: AsyncRead + AtHand + Unpin,
-    W: AsyncWrite + Unpin,
+    W: AsyncWrite + ShareMemory + Unpin,
 {
     let (caller, _stay) = tokio::select! {
         admitted = handshake::admit(&mut reader, &mut writer, &worker, peer) => admitted?,
@@ -116,7 +116,7 @@ where
             match take_request(&mut input, &caller) {
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
-                    worker.vigil.came_on(outbox.number());
+                    worker.vigil.came_on(outbox.number(), reader.mailbox());
                     match dispatch::begin(&worker, &caller, request) {
                         Begun::Answered(answer) => output.add(&answer),
                         Begun::Changed(underway) => underway.then(outbox.place()),

@@ -1,6 +1,7 @@
 //! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they know the key, whether they
 //! are admitted.
 
+use super::local_stream::ShareMemory;
 use super::sessions::{Admitted, Peer, Stay};
 use super::strangers::STRANGERS_MAX;
 use super::worker::Worker;
@@ -50,7 +51,7 @@ pub async fn admit<R, W>(
 ) -> Result<(Admitted, Stay), HandshakeError>
 where
     R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
+    W: AsyncWrite + ShareMemory + Unpin,
 {
     let shared = &worker.shared;
     let dialogue = async {
@@ -79,7 +80,10 @@ where
         match shared.sessions.admit(SessionId(hello.session), hello.purpose, peer) {
             Ok(admitted) => {
                 let proof = shared.key.prove(Side::Server, &hello.nonce, &nonce);
-                send(writer, &shared.welcome(proof)).await?;
+                let welcome = encoded(&shared.welcome(proof))?;
+                if !(hello.mailbox && writer.send_with_mailbox(&welcome)?) {
+                    send_encoded(writer, &welcome).await?;
+                }
                 Ok(admitted)
             }
             Err(reason) => refuse(writer, reason).await,
@@ -101,9 +105,17 @@ where
     W: AsyncWrite + Unpin,
     M: serde::Serialize,
 {
+    send_encoded(writer, &encoded(message)?).await
+}
+
+fn encoded(message: &impl serde::Serialize) -> Result<Vec<u8>, HandshakeError> {
     let mut out = Vec::with_capacity(256);
     frame::encode(message, &mut out).map_err(HandshakeError::Garbage)?;
-    writer.write_all(&out).await?;
+    Ok(out)
+}
+
+async fn send_encoded<W: AsyncWrite + Unpin>(writer: &mut W, message: &[u8]) -> Result<(), HandshakeError> {
+    writer.write_all(message).await?;
     writer.flush().await?;
     Ok(())
 }

@@ -1,22 +1,30 @@
-//! A connection over a Unix socket, watched for what comes and not for room to send.
+//! A connection over a Unix socket, watched for what comes and not for room to send; and through a mailbox, if its client has
+//! taken one.
 //!
 //! A Unix socket tells its watchers that there is room again whenever the peer has taken bytes, whether anybody waits for
 //! room or not. A stream of tokio's watches for both, so each answer that is read would wake its worker once more, for
 //! nothing. Room is watched for only while an answer does not fit, on a second descriptor of the socket, for the kernel
 //! keeps one watch a descriptor.
 
+use super::mailboxes::Mailbox;
 use bytes::{BufMut, BytesMut};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use std::io;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::cell::OnceCell;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-pub struct LocalStream(AsyncFd<OwnedFd>);
+pub struct LocalStream {
+    socket: AsyncFd<OwnedFd>,
+    mailbox: OnceCell<Rc<Mailbox>>,
+}
 
 pub struct Reader<'a>(&'a LocalStream);
 
@@ -24,16 +32,18 @@ pub struct Writer<'a> {
     stream: &'a LocalStream,
     /// While an answer does not fit.
     room: Option<AsyncFd<OwnedFd>>,
+    /// A part of an answer has gone by the socket, and the rest has to follow it.
+    midway: bool,
 }
 
 impl LocalStream {
     pub fn new(stream: UnixStream) -> io::Result<LocalStream> {
         let socket = OwnedFd::from(stream.into_std()?);
-        Ok(LocalStream(watch(socket, Interest::READABLE)?))
+        Ok(LocalStream { socket: watch(socket, Interest::READABLE)?, mailbox: OnceCell::new() })
     }
 
     pub fn split(&self) -> (Reader<'_>, Writer<'_>) {
-        (Reader(self), Writer { stream: self, room: None })
+        (Reader(self), Writer { stream: self, room: None, midway: false })
     }
 }
 
@@ -46,11 +56,59 @@ fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
 pub trait AtHand {
     /// Takes what has come; `None` if that is nothing, or the end, or an error, which reading tells.
     fn at_hand(&self, input: &mut BytesMut) -> Option<usize>;
+
+    /// Where the client may lay its requests down.
+    fn mailbox(&self) -> Option<&Rc<Mailbox>> {
+        None
+    }
+}
+
+/// The writing side of a connection, which can share memory with the peer if that is on the same host.
+pub trait ShareMemory {
+    /// Sends a whole message, and with it a mailbox. `false`: there can be none, and nothing was sent.
+    fn send_with_mailbox(&mut self, message: &[u8]) -> io::Result<bool>;
+}
+
+impl ShareMemory for tokio::net::tcp::WriteHalf<'_> {
+    fn send_with_mailbox(&mut self, _: &[u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+impl ShareMemory for Writer<'_> {
+    fn send_with_mailbox(&mut self, message: &[u8]) -> io::Result<bool> {
+        let (mailbox, shared) = match Mailbox::make() {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::debug!("a connection has no mailbox: {error}");
+                return Ok(false);
+            }
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [shared.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is space for one");
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = rustix::net::sendmsg(self.stream.socket.get_ref(), &[IoSlice::new(message)], &mut ancillary, flags)?;
+        if sent < message.len() {
+            // The first answer on a connection always fits, unless the peer does not want it to.
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.stream.mailbox.get_or_init(|| Rc::new(mailbox));
+        Ok(true)
+    }
 }
 
 impl AtHand for Reader<'_> {
     fn at_hand(&self, input: &mut BytesMut) -> Option<usize> {
-        receive(self.0.0.get_ref(), input)
+        match self.mailbox() {
+            Some(mailbox) if mailbox.is_looked_into() => mailbox.take(input),
+            _ => receive(self.0.socket.get_ref(), input),
+        }
+    }
+
+    fn mailbox(&self) -> Option<&Rc<Mailbox>> {
+        self.0.mailbox.get()
     }
 }
 
@@ -73,7 +131,16 @@ fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> {
 
 impl AsyncRead for Reader<'_> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let socket = &self.0.0;
+        let socket = &self.0.socket;
+        if let Some(mailbox) = self.mailbox() {
+            // SAFETY: what is uninitialised stays so, but for the bytes that are written.
+            if let Poll::Ready(count) = mailbox.poll_take(context, unsafe { buffer.unfilled_mut() }) {
+                // SAFETY: so many were written.
+                unsafe { buffer.assume_init(count) };
+                buffer.advance(count);
+                return Poll::Ready(Ok(()));
+            }
+        }
         loop {
             let mut ready = ready!(socket.poll_read_ready(context))?;
             let room = buffer.remaining();
@@ -100,10 +167,17 @@ impl AsyncRead for Reader<'_> {
 
 impl AsyncWrite for Writer<'_> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.midway
+            && let Some(mailbox) = self.stream.mailbox.get()
+            && mailbox.answer(bytes)
+        {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         loop {
-            match rustix::net::send(self.stream.0.get_ref(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match rustix::net::send(self.stream.socket.get_ref(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => {
                     self.room = None;
+                    self.midway = sent < bytes.len();
                     return Poll::Ready(Ok(sent));
                 }
                 Err(Errno::AGAIN) => {}
@@ -112,7 +186,7 @@ impl AsyncWrite for Writer<'_> {
             }
             let room = match self.room.take() {
                 Some(room) => room,
-                None => watch(self.stream.0.get_ref().try_clone()?, Interest::WRITABLE)?,
+                None => watch(self.stream.socket.get_ref().try_clone()?, Interest::WRITABLE)?,
             };
             let room = self.room.insert(room);
             ready!(room.poll_write_ready(context))?.clear_ready();
@@ -124,7 +198,9 @@ impl AsyncWrite for Writer<'_> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(rustix::net::shutdown(self.stream.0.get_ref(), rustix::net::Shutdown::Write).map_err(Into::into))
+        Poll::Ready(
+            rustix::net::shutdown(self.stream.socket.get_ref(), rustix::net::Shutdown::Write).map_err(Into::into),
+        )
     }
 }
 

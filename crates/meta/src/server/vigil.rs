@@ -3,10 +3,14 @@
 //! While nothing else is to be done, a task of the worker looks for the next request, as [`Patience`] allows; each time
 //! it yields, the runtime asks the kernel what has come without waiting for it. Without requests there is no vigil.
 //!
-//! Where all requests come on one connection, that connection looks for the next one by itself ([`Vigil::find`]): its socket
-//! is asked, and not the runtime, which would take longer than the request.
+//! Where all requests come on one connection, that connection looks for the next one by itself ([`Vigil::find`]): its mailbox
+//! or socket is asked, and not the runtime, which would take longer than the request.
+//!
+//! Clients that have a mailbox use it while a vigil lasts, and their sockets while there is none.
 
+use super::mailboxes::{LookedInto, Mailbox};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use varve_world::patience::Patience;
@@ -37,14 +41,20 @@ pub struct Vigil {
     begin: Notify,
     /// With those who say that a request will come.
     roused: RefCell<Patience>,
+    mailboxes: LookedInto,
 }
 
 impl Vigil {
-    /// A request has come on a connection, which is told from others by a number.
-    pub fn came_on(&self, connection: usize) {
+    /// A request has come on a connection, which is told from others by a number, and has a mailbox or not.
+    pub fn came_on(&self, connection: usize, mailbox: Option<&Rc<Mailbox>>) {
         let (last, in_a_row) = self.last.get();
         self.last.set((connection, if last == connection { in_a_row.wrapping_add(1) } else { 0 }));
         self.note();
+        if self.kept.get()
+            && let Some(mailbox) = mailbox
+        {
+            self.mailboxes.add(mailbox);
+        }
     }
 
     /// A request has come by another way.
@@ -111,6 +121,7 @@ impl Vigil {
         loop {
             self.begin.notified().await;
             self.look().await;
+            self.mailboxes.sleep();
             self.kept.set(false);
         }
     }
@@ -122,6 +133,7 @@ impl Vigil {
             let moves = self.moves.get();
             loop {
                 tokio::task::yield_now().await;
+                self.mailboxes.look();
                 if self.moves.get() != moves {
                     break;
                 }
@@ -157,16 +169,16 @@ mod tests {
         let vigil = Vigil::default();
         let alone: Vec<bool> = (0..64)
             .map(|_| {
-                vigil.came_on(7);
+                vigil.came_on(7, None);
                 finds(&vigil, 7)
             })
             .collect();
         assert!(!alone[..=16].contains(&true) && alone[17..32].iter().all(|found| *found));
         assert_eq!(alone.iter().skip(17).filter(|found| !**found).count(), 2, "asked at every sixteenth");
         assert!(!finds(&vigil, 8), "another than the last");
-        vigil.came_on(8);
+        vigil.came_on(8, None);
         assert!(!finds(&vigil, 7) && !finds(&vigil, 8));
-        (0..20).for_each(|_| vigil.came_on(8));
+        (0..20).for_each(|_| vigil.came_on(8, None));
         assert!(finds(&vigil, 8));
         vigil.came();
         assert!(!finds(&vigil, 8), "one came by another way");
@@ -176,10 +188,10 @@ mod tests {
     #[test]
     fn who_is_alone_and_slow_looks_seldom() {
         let vigil = Vigil::default();
-        (0..=ALONE_AFTER).for_each(|_| vigil.came_on(7));
+        (0..=ALONE_AFTER).for_each(|_| vigil.came_on(7, None));
         let mut asked = 0;
         for _ in 0..2000 {
-            vigil.came_on(7);
+            vigil.came_on(7, None);
             let mut this = false;
             assert!(
                 vigil

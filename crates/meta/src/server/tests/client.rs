@@ -39,7 +39,7 @@ pub fn connect(path: &str) -> (UnixStream, Greeting) {
 pub fn hello(key: &VolumeKey, greeting: &Greeting, session: u64, purpose: Purpose) -> Hello {
     let nonce = varve_world::random::bytes();
     let proof = key.prove(Side::Client, &nonce, &greeting.nonce);
-    Hello { version: varve_wire::VERSION, session, purpose, nonce, proof }
+    Hello { version: varve_wire::VERSION, session, purpose, nonce, proof, mailbox: false }
 }
 
 pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> Request {

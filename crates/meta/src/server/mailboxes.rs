@@ -13,7 +13,7 @@ use varve_world::mailbox::Asked;
 const LOOKED_INTO_MAX: usize = 32;
 
 /// After so many looks those in which nothing was found meanwhile are not looked into any more.
-const LOOKS_WITHOUT_A_REQUEST: u32 = 4096;
+const LOOKS_WITHOUT_A_REQUEST: u32 = 100_000;
 
 /// A connection that takes so many requests one after the other lets others run.
 const TAKEN_AT_A_TIME: u32 = 32;
@@ -84,16 +84,12 @@ impl Mailbox {
         self.asked.answer(answers)
     }
 
-    fn rouse_if_posted(&self) {
-        if self.asked.is_posted() {
-            self.rouse();
-        }
-    }
-
-    fn rouse(&self) {
-        if let Some(taker) = self.taker.take() {
-            taker.wake();
-        }
+    /// `false`: nobody waits for what is here.
+    fn rouse(&self) -> bool {
+        let taker = self.taker.take();
+        let waits = taker.is_some();
+        taker.into_iter().for_each(Waker::wake);
+        waits
     }
 
     fn sleep(&self) {
@@ -123,8 +119,9 @@ impl LookedInto {
         }
     }
 
-    /// Rouses the connections whose clients have posted something.
-    pub fn look(&self) {
+    /// Rouses the connections whose clients have posted something; whether there were any that waited for it.
+    pub fn look(&self) -> bool {
+        std::hint::spin_loop();
         let looks = self.looks.get() + 1;
         self.looks.set(looks % LOOKS_WITHOUT_A_REQUEST);
         if looks == LOOKS_WITHOUT_A_REQUEST {
@@ -136,7 +133,8 @@ impl LookedInto {
                 used
             });
         }
-        self.mailboxes.borrow().iter().for_each(|mailbox| mailbox.rouse_if_posted());
+        let mailboxes = self.mailboxes.borrow();
+        mailboxes.iter().fold(false, |roused, mailbox| (mailbox.asked.is_posted() && mailbox.rouse()) | roused)
     }
 
     /// The worker is about to sleep: clients that ask now send what they ask by their sockets.

@@ -27,6 +27,9 @@ const ALONE_AFTER: u32 = 16;
 /// and once in so many the runtime is asked all the same, for others that have come.
 const ALONE_ROUND: u32 = 16;
 
+/// Looks into mailboxes before the runtime is asked again, which takes longer than all of them.
+const LOOKS_A_ROUND: u32 = 32;
+
 #[derive(Default)]
 pub struct Vigil {
     patience: RefCell<Patience>,
@@ -133,9 +136,11 @@ impl Vigil {
             let moves = self.moves.get();
             loop {
                 tokio::task::yield_now().await;
-                self.mailboxes.look();
                 if self.moves.get() != moves {
                     break;
+                }
+                if (0..LOOKS_A_ROUND).any(|_| self.mailboxes.look()) {
+                    continue;
                 }
                 if !look.again() {
                     self.patience.borrow_mut().failed();

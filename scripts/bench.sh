@@ -17,6 +17,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/varve-bench-XXXXXX")
 chmod 755 "$work"
 disk=$work/disk
 server=
+loop=
 mounted() { grep -qs " $1 " /proc/self/mountinfo; }
 end_server() {
   if [ -n "$server" ]; then
@@ -33,6 +34,7 @@ cleanup() {
   done
   end_server
   if mounted "$disk"; then umount "$disk" || umount -l "$disk" || true; fi
+  if [ -n "$loop" ]; then losetup --detach "$loop" || true; fi
   rm -rf --one-file-system "$work"
   exit "$status"
 }
@@ -43,7 +45,9 @@ trap 'exit 143' TERM
 fresh_disk() {
   truncate -s 24G "$work/disk.img"
   if command -v mkfs.xfs >/dev/null; then mkfs.xfs -q "$work/disk.img"; else mkfs.ext4 -q -F "$work/disk.img"; fi
-  mount -o loop "$work/disk.img" "$disk"
+  # Past the page cache of the file system that holds the image: what is read from the disk is, and not from memory.
+  loop=$(losetup --find --show --direct-io=on "$work/disk.img") || return 1
+  mount "$loop" "$disk"
 }
 serve() {
   "$varve" serve "$disk/store" --unix-dir "$work/sockets" >"$work/server.log" 2>&1 &
@@ -127,11 +131,17 @@ stream_user() (
   set -euo pipefail
   if [ "$1" != /dev/fuse ]; then mount --bind "$1" /dev/fuse; fi
   $as "$work/varve" format "$disk/user/store" >/dev/null
-  $as "$work/varve" mount "$disk/user/store" "$disk/user/mnt" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
-  trap '$as "$work/varve" umount "$disk/user/mnt"' EXIT
-  echo "== stream-user"
-  $as "$work/varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
-    --via "path:$disk/user/plain" --via "mount:$disk/user/mnt" --save "$disk/user/stream-user.json"
+  for how in stream-user stream-user-direct_io; do
+    options="rw"
+    if [ "$how" = stream-user-direct_io ]; then options="direct_io"; fi
+    $as "$work/varve" mount "$disk/user/store" "$disk/user/mnt" -o "$options" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
+    trap '$as "$work/varve" umount "$disk/user/mnt"' EXIT
+    echo "== $how"
+    $as "$work/varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
+      --via "path:$disk/user/plain" --via "mount:$disk/user/mnt" --save "$disk/user/$how.json"
+    trap - EXIT
+    $as "$work/varve" umount "$disk/user/mnt"
+  done
 )
 if may_mount /dev/fuse; then
   stream_user /dev/fuse
@@ -141,7 +151,7 @@ elif [ -n "$as" ] && mknod -m 666 "$work/fuse" c 10 229 2>/dev/null && may_mount
 else
   echo "no user's mount: user 65534 may not open /dev/fuse, or not run $work/varve" >&2
 fi
-if [ -e "$disk/user/stream-user.json" ]; then cp "$disk/user/stream-user.json" "$out/"; fi
+for report in "$disk"/user/stream-user*.json; do if [ -e "$report" ]; then cp "$report" "$out/"; fi; done
 echo "== profile"
 "$varve" bench profile "$disk" | tee "$out/profile.txt"
 

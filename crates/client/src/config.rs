@@ -15,6 +15,8 @@ pub struct ClientConfig {
     pub read_only: bool,
     /// Offer the kernel descriptors of backing files ([`crate::Io::Passthrough`]).
     pub passthrough: bool,
+    /// Have the kernel read and write large files without its page cache ([`crate::Io::Direct`]), where it keeps that coherent.
+    pub direct_io: bool,
     /// Bytes written to small files that may wait in memory for their write-back; above it a writer writes its own
     /// file back at once.
     pub dirty_bytes_max: usize,
@@ -33,6 +35,7 @@ impl ClientConfig {
             deadline: Self::DEADLINE_DEFAULT,
             read_only: false,
             passthrough: false,
+            direct_io: false,
             dirty_bytes_max: Self::DIRTY_BYTES_DEFAULT,
         }
     }

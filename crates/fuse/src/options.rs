@@ -30,6 +30,9 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether the kernel may read and write backing files itself, where it can.
     pub passthrough: bool,
+    /// Whether large files that are not passed through are read and written past the kernel's page cache of the mount, where
+    /// the kernel keeps it coherent with that.
+    pub direct_io: bool,
 }
 
 /// Threads below this would let one slow fsync hold up every other call.
@@ -103,6 +106,7 @@ const OWN: &[&str] = &[
     "auto_unmount",
     "passthrough",
     "nopassthrough",
+    "direct_io",
     "fsname=",
     "subtype=",
     "max_read=",
@@ -124,6 +128,7 @@ impl MountOptions {
             // A thread waits while its call is with the server, so there are more threads than processors.
             threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
             passthrough: true,
+            direct_io: false,
         }
     }
 
@@ -157,6 +162,7 @@ impl MountOptions {
             ("auto_unmount", None) => self.auto_unmount = true,
             ("passthrough", None) => self.passthrough = true,
             ("nopassthrough", None) => self.passthrough = false,
+            ("direct_io", None) => self.direct_io = true,
             ("fsname", Some(value)) => self.source = value.to_owned(),
             ("subtype", Some("varve")) => {}
             ("subtype", Some(value)) => return Err(wrong("subtype", value, "is always \"varve\"")),

@@ -1,7 +1,8 @@
 //! Sequential writing and reading of large files, a file a client, through plain directories and mounts side by side.
 //!
 //! Writing counts the fsync at its end. Before reading, what the kernel caches of the files is dropped as far as this
-//! process may; where it may not, the report says so.
+//! process may, of a volume's files where they lie in the store too; where it may not, the report says so. Then they are
+//! read again, as the kernel has them by then.
 
 #[cfg(test)]
 mod tests;
@@ -92,7 +93,7 @@ pub fn run(config: &StreamConfig) -> Result<Report> {
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&config.via)?;
     let each: u64 = config.clients.iter().map(|clients| *clients as u64 * config.bytes).sum();
-    let steps = 2 * each * u64::from(config.repeat) * config.via.len() as u64;
+    let steps = 3 * each * u64::from(config.repeat) * config.via.len() as u64;
     let progress = Progress::new(config.progress, steps);
     let mut contenders = Vec::new();
     let mut measured = Measured::default();
@@ -156,6 +157,7 @@ fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, pr
                     measured.note(note);
                 }
                 measured.keep(&contender.via, "read", *clients, pass(config, &files, read, progress)?);
+                measured.keep(&contender.via, "reread", *clients, pass(config, &files, read, progress)?);
                 for file in &files {
                     std::fs::remove_file(file).map_err(Error::io(file.display().to_string()))?;
                 }
@@ -268,10 +270,28 @@ fn drop_caches(config: &StreamConfig, files: &[PathBuf]) -> Result<std::result::
         return Ok(Err(NOT_ASKED));
     }
     for path in files {
-        let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
-        // A hint: what refuses it keeps its cache, which the note speaks of.
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        forget(path)?;
+        // Nobody else's files: whoever may read them by the mount and not in the store leaves them there.
+        if let Some(beneath) = beneath(path) {
+            let _ = forget(&beneath);
+        }
     }
     // 1: page cache only; the files were fsynced, so that all of it is clean.
     Ok(std::fs::write("/proc/sys/vm/drop_caches", "1").map_err(|_| NOT_DROPPED))
+}
+
+/// Has the kernel forget what it caches of a file.
+fn forget(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(Error::io(path.display().to_string()))?;
+    // A hint: what refuses it keeps its cache, which the note speaks of.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    Ok(())
+}
+
+/// Where a file of a mounted volume has its bytes, if those are a file of the store (`varve info` shows the same).
+fn beneath(path: &Path) -> Option<PathBuf> {
+    let mut told = vec![0; 64 * 1024];
+    let length = rustix::fs::getxattr(path, "varve.info", &mut told).ok()?;
+    let info: serde_json::Value = serde_json::from_slice(&told[..length]).ok()?;
+    info["content"]["path"].as_str().map(PathBuf::from)
 }

@@ -137,6 +137,7 @@ impl FileSystem {
                 self.files.passed_through.fetch_add(1, Relaxed);
                 Io::Passthrough(file)
             }
+            Some(_) if self.core.config.direct_io && self.files.direct_is_coherent.load(Relaxed) => Io::Direct,
             file => {
                 counts.cached += 1;
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.

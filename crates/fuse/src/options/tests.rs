@@ -10,12 +10,13 @@ fn parsed(list: &str) -> Result<MountOptions, OptionError> {
 #[test]
 fn flags_and_values_are_taken_and_later_ones_win() {
     let options =
-        parsed("ro,noatime,suid,rw,ro,max_read=131072,threads=3,allow_root,auto_unmount,nopassthrough").unwrap();
+        parsed("ro,noatime,suid,rw,ro,max_read=131072,threads=3,allow_root,auto_unmount,nopassthrough,direct_io")
+            .unwrap();
     assert!(options.read_only() && options.flags.contains(MountFlags::NOATIME));
     assert!(!options.flags.contains(MountFlags::NOSUID));
     assert_eq!((options.max_read, options.threads), (Some(131072), 3));
     assert_eq!(options.access, Access::OwnerAndRoot);
-    assert!(options.auto_unmount && !options.passthrough);
+    assert!(options.auto_unmount && !options.passthrough && options.direct_io);
     assert!(!parsed("ro,rw").unwrap().read_only());
 }
 

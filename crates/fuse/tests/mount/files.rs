@@ -90,6 +90,17 @@ fn content_is_what_was_written_without_passthrough() {
     volume.close();
 }
 
+/// The same, and past the kernel's page cache.
+#[test]
+fn content_is_what_was_written_without_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::with_options("nopassthrough,direct_io");
+    content_survives_reopening(&volume);
+    volume.close();
+}
+
 /// The kernel reads and writes the backing files of large files itself: no request comes here.
 #[test]
 fn large_files_are_passed_through() {
@@ -204,7 +215,17 @@ fn appended_records_are_whole() {
 /// mmap(2): shared writes reach the file, and writes reach the mapping, whatever way the file is opened.
 #[test]
 fn shared_mappings_are_the_file() {
-    let Some(volume) = volume() else { return };
+    if !can_mount() {
+        return;
+    }
+    for options in ["", "nopassthrough", "nopassthrough,direct_io"] {
+        let volume = Volume::with_options(options);
+        mappings_are_the_file(&volume);
+        volume.close();
+    }
+}
+
+fn mappings_are_the_file(volume: &Volume) {
     for length in [4096usize, 3 * 1024 * 1024] {
         let path = volume.join(format!("mapped{length}"));
         fs::write(&path, vec![1; length]).unwrap();
@@ -232,17 +253,21 @@ fn shared_mappings_are_the_file() {
         let content = fs::read(&path).unwrap();
         assert_eq!((content[10], content[length - 1], &content[100..107]), (42, 43, &b"written"[..]));
     }
-    volume.close();
 }
 
 /// A program on the volume runs, and is busy while it does (ETXTBSY is the kernel's).
 #[test]
 fn programs_run_from_the_volume() {
-    let Some(volume) = volume() else { return };
-    let program = volume.join("true");
-    fs::copy("/bin/true", &program).unwrap();
-    shell("\"$1\"", &[&program]);
-    volume.close();
+    if !can_mount() {
+        return;
+    }
+    for options in ["", "nopassthrough,direct_io"] {
+        let volume = Volume::with_options(options);
+        let program = volume.join("true");
+        fs::copy("/bin/true", &program).unwrap();
+        shell("\"$1\"", &[&program]);
+        volume.close();
+    }
 }
 
 /// fsync(2) and fdatasync(2) of small and large files, O_SYNC, and sync_file_range by way of sync(1).

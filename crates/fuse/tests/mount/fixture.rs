@@ -132,6 +132,7 @@ impl Volume {
         options.parse(list).expect("known options");
         let mut joining = ClientConfig::new(directory);
         joining.passthrough = options.passthrough;
+        joining.direct_io = options.direct_io;
         joining.read_only = options.read_only();
         joining.deadline = Duration::from_secs(20);
         let file_system = join(joining, &server).expect("connected");

@@ -28,12 +28,13 @@ impl Phase {
         }
     }
 
-    /// How mdtest's summary calls the phase of that name (`write` is a stream's).
+    /// How mdtest's summary calls the phase of that name (`write` and `reread` are a stream's).
     pub fn title(name: &str) -> &str {
         match name {
             "create" => "File creation",
             "stat" => "File stat",
             "read" => "File read",
+            "reread" => "File read again",
             "write" => "File write",
             "delete" => "File removal",
             "mkdir" => "Directory creation",

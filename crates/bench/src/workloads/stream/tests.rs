@@ -19,9 +19,9 @@ fn quick(via: Vec<Via>) -> StreamConfig {
 fn streams_are_measured_side_by_side_and_leave_nothing() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let report = run(&quick(vec![Via::Path(a.path().into()), Via::Path(b.path().into())])).unwrap();
-    assert_eq!(report.results.len(), 2 * 2 * 2);
+    assert_eq!(report.results.len(), 2 * 2 * 3);
     assert!(report.results.iter().all(|result| result.mib_per_s.as_ref().is_some_and(|rate| rate.median > 0.0)));
-    assert_eq!(report.ratios.len(), 4);
+    assert_eq!(report.ratios.len(), 6);
     assert!(report.warnings.iter().any(|warning| warning == NOT_ASKED));
     for dir in [a, b] {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

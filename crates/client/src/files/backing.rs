@@ -92,9 +92,16 @@ impl Making {
         begun().map_err(|error| cannot_make(core, inode, &error))
     }
 
-    /// Makes `content` the file's, durably: file and name are on disk. What a crash left there goes; the row says that its
+    /// Makes `content` the file's, and zeros behind it up to `length`, durably: file and name are on disk. What a crash left there goes; the row says that its
     /// content is not here.
-    pub fn fill(&self, core: &Core, inode: InodeId, attributes: &Attributes, content: &[u8]) -> Result<()> {
+    pub fn fill(
+        &self,
+        core: &Core,
+        inode: InodeId,
+        attributes: &Attributes,
+        content: &[u8],
+        length: u64,
+    ) -> Result<()> {
         let (store, file) = (&core.config.store, &self.file);
         let filled = || -> io::Result<()> {
             if file.metadata()?.size() > 0 {
@@ -106,6 +113,9 @@ impl Making {
                 file.set_permissions(Permissions::from_mode(mode))?;
             }
             file.write_all_at(content, 0)?;
+            if length > content.len() as u64 {
+                file.set_len(length)?;
+            }
             file.sync_all()?;
             disk::sync_directory(&store.backing_directory(inode))?;
             // It may have gone since.

@@ -283,7 +283,7 @@ impl FileSystem {
             };
             if inline.len() > self.files.inline_limit() {
                 // With what another client has put there it is too long for the row.
-                self.promote(open, content).await?;
+                self.promote(open, content, 0).await?;
                 return Ok(None);
             }
             let (generation, mtime) = (content.generation, content.written_at.map(Into::into));
@@ -305,8 +305,8 @@ impl FileSystem {
         }
     }
 
-    /// Moves inline content to a backing file, which may then be written.
-    pub(super) async fn promote(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+    /// Moves inline content to a backing file, which may then be written, and is `length` bytes long at least.
+    pub(super) async fn promote(&self, open: &OpenInode, content: &mut Content, length: u64) -> Result<()> {
         if content.inline.is_none() {
             return Ok(());
         }
@@ -317,8 +317,8 @@ impl FileSystem {
             self.catch_up(open, content).await?;
             let Some(inline) = &content.inline else { return Ok(()) };
             let attributes = content.attributes.ok_or(Errno::EIO)?;
-            making.fill(&self.core, open.inode, &attributes, inline.bytes())?;
-            let (generation, size) = (content.generation, inline.len() as u64);
+            let (generation, size) = (content.generation, length.max(inline.len() as u64));
+            making.fill(&self.core, open.inode, &attributes, inline.bytes(), size)?;
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {

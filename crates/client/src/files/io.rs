@@ -85,7 +85,7 @@ impl FileSystem {
         if !handle.flags.append {
             self.give_place(open, &mut content, end).await?;
         }
-        self.make_room_beside(open, &mut content, end).await?;
+        self.make_room(open, &mut content, end).await?;
         if let Some(inline) = &mut content.inline {
             if handle.flags.append {
                 inline.append(data)
@@ -128,17 +128,12 @@ impl FileSystem {
         }
     }
 
-    /// Promotes inline content that is going to be `end` bytes long, if that is too long for the row.
+    /// Promotes inline content that is going to be `end` bytes long, or stays longer, if that is too long for the row: of a
+    /// file that was small under an earlier limit of the volume, what there is may be more than a row is given now.
     pub(super) async fn make_room(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
-        let fits = end <= self.files.inline_limit() as u64;
-        if content.inline.is_some() && !fits { self.promote(open, content).await } else { Ok(()) }
-    }
-
-    /// [`Self::make_room`] for a change that leaves as much as there is: of a file that was small under an earlier limit of
-    /// the volume, that may be more than a row is given now.
-    pub(super) async fn make_room_beside(&self, open: &OpenInode, content: &mut Content, end: u64) -> Result<()> {
-        let len = content.inline.as_ref().map_or(0, |inline| inline.len() as u64);
-        self.make_room(open, content, end.max(len)).await
+        let Some(inline) = &content.inline else { return Ok(()) };
+        let fits = end.max(inline.len() as u64) <= self.files.inline_limit() as u64;
+        if fits { Ok(()) } else { self.promote(open, content, 0).await }
     }
 
     /// Inline content was changed just now: it is written back later, or at once if too much waits.

@@ -69,7 +69,10 @@ impl FileSystem {
             let mut content = open.content.lock().await;
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
-            self.make_room(open, &mut content, size).await?;
+            if size > self.files.inline_limit() as u64 {
+                // At once with the length: a process that dies between the two would leave a new time on an old file.
+                self.promote(open, &mut content, size).await?;
+            }
             if let Some(inline) = &mut content.inline {
                 inline.resize(size as usize);
                 self.inline_changed(open, &mut content).await?;
@@ -125,7 +128,7 @@ impl FileSystem {
                 self.catch_up(open, &mut content).await?;
             }
             let reached = if change.reaches_beyond_the_end() { end } else { 0 };
-            self.make_room_beside(open, &mut content, reached).await?;
+            self.make_room(open, &mut content, reached).await?;
             if content.inline.is_some() {
                 return self.allocate_inline(open, &mut content, change, offset, end).await;
             }

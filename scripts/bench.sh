@@ -46,7 +46,7 @@ fresh_disk() {
   truncate -s 24G "$work/disk.img"
   if command -v mkfs.xfs >/dev/null; then mkfs.xfs -q "$work/disk.img"; else mkfs.ext4 -q -F "$work/disk.img"; fi
   # Past the page cache of the file system that holds the image: what is read from the disk is, and not from memory.
-  loop=$(losetup --find --show --direct-io=on "$work/disk.img") || return 1
+  loop=$(losetup --find --show --direct-io=on "$work/disk.img" || losetup --find --show "$work/disk.img") || return 1
   mount "$loop" "$disk"
 }
 serve() {

@@ -92,8 +92,8 @@ impl Making {
         begun().map_err(|error| cannot_make(core, inode, &error))
     }
 
-    /// Makes `content` the file's, and zeros behind it up to `length`, durably: file and name are on disk. What a crash left there goes; the row says that its
-    /// content is not here.
+    /// Makes `content` the file's, and zeros behind it up to `length`, durably: file and name are on disk. What a crash left
+    /// there goes; the row says that its content is not here.
     pub fn fill(
         &self,
         core: &Core,

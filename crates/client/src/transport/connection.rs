@@ -230,7 +230,11 @@ impl Connection {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for shared in descriptors {
-                    self.mailbox = Some(Asking::open(&shared)?);
+                    // Without it all goes by the socket.
+                    match Asking::open(&shared) {
+                        Ok(mailbox) => self.mailbox = Some(mailbox),
+                        Err(error) => tracing::debug!("the server's mailbox cannot be used: {error}"),
+                    }
                 }
             }
         }

@@ -89,7 +89,15 @@ impl ShareMemory for Writer<'_> {
         let descriptors = [shared.as_fd()];
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is space for one");
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = rustix::net::sendmsg(self.stream.socket.get_ref(), &[IoSlice::new(message)], &mut ancillary, flags)?;
+        let socket = self.stream.socket.get_ref();
+        let sent = match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut ancillary, flags) {
+            Ok(sent) => sent,
+            // Such as too many descriptors on their way: nothing was sent, and the message goes without.
+            Err(error) => {
+                tracing::debug!("a connection has no mailbox: {error}");
+                return Ok(false);
+            }
+        };
         if sent < message.len() {
             // The first answer on a connection always fits, unless the peer does not want it to.
             return Err(io::ErrorKind::WriteZero.into());

@@ -119,6 +119,10 @@ impl LookedInto {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.mailboxes.borrow().is_empty()
+    }
+
     /// Rouses the connections whose clients have posted something; whether there were any that waited for it.
     pub fn look(&self) -> bool {
         std::hint::spin_loop();

@@ -139,7 +139,7 @@ impl Vigil {
                 if self.moves.get() != moves {
                     break;
                 }
-                if (0..LOOKS_A_ROUND).any(|_| self.mailboxes.look()) {
+                if !self.mailboxes.is_empty() && (0..LOOKS_A_ROUND).any(|_| self.mailboxes.look()) {
                     continue;
                 }
                 if !look.again() {

@@ -2,7 +2,7 @@
 //! made again, and what was sent on it and is not there goes out again.
 
 use super::{ClientError, Ending, Item, Outgoing, Shared};
-use crate::stream::link::{Incoming, LinkError, notice_loss, say};
+use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, say};
 use crate::stream::{
     Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, ToService, VERSION, Welcome,
     level_bit,
@@ -104,6 +104,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
     let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
     socket.set_nodelay(true)?;
+    hold_little(&socket)?;
     socket.set_read_timeout(Some(WELCOME_WAIT))?;
     notice_loss(&socket, PEER_WAIT)?;
     let hello = Hello {

@@ -12,7 +12,7 @@ use super::sink::Sink;
 use super::{Asker, Shared, named};
 use crate::frame::Level;
 use crate::journal;
-use crate::stream::link::{Incoming, LinkError, tell};
+use crate::stream::link::{Incoming, LinkError, hold_little, tell};
 use crate::stream::{
     ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, ToService, Welcome,
 };
@@ -109,6 +109,7 @@ fn linger(socket: &TcpStream) {
 
 fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
     socket.set_nodelay(true)?;
+    hold_little(&socket)?;
     socket.set_write_timeout(Some(TELL_WAIT))?;
     let mut incoming = Incoming::new(socket.try_clone()?);
     incoming.expect_until(Some(Instant::now() + HELLO_WAIT.min(shared.config.idle)));

@@ -15,7 +15,7 @@ use varve_detector::description::{Description, Scalar, Structure};
 use varve_detector::filters::Filter;
 use varve_detector::frame::Level;
 use varve_detector::service::{Config, Service, StartRequest};
-use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::link::{Incoming, hold_little, say};
 use varve_detector::stream::scalars::Row;
 use varve_detector::stream::{
     BodyChecksum, FrameHead, FromService, Hello, NoticeCode, Role, ScalarsHead, ToService, VERSION,
@@ -160,6 +160,7 @@ pub fn send_frames(to: &mut TcpStream, material: &Material, load: &Load, sent: &
 pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
+    hold_little(&stream)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;
     Ok(stream)

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! server → client   Greeting   version, volume, nonce
-//! client → server   Hello      version, session, purpose, nonce, proof of the key over both nonces, wishes
+//! client → server   Hello      version, session, purpose, nonce, proof of the key over both nonces, mailbox or not
 //! server → client   Welcome    the server's proof, its settings and addresses, or Refused or Crowded with the reason
 //! ```
 //!

@@ -8,54 +8,52 @@ use super::names::NameSet;
 use super::peers::{PeerReply, SplitAttempt};
 use super::refusal::{Cause, Refusal};
 use super::shard::{Shard, State};
-use crate::tables::codec;
 use crate::tables::{Change, EntryBody, Key, ReplyRecord, Row};
-use std::collections::HashMap;
 use std::rc::Rc;
-use varve_types::{HashRange, InodeId, Name};
-use varve_world::key_hash::KeyHashing;
+use varve_types::{HashRange, InodeId};
 
 /// Arrivals that a target knows of. Above it all are forgotten, and begun anew by their sources.
 const ARRIVALS_MAX: usize = 10_000;
-
-/// Names of an arrival that are kept while it lasts, some hundred bytes each. Of more the table is asked when all are there.
-const NAMES_KEPT_MAX: usize = 64 * 1024;
 
 /// A split to here: the attempt whose rows are taken.
 pub(super) struct Arrival {
     attempt: SplitAttempt,
     /// All rows are there.
     ended: bool,
-    /// The names that have come, and whether each is a directory's; `None`: too many.
-    names: Option<HashMap<Name, bool, KeyHashing>>,
+    /// Of the rows that have come.
+    names: NameSet,
+    entries: u64,
+    subdirectories: u64,
 }
 
 impl Arrival {
     fn new(attempt: SplitAttempt) -> Arrival {
-        Arrival { attempt, ended: false, names: Some(HashMap::default()) }
+        Arrival { attempt, ended: false, names: NameSet::default(), entries: 0, subdirectories: 0 }
     }
 
-    fn note(&mut self, change: &Change) {
-        let Some(names) = &mut self.names else { return };
-        match change {
-            Change::Put(Key::Entry(_, name), Row::Entry(entry)) => {
-                names.insert(name.clone(), matches!(entry.body, EntryBody::Directory(_)));
-            }
-            Change::Delete(Key::Entry(_, name)) => {
-                names.remove(name);
-            }
-            _ => {}
+    /// `before`: the row that the change takes the place of, if there is one.
+    fn note(&mut self, change: &Change, before: Option<&Row>) {
+        let (key, after) = match change {
+            Change::Put(key, row) => (key, Some(row)),
+            Change::Delete(key) => (key, None),
+            Change::Tally { .. } => return,
+        };
+        let Key::Entry(_, name) = key else { return };
+        if before.is_some() {
+            self.names.remove(name.hash());
         }
-        if names.len() > NAMES_KEPT_MAX {
-            self.names = None;
+        if after.is_some() {
+            self.names.insert(name.hash());
         }
+        let of = |row: Option<&Row>| (u64::from(row.is_some()), u64::from(row.is_some_and(is_directory)));
+        let ((gone, gone_directories), (come, come_directories)) = (of(before), of(after));
+        self.entries = self.entries + come - gone;
+        self.subdirectories = self.subdirectories + come_directories - gone_directories;
     }
+}
 
-    /// Entries, and how many of them are directories.
-    fn counts(&self) -> Option<(u64, u64)> {
-        let names = self.names.as_ref()?;
-        Some((names.len() as u64, names.values().filter(|is_directory| **is_directory).count() as u64))
-    }
+fn is_directory(row: &Row) -> bool {
+    matches!(row, Row::Entry(entry) if matches!(entry.body, EntryBody::Directory(_)))
 }
 
 impl Shard {
@@ -108,10 +106,14 @@ impl Shard {
         changes: Vec<Change>,
         replies: Vec<ReplyRecord>,
     ) -> Result<(), Refusal> {
+        let mut before = Vec::with_capacity(changes.len());
+        for change in &changes {
+            before.push(self.arrived_before(directory, attempt, change).await?);
+        }
         let batch = {
             let mut state = self.state.borrow_mut();
             let arrival = self.arrival(&mut state, directory, attempt)?;
-            changes.iter().for_each(|change| arrival.note(change));
+            changes.iter().zip(&before).for_each(|(change, before)| arrival.note(change, before.as_ref()));
             let number = state.open.number;
             for change in changes {
                 let (key, row) = match change {
@@ -130,6 +132,24 @@ impl Shard {
         self.appended_with_work(batch).await
     }
 
+    /// The row that a change of a row takes the place of. Almost none does while the half is copied for the first time.
+    async fn arrived_before(
+        &self,
+        directory: InodeId,
+        attempt: SplitAttempt,
+        change: &Change,
+    ) -> Result<Option<Row>, Refusal> {
+        let (Change::Put(key, _) | Change::Delete(key)) = change else { return Ok(None) };
+        let Key::Entry(_, name) = key else { return Ok(None) };
+        {
+            let mut state = self.state.borrow_mut();
+            if !self.arrival(&mut state, directory, attempt)?.names.may_hold(name.hash()) {
+                return Ok(None);
+            }
+        }
+        self.decided_row(key).await
+    }
+
     /// Step 5.
     pub(super) async fn adopt_end(
         self: &Rc<Self>,
@@ -140,48 +160,28 @@ impl Shard {
         let Row::Partition(mut row) = partition else {
             return Err(Refusal::Failed(Cause::from("a split ends with a partition row")));
         };
-        let counted = self.arrival(&mut self.state.borrow_mut(), directory, attempt)?.counts();
-        let (entries, subdirectories) = match counted {
-            Some(counts) => counts,
-            None => self.count_entries(directory, row.index.range(row.depth)).await?,
-        };
-        (row.entries, row.subdirectories) = (entries, subdirectories);
-        let batch = {
+        let (batch, adopted) = {
             let mut state = self.state.borrow_mut();
-            self.arrival(&mut state, directory, attempt)?.ended = true;
+            let arrival = self.arrival(&mut state, directory, attempt)?;
+            arrival.ended = true;
+            (row.entries, row.subdirectories) = (arrival.entries, arrival.subdirectories);
+            let adopted = PeerReply::Adopted { entries: row.entries, subdirectories: row.subdirectories };
             let key = Key::Partition(directory, row.index);
             // Not loaded: whoever asks for a name of it loads it, and so asks the source.
             state.open.write(&key, Some(&Row::Partition(row)));
             state.resident.forget(|resident| *resident != key);
-            state.open.number
+            (state.open.number, adopted)
         };
         self.work.notify_one();
         match self.done_when_durable(batch).await {
-            PeerReply::Done => Ok(PeerReply::Adopted { entries, subdirectories }),
+            PeerReply::Done => Ok(adopted),
             failed => Ok(failed),
         }
     }
 
-    async fn count_entries(&self, directory: InodeId, range: HashRange) -> Result<(u64, u64), Refusal> {
-        let bytes = codec::entries_of(directory, range);
-        let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        let (mut entries, mut subdirectories) = (0, 0);
-        while let Some((key, row)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
-            entries += 1;
-            if let (_, Row::Entry(entry)) = self.decoded(&key, &row)?
-                && matches!(entry.body, EntryBody::Directory(_))
-            {
-                subdirectories += 1;
-            }
-        }
-        Ok((entries, subdirectories))
-    }
-
-    /// The names of a partition that has just arrived here and becomes live now, if they were kept.
+    /// The names of a partition that has just arrived here and becomes live now.
     pub(super) fn arrived_names(&self, directory: InodeId) -> Option<NameSet> {
         let arrival = self.state.borrow_mut().arrivals.remove(&directory)?;
-        let mut set = NameSet::default();
-        arrival.names.filter(|_| arrival.ended)?.keys().for_each(|name| set.insert(name.hash()));
-        Some(set)
+        arrival.ended.then_some(arrival.names)
     }
 }

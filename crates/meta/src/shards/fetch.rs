@@ -180,6 +180,19 @@ impl Shard {
         decoded.map_err(|error| Refusal::Failed(damaged(error).into()))
     }
 
+    /// The row as it was decided last, whether or not that is in the table yet.
+    pub(super) async fn decided_row(&self, key: &Key) -> Result<Option<Row>, Refusal> {
+        let seen = match self.state.borrow().resident.seen(key).0 {
+            Seen::Present(row) => Some(Some(row.clone())),
+            Seen::Absent => Some(None),
+            Seen::Unknown => None,
+        };
+        match seen {
+            Some(row) => Ok(row),
+            None => self.read_table(key).await,
+        }
+    }
+
     pub(super) fn unreadable(&self, error: TableError) -> Refusal {
         let next = if error.is_damage() { "; stop the server and run `varve fsck` on the volume" } else { "" };
         Refusal::Failed(Cause { errno: error.errno(), reason: format!("shard {} cannot read: {error}{next}", self.id) })

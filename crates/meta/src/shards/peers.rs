@@ -65,7 +65,7 @@ pub enum PeerCall {
         changes: Vec<Change>,
         replies: Vec<ReplyRecord>,
     },
-    /// All rows are sent: count them, fsync, answer the partition as it will be.
+    /// All rows are sent: fsync, answer how many there are.
     AdoptEnd {
         directory: InodeId,
         attempt: SplitAttempt,

@@ -5,9 +5,10 @@
 //! 1. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
 //!    a shard that asks the source, which then splits.)
 //! 2. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
-//! 3. The upper half is copied in the background, while changes to it go on and are noted.
-//! 4. Changes of that half wait, once no intent is left in this partition; what was changed is copied again, with the
-//!    answers given to retries.
+//! 3. The upper half is copied in the background, while changes to it go on and are noted; then what was changed
+//!    meanwhile, again and again, until that is little.
+//! 4. Changes of that half wait, once no intent is left in this partition; the last ones are copied, with the answers
+//!    given to retries.
 //! 5. The target writes the partition row, not live, and fsyncs.
 //! 6. The source writes its row with the new depth, and fsyncs: this is the commit. Requests for the upper half are
 //!    answered `Moved` from here on.
@@ -33,9 +34,15 @@ const STEP_ROWS: usize = 512;
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
-/// is served faster by that, but a later worker or server takes over shards, and a partition should not be too large to be
-/// moved by then.
-const NEAR_TIMES: u64 = 8;
+/// is served faster by that, and each shard has a log of its own to be written to; but one table should not hold everything
+/// either.
+const NEAR_TIMES: u64 = 1024;
+
+/// So few changes are left for the moment in which the half is held.
+const LEFT_MAX: usize = 16;
+
+/// How often what was changed is copied before the half is held anyway: where changes come as fast as they are copied.
+const CATCH_UPS_MAX: usize = 16;
 
 /// Attempts at a split before it is left to the next name above the threshold: with the pause, half a minute.
 const TRIES_MAX: usize = 300;
@@ -158,8 +165,15 @@ impl Shard {
         let adoption = Adoption { directory, range, target, attempt };
         self.ask(target, PeerCall::AdoptBegin { directory, attempt }).await?;
         let mut moved = self.copy_half(&adoption).await?;
+        for _ in 0..CATCH_UPS_MAX {
+            if self.changed(directory) <= LEFT_MAX {
+                break;
+            }
+            moved.add(self.copy_changed(&adoption).await?);
+        }
         self.hold_half(directory, range).await?;
         moved.add(self.copy_changed(&adoption).await?);
+        self.send_replies(&adoption).await?;
 
         let (depth, mtime) = match self.partition_here(&self.state.borrow(), directory) {
             Some(now) => (now.depth + 1, now.mtime),
@@ -227,18 +241,8 @@ impl Shard {
         let (mut changes, mut size) = (Vec::new(), 0);
         for name in &names {
             let key = Key::Entry(adoption.directory, name.clone());
-            let seen = match self.state.borrow().resident.seen(&key).0 {
-                Seen::Present(row) => Some(Some(row.clone())),
-                Seen::Absent => Some(None),
-                Seen::Unknown => None,
-            };
-            let row = match seen {
-                Some(row) => row,
-                // Dropped meanwhile, and so in the table.
-                None => self.read_table(&key).await?,
-            };
             // What was removed meanwhile was noted.
-            let Some(row) = row else { continue };
+            let Some(row) = self.decided_row(&key).await? else { continue };
             size += row.content_bytes();
             changes.push(Change::Put(key, row));
             if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
@@ -299,32 +303,43 @@ impl Shard {
         self.appended_with_work(batch).await
     }
 
-    /// The changes since the copy began, as the rows are now; the names that have changed.
+    /// How many names of the half have changed since they were copied.
+    fn changed(&self, directory: InodeId) -> usize {
+        let state = self.state.borrow();
+        state.partitions.get(directory).and_then(|p| p.split.as_ref()).map_or(0, |split| split.changed.len())
+    }
+
+    /// The changes since the copy began, or since this was done last, as the rows are now; the names that have changed.
     async fn copy_changed(self: &Rc<Self>, adoption: &Adoption) -> Result<BTreeSet<Name>, Refusal> {
-        let Adoption { directory, range, target, .. } = *adoption;
-        let (names, replies) = {
-            let mut state = self.state.borrow_mut();
-            let replies = state.replies.about(directory, range);
-            match state.partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
-                Some(split) => (std::mem::take(&mut split.changed), replies),
-                None => return Err(Errno::ENOENT.into()),
-            }
+        let Adoption { directory, target, .. } = *adoption;
+        let names = match self.state.borrow_mut().partitions.get_mut(directory).and_then(|p| p.split.as_mut()) {
+            Some(split) => std::mem::take(&mut split.changed),
+            None => return Err(Errno::ENOENT.into()),
         };
-        let mut changes = Vec::new();
+        let (mut changes, mut size) = (Vec::new(), 0);
         for name in &names {
             let key = Key::Entry(directory, name.clone());
-            // Everything decided is appended, and nothing is decided while the half is held.
-            changes.push(match self.read_table(&key).await? {
-                Some(row) => Change::Put(key, row),
+            changes.push(match self.decided_row(&key).await? {
+                Some(row) => {
+                    size += row.content_bytes();
+                    Change::Put(key, row)
+                }
                 None => Change::Delete(key),
             });
-            if changes.len() >= STEP_ROWS {
+            if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
+                size = 0;
                 let changes = std::mem::take(&mut changes);
                 self.ask(target, adoption.rows(changes, Vec::new())).await?;
             }
         }
-        self.ask(target, adoption.rows(changes, replies)).await?;
+        self.ask(target, adoption.rows(changes, Vec::new())).await?;
         Ok(names)
+    }
+
+    /// The answers to what was asked of names of the half, for who asks again.
+    async fn send_replies(&self, adoption: &Adoption) -> Result<(), Refusal> {
+        let replies = self.state.borrow_mut().replies.about(adoption.directory, adoption.range);
+        self.ask(adoption.target, adoption.rows(Vec::new(), replies)).await.map(drop)
     }
 
     /// Step 6.

@@ -45,12 +45,12 @@ fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
     });
 }
 
-/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times the threshold first;
+/// Promise: within one worker, where a split serves nothing faster, a partition grows to 1,024 times the threshold first;
 /// once another serves the shard that the half would go to, the next name splits it.
 #[test]
 fn a_worker_splits_late_between_its_own_shards() {
-    const THRESHOLD: u64 = 10;
-    Cluster::run(2, THRESHOLD, |cluster| async move {
+    const MANY: u64 = 2048;
+    Cluster::run(2, 2, |cluster| async move {
         cluster.peers.all_near.set(true);
         let (kept, given_up) = (InodeId::ROOT, cluster.mkdir(InodeId::ROOT, "given up", InodeId::ROOT.shard()).await);
         let fill = async |directory, files: std::ops::Range<u64>| {
@@ -59,18 +59,52 @@ fn a_worker_splits_late_between_its_own_shards() {
             }
         };
         // With the directory in it, as many as may be.
-        fill(kept, 1..8 * THRESHOLD).await;
-        fill(given_up, 0..8 * THRESHOLD).await;
+        fill(kept, 1..MANY).await;
+        fill(given_up, 0..MANY).await;
         // Time for a split to have begun.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!((cluster.map(kept).await.len(), cluster.map(given_up).await.len()), (1, 1));
-        fill(kept, 8 * THRESHOLD..8 * THRESHOLD + 1).await;
+        fill(kept, MANY..MANY + 1).await;
         settle(&cluster, kept, 2).await;
 
         assert_eq!(cluster.map(given_up).await.len(), 1);
         cluster.peers.all_near.set(false);
         cluster.create(given_up, "one more").await.unwrap();
         settle(&cluster, given_up, 2).await;
+    });
+}
+
+/// Promise: what changes while a half is copied is copied again before the half is held, so that few changes wait; and
+/// none is lost or counted twice.
+#[test]
+fn changes_during_a_long_copy_arrive() {
+    const FILES: u64 = 3000;
+    Cluster::run(2, FILES / 2, |cluster| async move {
+        let steps = (0..FILES).map(|n| {
+            let cluster = cluster.clone();
+            async move {
+                let at = format!("{n}");
+                // Those that stay come first, so that the others come and go while the half is copied.
+                for _ in 0..if n % 2 == 0 { 0 } else { 40 } {
+                    cluster.create(InodeId::ROOT, &at).await.unwrap();
+                    let unlink = Unlink { parent: InodeId::ROOT, name: name(&at) };
+                    cluster.at_name(InodeId::ROOT, &name(&at), Makes::Nothing, &unlink).await.unwrap();
+                }
+                if n % 2 == 0 {
+                    cluster.create(InodeId::ROOT, &at).await.unwrap();
+                } else if n % 5 == 0 {
+                    cluster.mkdir(InodeId::ROOT, &at, InodeId::ROOT.shard()).await;
+                }
+            }
+        });
+        join_all(steps).await;
+        settle(&cluster, InodeId::ROOT, 2).await;
+        let left = || (0..FILES).filter(|n| n % 2 == 0 || n % 5 == 0).map(|n| format!("{n}"));
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
     });
 }
 

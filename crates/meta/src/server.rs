@@ -399,7 +399,7 @@ fn spawn_workers(
     let tables = worker::TableLimits {
         table,
         cache: Arc::new(CacheBudget::new(memory.rows, shards)),
-        names_max: memory.names_of_each,
+        names: Arc::new(CacheBudget::new(memory.names, shards)),
     };
     let mut threads = Vec::new();
     for (index, inbox) in receivers.into_iter().enumerate() {

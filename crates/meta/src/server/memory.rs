@@ -11,8 +11,8 @@ pub struct Memory {
     pub rows: usize,
     /// Blocks, indexes and filters of tables, all together. Less than rows: what is asked for again is best kept as a row.
     pub blocks: u64,
-    /// Hashes of the names in directories in use, of each shard. Without them a create reads tables.
-    pub names_of_each: usize,
+    /// Hashes of the names in directories in use, all shards together. Without them a create reads tables.
+    pub names: usize,
     /// Bytes of log in memtables, all together.
     pub memtables: u64,
     /// Requests under way and answers that wait for their clients, all connections together. Beyond it each has one.
@@ -20,9 +20,6 @@ pub struct Memory {
     /// Bytes of log that each shard may always hold in its memtable.
     pub memtable_of_each: u64,
 }
-
-/// A hash with its count, in a table that is filled between half and nearly whole.
-const NAME_BYTES: u64 = 28;
 
 impl Memory {
     pub const BYTES_DEFAULT: u64 = 1536 * 1024 * 1024;
@@ -37,7 +34,7 @@ impl Memory {
         Memory {
             rows: memory(bytes / 4),
             blocks: bytes / 12,
-            names_of_each: memory(bytes / 6 / NAME_BYTES / shards),
+            names: memory(bytes / 6),
             memtables,
             messages: memory(bytes / 16),
             memtable_of_each: (memtables / shards).min(MEMTABLE_BYTES_DEFAULT),

@@ -295,7 +295,7 @@ impl Worker {
             clock: Arc::clone(&self.shared.clock),
             open_files: self.shared.open_files.clone(),
             cache: Arc::clone(&self.tables.cache),
-            names_max: self.tables.names_max,
+            names: Arc::clone(&self.tables.names),
         }
     }
 }

@@ -57,8 +57,7 @@ pub struct TableLimits {
     /// That of every shard, but for its number.
     pub table: TableConfig,
     pub cache: Arc<CacheBudget>,
-    /// Of each shard.
-    pub names_max: usize,
+    pub names: Arc<CacheBudget>,
 }
 
 pub struct Worker {

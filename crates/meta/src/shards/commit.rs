@@ -151,7 +151,7 @@ impl Shard {
 
     pub(super) fn shrink(&self, state: &mut State) {
         state.fetched = 0;
-        state.partitions.shrink(self.names_max, state.appended);
+        state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
         state.resident.shrink(state.appended, |key| partitions.hold(key) || locks.contains_key(key));
     }

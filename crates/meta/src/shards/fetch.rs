@@ -18,8 +18,11 @@ use std::rc::Rc;
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// A partition with more entries than this is served without its names in memory: they would take 28 MB and a second to
-/// read, and at the usual split threshold only directories cut over all shards get there.
+/// read, and at the usual split threshold only directories cut over all shards of a worker get there.
 const NAMES_LOADED_MAX: u64 = 1_000_000;
+
+/// Names read before others of the worker have their turn.
+const NAMES_A_TURN: u64 = 1024;
 
 impl Shard {
     /// Refuses what is routed to the wrong shard.
@@ -273,7 +276,7 @@ impl Shard {
         let range = row.index.range(row.depth);
         let bytes = codec::entries_of(directory, range);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        let mut names = NameSet::default();
+        let (mut names, mut read) = (NameSet::default(), 0);
         while let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
             match codec::decode_key(&key) {
                 Ok(Key::Entry(_, name)) => names.insert(name.hash()),
@@ -281,6 +284,10 @@ impl Shard {
                     let damaged = format!("shard {}: a damaged key among names: {key:?}", self.id);
                     return Err(Refusal::Failed(damaged.into()));
                 }
+            }
+            read += 1;
+            if read % NAMES_A_TURN == 0 {
+                tokio::task::yield_now().await;
             }
         }
         if row.depth > 0 && !self.is_at_rest() {

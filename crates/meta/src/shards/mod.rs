@@ -40,6 +40,8 @@ pub use at_once::Ran;
 pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
 pub use log::{DamagedPlace, TornEnd, torn_end};
+#[cfg(test)]
+pub use names::NAME_BYTES;
 pub use open::{ShardError, ShardFigures};
 pub use open_files::{OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};

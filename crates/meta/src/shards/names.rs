@@ -27,6 +27,9 @@ impl Hasher for Unhashed {
     }
 }
 
+/// What one takes, a hash with its count, in a table that is filled between half and nearly whole.
+pub const NAME_BYTES: usize = 28;
+
 #[derive(Default)]
 pub(super) struct NameSet {
     counts: HashMap<u64, u16, BuildHasherDefault<Unhashed>>,

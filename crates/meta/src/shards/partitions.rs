@@ -1,10 +1,11 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
 use super::ahead::Order;
-use super::names::NameSet;
-use super::resident::BatchNumber;
+use super::names::{NAME_BYTES, NameSet};
+use super::resident::{BatchNumber, CacheBudget};
 use crate::tables::{Key, PartitionRow, PartitionState};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionIndex};
 use varve_world::key_hash::KeyHashing;
 
@@ -68,19 +69,25 @@ fn range_of(row: &PartitionRow) -> Option<HashRange> {
     (row.state != PartitionState::Arriving).then(|| row.index.range(row.depth))
 }
 
-#[derive(Default)]
 pub(super) struct Partitions {
     loaded: HashMap<InodeId, Partition, KeyHashing>,
     /// Directories whose partition is marked dirty, and some that are not loaded any more.
     dirty: Vec<InodeId>,
     /// Batches until names are counted again.
     uncounted: u32,
+    /// The bytes of names that the budget was last told of.
+    told: usize,
+    budget: Arc<CacheBudget>,
 }
 
 /// Names are counted once in so many batches: counting visits every loaded partition.
 const COUNTED_EVERY: u32 = 256;
 
 impl Partitions {
+    pub fn new(budget: Arc<CacheBudget>) -> Partitions {
+        Partitions { loaded: HashMap::default(), dirty: Vec::new(), uncounted: 0, told: 0, budget }
+    }
+
     pub fn get(&self, directory: InodeId) -> Option<&Partition> {
         self.loaded.get(&directory)
     }
@@ -142,17 +149,18 @@ impl Partitions {
         }
     }
 
-    /// Unloads partitions that were not used since the last call, until at most `names_max` names are kept. A partition
-    /// with unappended changes, undecided tallies or a split stays. Returns the keys of the rows that may go.
-    /// Looks once in [`COUNTED_EVERY`] calls.
-    pub fn shrink(&mut self, names_max: usize, appended: BatchNumber) {
+    /// Unloads partitions that were not used since the last call, until their names are within the budget. A
+    /// partition with unappended changes, undecided tallies or a split stays. Looks once in [`COUNTED_EVERY`] calls.
+    pub fn shrink(&mut self, appended: BatchNumber) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
             return;
         }
         self.uncounted = COUNTED_EVERY;
-        let mut names = self.names();
-        if names <= names_max {
+        let mut bytes = self.names() * NAME_BYTES;
+        self.tell(bytes);
+        let bytes_max = self.budget.allows(bytes);
+        if bytes <= bytes_max {
             return;
         }
         self.loaded.retain(|_, partition| {
@@ -161,11 +169,23 @@ impl Partitions {
                 && partition.pending_tallies == 0
                 && partition.split.is_none()
                 && !std::mem::take(&mut partition.used);
-            if names > names_max && idle {
-                names -= partition.names.as_ref().map_or(0, NameSet::len);
+            if bytes > bytes_max && idle {
+                bytes -= partition.names.as_ref().map_or(0, NameSet::len) * NAME_BYTES;
                 return false;
             }
             true
         });
+        self.tell(bytes);
+    }
+
+    fn tell(&mut self, bytes: usize) {
+        self.budget.change(self.told, bytes);
+        self.told = bytes;
+    }
+}
+
+impl Drop for Partitions {
+    fn drop(&mut self) {
+        self.budget.change(self.told, 0);
     }
 }

@@ -48,8 +48,8 @@ pub struct ShardConfig {
     pub open_files: OpenFiles,
     /// What cached rows may take, all shards together.
     pub cache: Arc<CacheBudget>,
-    /// Names of loaded partitions that may be kept in this shard.
-    pub names_max: usize,
+    /// What the names of loaded partitions may take, all shards together.
+    pub names: Arc<CacheBudget>,
 }
 
 pub struct Shard {
@@ -60,7 +60,6 @@ pub struct Shard {
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
-    pub(super) names_max: usize,
     pub(super) state: RefCell<State>,
     /// Something that requests wait for (a lock, a load, a split) has ended: look again.
     pub(super) changed: Notify,

@@ -34,9 +34,9 @@ const STEP_ROWS: usize = 512;
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
-/// is served faster by that, and each shard has a log of its own to be written to; but one table should not hold everything
-/// either.
-const NEAR_TIMES: u64 = 1024;
+/// is served faster by that, and each shard has a log of its own to be written to; but the names of a partition that was not in
+/// memory are read as a whole ([`super::fetch`]), for which at the usual threshold a million is enough.
+const NEAR_TIMES: u64 = 125;
 
 /// So few changes are left for the moment in which the half is held.
 const LEFT_MAX: usize = 16;

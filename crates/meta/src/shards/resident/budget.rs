@@ -1,4 +1,4 @@
-//! The memory that the row caches of all shards of a server may take together.
+//! The memory that the caches of one kind, of rows or of names, may take in all shards of a server together.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -17,13 +17,13 @@ impl CacheBudget {
     }
 
     /// A cache that held `before` bytes now holds `after`.
-    pub(super) fn change(&self, before: usize, after: usize) {
+    pub fn change(&self, before: usize, after: usize) {
         self.held.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
     /// To how many bytes a cache that holds `bytes` must shrink: all caches together then hold no more than they may,
     /// or this one no more than its share.
-    pub(super) fn allows(&self, bytes: usize) -> usize {
+    pub fn allows(&self, bytes: usize) -> usize {
         let excess = self.held.load(Relaxed).saturating_sub(self.bytes_max);
         bytes.saturating_sub(excess).max(self.share)
     }

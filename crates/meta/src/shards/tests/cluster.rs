@@ -155,7 +155,7 @@ impl Cluster {
             clock: Arc::new(RealClock::new()),
             open_files: self.open_files.clone(),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
-            names_max: 100_000,
+            names: Arc::new(CacheBudget::new(4 << 20, 1)),
         }
     }
 

@@ -59,9 +59,8 @@ impl Volume {
     /// Starts a server and waits until it says that it serves.
     pub fn serve(&self, flags: &[&str]) -> Server {
         let mut command = varve();
-        // Unless the flags say otherwise: shards of a directory with one worker never ask each other over threads, and a
-        // small directory is cut for other workers alone.
-        command.env("VARVE_SERVE_WORKERS", "4");
+        // Unless the flags say otherwise: shards of a directory with one worker never ask each other over threads.
+        command.env("VARVE_SERVE_WORKERS", "2");
         command.arg("serve").arg(self.store()).arg("--unix-dir").arg(self.beside("sockets")).args(flags);
         let process = Process::start(&self.launcher, &command, &self.beside("server.log"));
         let server = Server { process };
@@ -97,7 +96,7 @@ impl Volume {
     pub fn mount_unasked(&self, flags: &[&str]) -> Mount {
         let directory = self.mount_point();
         let mut command = varve();
-        command.env("VARVE_MOUNT_WORKERS", "4");
+        command.env("VARVE_MOUNT_WORKERS", "2");
         command.arg("mount").arg(self.store()).arg(&directory).arg("-f").args(flags);
         let process = Process::start(&self.launcher, &command, &self.beside("mount.log"));
         let mount = Mount { directory, process };

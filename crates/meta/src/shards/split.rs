@@ -27,7 +27,7 @@ use crate::tables::{Change, Key, PartitionRow, PartitionState, ReplyRecord, Row}
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId};
+use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId, VolumeSettings};
 
 /// Rows copied or deleted in one step. With inline content of 64 KiB a step is bounded by `STEP_BYTES` first.
 const STEP_ROWS: usize = 512;
@@ -37,6 +37,9 @@ const STEP_BYTES: usize = 1024 * 1024;
 /// is served faster by that, and each shard has a log of its own to be written to; but the names of a partition that was not in
 /// memory are read as a whole ([`super::fetch`]), for which at the usual threshold a million is enough.
 const NEAR_TIMES: u64 = 125;
+
+/// The same where the volume's threshold is below the usual one: who lowers it wants directories in parts.
+const NEAR_TIMES_LOWERED: u64 = 8;
 
 /// So few changes are left for the moment in which the half is held.
 const LEFT_MAX: usize = 16;
@@ -129,7 +132,9 @@ impl Shard {
             return false;
         }
         let target = self.shard_of_partition(directory, row.index.upper_half(row.depth));
-        !self.peers.is_near(target) || row.entries > threshold.saturating_mul(NEAR_TIMES)
+        let lowered = threshold < VolumeSettings::SPLIT_THRESHOLD_DEFAULT;
+        let times = if lowered { NEAR_TIMES_LOWERED } else { NEAR_TIMES };
+        !self.peers.is_near(target) || row.entries > threshold.saturating_mul(times)
     }
 
     fn begin_split(&self, directory: InodeId) -> Option<(PartitionRow, SplitAttempt)> {

@@ -45,12 +45,12 @@ fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
     });
 }
 
-/// Promise: within one worker, where a split serves nothing faster, a partition grows to 125 times the threshold first;
+/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times a lowered threshold first;
 /// once another serves the shard that the half would go to, the next name splits it.
 #[test]
 fn a_worker_splits_late_between_its_own_shards() {
-    const MANY: u64 = 250;
-    Cluster::run(2, 2, |cluster| async move {
+    const MANY: u64 = 80;
+    Cluster::run(2, 10, |cluster| async move {
         cluster.peers.all_near.set(true);
         let (kept, given_up) = (InodeId::ROOT, cluster.mkdir(InodeId::ROOT, "given up", InodeId::ROOT.shard()).await);
         let fill = async |directory, files: std::ops::Range<u64>| {

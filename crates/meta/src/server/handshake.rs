@@ -16,8 +16,8 @@ use varve_world::random;
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connections of one worker on which a client has said who it is. A client has one a thread to each worker; a thousand is
-/// many hosts, and each costs a descriptor and some 20 KiB, and a mailbox 36 KiB
-/// of shared memory.
+/// many hosts, and each costs a descriptor and some 20 KiB, and a mailbox 36 KiB of shared
+/// memory.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// A stranger's Hello takes some 80 bytes; more is not read before the key is proved.

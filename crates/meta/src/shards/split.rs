@@ -87,6 +87,12 @@ impl Adoption {
     }
 }
 
+/// Entries above which a partition is split between shards of one worker, in a volume with this split threshold.
+pub(super) fn near_threshold(threshold: u64) -> u64 {
+    let lowered = threshold < VolumeSettings::SPLIT_THRESHOLD_DEFAULT;
+    threshold.saturating_mul(if lowered { NEAR_TIMES_LOWERED } else { NEAR_TIMES })
+}
+
 impl Shard {
     /// Splits the partition of `directory` here until it is not too large any more, at least once. One split a partition at
     /// a time; one that fails leaves the old state and is tried again after a pause.
@@ -132,9 +138,7 @@ impl Shard {
             return false;
         }
         let target = self.shard_of_partition(directory, row.index.upper_half(row.depth));
-        let lowered = threshold < VolumeSettings::SPLIT_THRESHOLD_DEFAULT;
-        let times = if lowered { NEAR_TIMES_LOWERED } else { NEAR_TIMES };
-        !self.peers.is_near(target) || row.entries > threshold.saturating_mul(times)
+        !self.peers.is_near(target) || row.entries > near_threshold(threshold)
     }
 
     fn begin_split(&self, directory: InodeId) -> Option<(PartitionRow, SplitAttempt)> {

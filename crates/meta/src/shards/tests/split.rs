@@ -45,7 +45,8 @@ fn a_growing_directory_spreads_over_all_shards_and_loses_no_name() {
     });
 }
 
-/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times a lowered threshold first;
+/// Promise: within one worker, where a split serves nothing faster, a partition grows to eight times a lowered threshold
+/// first;
 /// once another serves the shard that the half would go to, the next name splits it.
 #[test]
 fn a_worker_splits_late_between_its_own_shards() {
@@ -72,6 +73,15 @@ fn a_worker_splits_late_between_its_own_shards() {
         cluster.create(given_up, "one more").await.unwrap();
         settle(&cluster, given_up, 2).await;
     });
+}
+
+/// Promise: within one worker a directory of a usual volume is in one part up to a million entries, of one whose threshold is
+/// lowered up to eight times that.
+#[test]
+fn a_lowered_threshold_splits_early_within_a_worker() {
+    use super::super::split::near_threshold;
+    assert_eq!([8_000, 10_000].map(near_threshold), [1_000_000, 1_250_000]);
+    assert_eq!([2, 10, 7_999].map(near_threshold), [16, 80, 63_992]);
 }
 
 /// Promise: what changes while a half is copied is copied again before the half is held, so that few changes wait; and

@@ -106,8 +106,7 @@ awk -v used=$(($(ticks $pids) - before)) -v hz="$(getconf CLK_TCK)" \
   'BEGIN { printf "%.2f%% of a processor\n", 100 * used / hz / 10 }' | tee "$out/idle.txt"
 "$varve" umount "$work/mnt"
 if [ "$prefill" != 0 ]; then
-  run library mdtest --files "$files" --clients 8 --repeat 3 --via "library:$disk/store"
-  run library-prefilled mdtest --files "$files" --clients 8 --repeat 3 --prefill "$prefill" --via "library:$disk/store"
+  run prefilled mdtest --files "$files" --clients 8 --repeat 3 --prefill "$prefill" --via "library:$disk/store"
   grep VmHWM "/proc/$server/status" | awk -v files="$prefill" \
     '{ printf "the server peaked at %d MiB with %d files\n", $2 / 1024, files }' | tee "$out/memory.txt"
 fi

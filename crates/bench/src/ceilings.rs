@@ -17,6 +17,8 @@ pub const REQUEST_REPLY: &str = "request-reply";
 pub const NULL_FUSE: &str = "null-fuse";
 /// A plain directory of the store that a measured volume lies in; has phases.
 pub const STORE: &str = "store";
+/// An empty directory of the same target, beside one that was filled before; has phases.
+pub const EMPTY_DIRECTORY: &str = "empty-directory";
 /// Appends of 4 KiB, each fsynced, to one file of the store.
 pub const STORE_FSYNC: &str = "store-fsync";
 

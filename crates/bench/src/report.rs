@@ -15,7 +15,7 @@ pub use compare::{Compared, REGRESSION, Ratios, Regression, compare};
 pub use page::render_all;
 
 use crate::Result;
-use crate::ceilings::{NULL_FUSE, REQUEST_REPLY, STORE};
+use crate::ceilings::{EMPTY_DIRECTORY, NULL_FUSE, REQUEST_REPLY, STORE};
 use crate::environment::Environment;
 use crate::measure::{Interval, Percentiles, Spread};
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,9 @@ pub struct PhaseResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CeilingResult {
     pub name: String,
+    /// Of the one target that it is for, as `library:/scratch/me/volume`; else it is for all of its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Of those that run the same phases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
@@ -109,13 +112,15 @@ pub struct Ratio {
 }
 
 impl CeilingResult {
-    /// Whether it is a limit of targets of this kind: the transport's of the library, the null file system's of mounts, the
-    /// store's of whatever is layered on it. The transport's variants are there to be looked at.
-    pub fn bounds(&self, via: &str) -> bool {
+    /// Whether it is a limit of this target: the transport's of the library, the null file system's of mounts, the
+    /// store's of whatever is layered on it, an empty directory's of the same target's full one. The transport's variants are
+    /// there to be looked at.
+    pub fn bounds(&self, via: &str, target: &str) -> bool {
         match self.name.as_str() {
             REQUEST_REPLY => via == "library",
             NULL_FUSE => via == "mount",
             STORE => via != "path",
+            EMPTY_DIRECTORY => self.target.as_deref() == Some(&format!("{via}:{target}")),
             _ => false,
         }
     }

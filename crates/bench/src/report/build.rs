@@ -1,7 +1,7 @@
 //! From what was measured to the report: rates, ratios of neighbours, and what is doubtful about them.
 
 use super::{CeilingResult, PhaseResult, Ratio, Report, SCHEMA_VERSION, numbers};
-use crate::ceilings::REQUEST_REPLY;
+use crate::ceilings::{EMPTY_DIRECTORY, REQUEST_REPLY};
 use crate::environment::Environment;
 use crate::measure::{PAIRS_FOR_INTERVAL, Spread, paired_ratios};
 use crate::target::Via;
@@ -26,6 +26,11 @@ pub fn of_mdtest(config: &MdtestConfig, environment: Environment, measured: Meas
                     results.extend(phase_result(via, config.files, series));
                 }
                 Role::Ceiling(name) => ceilings.extend(phase_ceiling(name, series)),
+                Role::Empty(via) => {
+                    let target = Some(format!("{}:{}", via.kind(), via.place()));
+                    let empty = phase_ceiling(EMPTY_DIRECTORY, series);
+                    ceilings.extend(empty.map(|empty| CeilingResult { target, ..empty }));
+                }
             }
         }
     }
@@ -167,6 +172,7 @@ fn ceiling(name: &str, clients: usize, per_second: &[f64]) -> Option<CeilingResu
     let Spread { median, min, max, samples, .. } = rounded(Spread::of(per_second)?);
     Some(CeilingResult {
         name: name.to_owned(),
+        target: None,
         phase: None,
         clients,
         ops_per_s: median,
@@ -191,7 +197,7 @@ fn ratios(report: &Report) -> Vec<Ratio> {
         }
         for ceiling in &report.ceilings {
             let phase = ceiling.phase.as_ref().is_none_or(|phase| *phase == result.phase);
-            if ceiling.bounds(&result.via) && phase && ceiling.clients == result.clients {
+            if ceiling.bounds(&result.via, &result.target) && phase && ceiling.clients == result.clients {
                 ratios.extend(ratio(result, &ceiling.name, &ceiling.samples));
             }
         }

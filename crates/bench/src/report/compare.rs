@@ -57,31 +57,14 @@ pub struct Compared {
     pub fell: bool,
 }
 
-/// What the names of runs end with whose directory was filled before: their creates are compared with those of the run
-/// whose name is the rest.
-const PREFILLED: &str = "-prefilled";
-
 impl Ratios {
-    /// The ratios of named reports, and those of prefilled runs to runs in empty directories.
+    /// The ratios of named reports.
     pub fn of(reports: &[(String, Report)]) -> Ratios {
-        let mut ratios = BTreeMap::new();
-        for (name, report) in reports {
-            ratios.extend(named(report).into_iter().map(|(ratio, median)| (format!("{name}: {ratio}"), median)));
-            let Some((_, empty)) = reports.iter().find(|(other, _)| name.strip_suffix(PREFILLED) == Some(other)) else {
-                continue;
-            };
-            for result in report.results.iter().filter(|result| result.phase == "create") {
-                let same = |other: &&super::PhaseResult| {
-                    (&other.via, &other.phase, other.clients) == (&result.via, &result.phase, result.clients)
-                };
-                if let Some(before) = empty.results.iter().find(same).filter(|before| before.rate().median > 0.0) {
-                    let clients = super::numbers::clients(result.clients);
-                    let ratio = format!("{name}: {} create, {clients}, to an empty directory", result.via);
-                    ratios.insert(ratio, result.rate().median / before.rate().median);
-                }
-            }
-        }
-        Ratios { schema_version: super::SCHEMA_VERSION, ratios }
+        let of_one = |(name, report): &(String, Report)| {
+            let named = named(report).into_iter();
+            named.map(|(ratio, median)| (format!("{name}: {ratio}"), median)).collect::<Vec<_>>()
+        };
+        Ratios { schema_version: super::SCHEMA_VERSION, ratios: reports.iter().flat_map(of_one).collect() }
     }
 
     /// Every ratio of these beside that of the same name in `recorded`.

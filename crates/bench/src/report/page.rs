@@ -108,7 +108,7 @@ fn legend(report: &Report, page: &mut String) {
     }
     let mut names: Vec<&str> = Vec::new();
     for ceiling in &report.ceilings {
-        let shown = report.results.iter().any(|result| ceiling.bounds(&result.via));
+        let shown = report.results.iter().any(|result| ceiling.bounds(&result.via, &result.target));
         if shown && !names.contains(&ceiling.name.as_str()) {
             names.push(&ceiling.name);
         }

@@ -41,7 +41,8 @@ pub struct MdtestConfig {
     pub directories: bool,
     /// Bytes written to each file when it is created; above 0 there is a read phase too.
     pub write_bytes: usize,
-    /// Files that are in the shared directory before anything is measured, and stay; not counted in `files`.
+    /// Files that are in the shared directory before anything is measured, and stay; not counted in `files`. Beside it, in
+    /// the same turns, each target has a directory that is empty.
     pub prefill: u64,
     /// A turn with a tenth of the files before the first that counts.
     pub warm_up: bool,
@@ -139,13 +140,13 @@ impl MdtestConfig {
     }
 
     /// Operations of the whole run, for the progress bar.
-    fn operations(&self, contenders: u64) -> u64 {
+    fn operations(&self, contenders: u64, prefilled: u64) -> u64 {
         let phases = self.phases().len() as u64;
         let of_clients = |clients: &usize| {
             let warm_up = if self.warm_up { self.warm_up_plan(*clients).files } else { 0 };
             phases * (self.files * u64::from(self.repeat) + warm_up)
         };
-        contenders * (self.prefill + self.clients.iter().map(of_clients).sum::<u64>())
+        prefilled * self.prefill + contenders * self.clients.iter().map(of_clients).sum::<u64>()
     }
 }
 
@@ -155,7 +156,7 @@ pub fn run(config: &MdtestConfig) -> Result<Report> {
     let _interrupt = Interrupt::listen();
     let environment = Environment::gather(&config.via)?;
     let mut turns = Turns::open(config)?;
-    let progress = Progress::new(config.progress, config.operations(turns.contenders()));
+    let progress = Progress::new(config.progress, config.operations(turns.contenders(), turns.prefilled()));
     let measured = measure(config, &mut turns, &progress);
     let measured = turns.close(&progress, measured);
     drop(progress);

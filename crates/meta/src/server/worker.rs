@@ -35,6 +35,9 @@ use varve_world::key_hash::KeyHashing;
 /// How often the first worker looks for sessions whose grace is over.
 const SESSIONS_LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 
+/// The pause between two rounds through all shards for memory to be given back. In so short a time little is taken.
+const GIVEN_BACK_EVERY: Duration = Duration::from_millis(20);
+
 /// What one worker needs to begin.
 pub struct WorkerConfig {
     pub index: usize,
@@ -275,6 +278,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
     let watchful = Rc::clone(&worker);
     worker.spawn(async move { watchful.vigil.keep().await });
     worker.spawn(inbox::obey(Rc::clone(&worker), config.command.clone()));
+    worker.spawn(give_back_memory(Rc::clone(&worker)));
 
     let opening = AssertUnwindSafe(open(&worker, &config)).catch_unwind();
     let opened = tokio::select! {
@@ -309,6 +313,21 @@ async fn open(worker: &Rc<Worker>, config: &WorkerConfig) -> Result<(), String> 
         worker.shared.clock.monotonic().since(begun)
     );
     Ok(())
+}
+
+/// Has shards give back memory when those in use, here or in other workers, need more than there is.
+async fn give_back_memory(worker: Rc<Worker>) {
+    loop {
+        tokio::select! {
+            () = worker.tables.cache.exceeded() => {}
+            () = worker.tables.names.exceeded() => {}
+        }
+        let shards: Vec<_> = worker.shards.borrow().values().cloned().collect();
+        for shard in shards {
+            shard.give_back().await;
+        }
+        tokio::time::sleep(GIVEN_BACK_EVERY).await;
+    }
 }
 
 /// Tells all workers which sessions have ended, until the server stops.

@@ -1,7 +1,7 @@
 //! What a decided change does to the shard: to its resident rows, to what it knows of partitions and orphans, and to the
 //! open batch, all at once, so that the next decision sees it whole.
 
-use super::names::NameSet;
+use super::names::{NameSet, Names};
 use super::partitions::Partition;
 use super::shard::{Shard, State};
 use crate::namespace::Seen;
@@ -28,14 +28,12 @@ impl Shard {
                 if let Some(partition) = state.partitions.get_mut(*directory) {
                     partition.changed_in = number;
                     partition.used = true;
-                    if let Some(split) = &mut partition.split
-                        && split.range.contains(name.hash())
-                    {
-                        split.changed.insert(name.clone());
+                    if let Some(split) = &mut partition.split {
+                        split.note(name);
                     }
-                    match (&mut partition.names, was_present, &row) {
-                        (Some(names), false, Some(_)) => names.insert(name.hash()),
-                        (Some(names), true, None) => names.remove(name.hash()),
+                    match (was_present, &row) {
+                        (false, Some(_)) => partition.names.insert(name.hash()),
+                        (true, None) => partition.names.remove(name.hash()),
                         _ => {}
                     }
                 }
@@ -43,8 +41,7 @@ impl Shard {
             (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
                 Some(partition) => partition.follow(row),
                 None => {
-                    let names = Some(NameSet::default());
-                    let mut partition = Partition::new(row, names);
+                    let mut partition = Partition::new(row, Names::Known(NameSet::default()));
                     partition.changed_in = number;
                     state.partitions.insert(*directory, partition);
                 }

@@ -156,6 +156,28 @@ impl Shard {
         state.resident.shrink(state.appended, |key| partitions.hold(key) || locks.contains_key(key));
     }
 
+    /// Gives back its part of the memory that all shards together hold too much.
+    pub async fn give_back(&self) {
+        let (bytes_max, steps) = {
+            let mut state = self.state.borrow_mut();
+            let appended = state.appended;
+            state.partitions.give_back(appended);
+            state.resident.begin_give_back()
+        };
+        for _ in 0..steps {
+            let more = {
+                let mut state = self.state.borrow_mut();
+                let State { resident, partitions, locks, appended, .. } = &mut *state;
+                resident.shrink_to(bytes_max, *appended, |key| partitions.hold(key) || locks.contains_key(key))
+            };
+            if !more {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.state.borrow_mut().resident.give_up_places();
+    }
+
     /// Ready when `batch` is appended to the log.
     pub(super) async fn appended(&self, batch: BatchNumber) -> Result<(), Refusal> {
         let receiver = {

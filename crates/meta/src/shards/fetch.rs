@@ -1,14 +1,14 @@
 //! Making rows resident, and getting those of other shards.
 
 use super::foreign::Foreign;
-use super::names::NameSet;
+use super::names::{NameSet, Names};
 use super::partitions::Partition;
 use super::peers::{ForeignRow, PeerCall, PeerReply, SplitState};
 use super::refusal::{Cause, Refusal};
 use super::removal::Held;
 use super::resident::BatchNumber;
 use super::shard::{Address, Shard, State};
-use super::table::TableError;
+use super::table::{Cursor, TableError};
 use super::transaction;
 use crate::namespace::Seen;
 use crate::tables::codec;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
-/// A partition with more entries than this is served without its names in memory: they would take 28 MB and a second to
-/// read, and at the usual split threshold only directories cut over all shards of a worker get there.
-const NAMES_LOADED_MAX: u64 = 1_000_000;
+/// The names of a partition with at most so many entries are read before it is served: that takes some milliseconds. Those of a
+/// larger one are gathered while it is served, as long as creates read the table to learn that a name is free.
+const NAMES_AT_ONCE: u64 = if cfg!(test) { 16 } else { 8 * 1024 };
 
 /// Names read before others of the worker have their turn.
-const NAMES_A_TURN: u64 = 1024;
+const NAMES_A_TURN: usize = if cfg!(test) { 16 } else { 256 };
 
 impl Shard {
     /// Refuses what is routed to the wrong shard.
@@ -252,14 +252,22 @@ impl Shard {
             }
         };
         let names = match arrived {
-            Some(names) => Some(names),
-            None => self.load_names(directory, &row).await?,
+            Some(names) => Names::Known(names),
+            None => {
+                if row.depth > 0 && !self.is_at_rest() {
+                    self.purge_moved_rows(directory, row.index.range(row.depth));
+                }
+                self.load_names(directory, &row).await?
+            }
         };
         let mut state = self.state.borrow_mut();
         if self.is_too_large(directory, &row) {
             // It grew above the threshold just before it came here, or its owner ended before it was split.
             state.split_wanted.push(directory);
             self.work.notify_one();
+        }
+        if let Names::Gathered { number, .. } = &names {
+            tokio::task::spawn_local(self.clone().gather_names(directory, row.clone(), *number));
         }
         state.partitions.insert(directory, Partition::new(&row, names));
         self.learn_map(&mut state, directory, &row.map);
@@ -269,31 +277,100 @@ impl Shard {
         Ok(())
     }
 
-    async fn load_names(self: &Rc<Self>, directory: InodeId, row: &PartitionRow) -> Result<Option<NameSet>, Refusal> {
-        if row.entries > NAMES_LOADED_MAX {
-            return Ok(None);
+    /// The names of a partition that is not served yet; of a large one, none so far: see [`Shard::gather_names`].
+    async fn load_names(&self, directory: InodeId, row: &PartitionRow) -> Result<Names, Refusal> {
+        if row.entries > NAMES_AT_ONCE {
+            let mut state = self.state.borrow_mut();
+            if !state.partitions.has_room_for(row.entries) {
+                return Ok(Names::Unknown);
+            }
+            state.readings += 1;
+            return Ok(Names::Gathered { number: state.readings, so_far: NameSet::default() });
         }
-        let range = row.index.range(row.depth);
-        let bytes = codec::entries_of(directory, range);
-        let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        let (mut names, mut read) = (NameSet::default(), 0);
-        while let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? {
+        let mut cursor = self.cursor_of_names(directory, row).await?;
+        let mut names = NameSet::default();
+        loop {
+            let read = self.read_names(&mut cursor).await?;
+            if read.is_empty() {
+                return Ok(Names::Known(names));
+            }
+            read.into_iter().for_each(|hash| names.insert(hash));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads the names of a partition that is served meanwhile. What is changed from here on is noted in the partition, and
+    /// what was before is in the table when the reading of it begins; so each name is counted at least once.
+    async fn gather_names(self: Rc<Self>, directory: InodeId, row: PartitionRow, reading: u64) {
+        let gathered = self.gather_names_in_turns(directory, &row, reading).await;
+        let mut state = self.state.borrow_mut();
+        // Whoever unloaded or removed it meanwhile has no use for them.
+        let Some(partition) = state.partitions.get_mut(directory) else { return };
+        let Some(so_far) = partition.names.gathered(reading) else { return };
+        partition.names = match gathered {
+            Ok(true) => Names::Known(std::mem::take(so_far)),
+            Ok(false) => return,
+            Err(refusal) => {
+                tracing::warn!(
+                    "shard {}: the names of directory {directory} are not kept in memory: {refusal}",
+                    self.id
+                );
+                Names::Unknown
+            }
+        };
+    }
+
+    /// Whether all were read.
+    async fn gather_names_in_turns(
+        &self,
+        directory: InodeId,
+        row: &PartitionRow,
+        reading: u64,
+    ) -> Result<bool, Refusal> {
+        if !self.is_at_rest() {
+            let batch = self.state.borrow().open.number;
+            self.appended_with_work(batch).await?;
+        }
+        let mut cursor = self.cursor_of_names(directory, row).await?;
+        loop {
+            let mut read = self.read_names(&mut cursor).await?;
+            if read.is_empty() {
+                return Ok(true);
+            }
+            {
+                let mut state = self.state.borrow_mut();
+                let Some(partition) = state.partitions.get_mut(directory) else { return Ok(false) };
+                // What a split has taken away meanwhile is another shard's.
+                read.retain(|hash| partition.serves(*hash));
+                let Some(so_far) = partition.names.gathered(reading) else { return Ok(false) };
+                read.into_iter().for_each(|hash| so_far.insert(hash));
+            }
+            if self.stopping() {
+                return Ok(false);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn cursor_of_names(&self, directory: InodeId, row: &PartitionRow) -> Result<Cursor, Refusal> {
+        let bytes = codec::entries_of(directory, row.index.range(row.depth));
+        self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))
+    }
+
+    /// The hashes of the next names of a turn; none at the end.
+    async fn read_names(&self, cursor: &mut Cursor) -> Result<Vec<NameHash>, Refusal> {
+        let mut read = Vec::with_capacity(NAMES_A_TURN);
+        while read.len() < NAMES_A_TURN {
+            let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? else { break };
             match codec::decode_key(&key) {
-                Ok(Key::Entry(_, name)) => names.insert(name.hash()),
+                Ok(Key::Entry(_, name)) => read.push(name.hash()),
                 _ => {
                     let damaged = format!("shard {}: a damaged key among names: {key:?}", self.id);
                     return Err(Refusal::Failed(damaged.into()));
                 }
             }
-            read += 1;
-            if read % NAMES_A_TURN == 0 {
-                tokio::task::yield_now().await;
-            }
         }
-        if row.depth > 0 && !self.is_at_rest() {
-            self.purge_moved_rows(directory, range);
-        }
-        Ok(Some(names))
+        Ok(read)
     }
 
     /// A split's target found its partition not live: the source knows whether it is.

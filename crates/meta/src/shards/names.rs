@@ -3,7 +3,7 @@
 //! Two names may share a hash, so hashes are counted: one whose count is zero belongs to no name; one whose count is
 //! not says only that the table must be asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use varve_types::{HashRange, NameHash};
 
@@ -27,45 +27,164 @@ impl Hasher for Unhashed {
     }
 }
 
-/// What one takes, a hash with its count, in a table that is filled between half and nearly whole.
-pub const NAME_BYTES: usize = 28;
+type Unhashing = BuildHasherDefault<Unhashed>;
+
+/// What one takes, in a set that is filled between half and nearly whole.
+pub const NAME_BYTES: usize = 15;
+
+/// A set that grows is moved as a whole, and its worker does nothing else meanwhile; so one of this many is cut into
+/// [`SETS`], which grow one by one.
+const SET_MAX: usize = 32 * 1024;
+const SETS: usize = 64;
 
 #[derive(Default)]
 pub(super) struct NameSet {
-    counts: HashMap<u64, u16, BuildHasherDefault<Unhashed>>,
+    /// Each hash once, in the set that its lowest bits say.
+    sets: Vec<HashSet<u64, Unhashing>>,
+    /// How many names more have a hash.
+    more: HashMap<u64, u16, Unhashing>,
 }
 
 impl NameSet {
     pub fn insert(&mut self, hash: NameHash) {
-        *self.counts.entry(hash.0).or_insert(0) += 1;
+        if self.sets.is_empty() {
+            self.sets.push(HashSet::default());
+        }
+        let at = self.place(hash);
+        if !self.sets[at].insert(hash.0) {
+            let count = self.more.entry(hash.0).or_insert(0);
+            *count = count.saturating_add(1);
+        } else if self.sets.len() == 1 && self.sets[at].len() > SET_MAX {
+            self.cut();
+        }
     }
 
     pub fn remove(&mut self, hash: NameHash) {
-        if let Some(count) = self.counts.get_mut(&hash.0) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&hash.0);
+        match self.more.get_mut(&hash.0) {
+            // Nobody knows how many they are any more: it stays.
+            Some(&mut u16::MAX) => {}
+            Some(1) => {
+                self.more.remove(&hash.0);
             }
+            Some(count) => *count -= 1,
+            None if !self.sets.is_empty() => {
+                let at = self.place(hash);
+                self.sets[at].remove(&hash.0);
+            }
+            None => {}
         }
     }
 
     pub fn may_hold(&self, hash: NameHash) -> bool {
-        self.counts.contains_key(&hash.0)
+        !self.sets.is_empty() && self.sets[self.place(hash)].contains(&hash.0)
     }
 
     /// How many names have a hash in `range`.
     pub fn count(&self, range: HashRange) -> usize {
-        let within = self.counts.iter().filter(|(hash, _)| range.contains(NameHash(**hash)));
-        within.map(|(_, count)| usize::from(*count)).sum()
+        let within = |hash: &u64| range.contains(NameHash(*hash));
+        let once = self.sets.iter().flatten().filter(|hash| within(hash)).count();
+        once + self.more.iter().filter(|(hash, _)| within(hash)).map(|(_, more)| usize::from(*more)).sum::<usize>()
     }
 
+    /// How many hashes there are.
     pub fn len(&self) -> usize {
-        self.counts.len()
+        self.sets.iter().map(HashSet::len).sum()
     }
 
     /// Drops the hashes outside `range`.
     pub fn keep(&mut self, range: HashRange) {
-        self.counts.retain(|hash, _| range.contains(NameHash(*hash)));
-        self.counts.shrink_to_fit();
+        for set in &mut self.sets {
+            set.retain(|hash| range.contains(NameHash(*hash)));
+            set.shrink_to_fit();
+        }
+        self.more.retain(|hash, _| range.contains(NameHash(*hash)));
+    }
+
+    fn place(&self, hash: NameHash) -> usize {
+        hash.0 as usize % self.sets.len()
+    }
+
+    fn cut(&mut self) {
+        let whole = std::mem::take(&mut self.sets);
+        self.sets.resize_with(SETS, || HashSet::with_capacity_and_hasher(2 * SET_MAX / SETS, Unhashing::default()));
+        for hash in whole.into_iter().flatten() {
+            let at = self.place(NameHash(hash));
+            self.sets[at].insert(hash);
+        }
+    }
+}
+
+/// What is known of the names in a loaded partition.
+pub(super) enum Names {
+    Known(NameSet),
+    /// They are being read from the table while requests go on: all that were read, and all that have changed since, for
+    /// of those it cannot be told whether they are read yet. `number` tells this reading from an earlier one.
+    Gathered {
+        number: u64,
+        so_far: NameSet,
+    },
+    /// They would take too much, or could not be read.
+    Unknown,
+}
+
+impl Names {
+    /// `false`: no name has this hash.
+    pub fn may_hold(&self, hash: NameHash) -> bool {
+        match self {
+            Names::Known(names) => names.may_hold(hash),
+            Names::Gathered { .. } | Names::Unknown => true,
+        }
+    }
+
+    pub fn insert(&mut self, hash: NameHash) {
+        match self {
+            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.insert(hash),
+            Names::Unknown => {}
+        }
+    }
+
+    pub fn remove(&mut self, hash: NameHash) {
+        match self {
+            Names::Known(names) => names.remove(hash),
+            // It may be that it is not read yet, and then never will be; or that another name has this hash. One too many
+            // only makes the table be asked.
+            Names::Gathered { so_far, .. } => so_far.insert(hash),
+            Names::Unknown => {}
+        }
+    }
+
+    /// How many names have a hash in `range`, if that is known.
+    pub fn count(&self, range: HashRange) -> Option<usize> {
+        match self {
+            Names::Known(names) => Some(names.count(range)),
+            Names::Gathered { .. } | Names::Unknown => None,
+        }
+    }
+
+    /// How many hashes are in memory.
+    pub fn len(&self) -> usize {
+        match self {
+            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.len(),
+            Names::Unknown => 0,
+        }
+    }
+
+    pub fn keep(&mut self, range: HashRange) {
+        match self {
+            Names::Known(names) | Names::Gathered { so_far: names, .. } => names.keep(range),
+            Names::Unknown => {}
+        }
+    }
+
+    pub fn are_gathered(&self) -> bool {
+        matches!(self, Names::Gathered { .. })
+    }
+
+    /// What the reading with this number has so far, if it is still wanted.
+    pub fn gathered(&mut self, reading: u64) -> Option<&mut NameSet> {
+        match self {
+            Names::Gathered { number, so_far } if *number == reading => Some(so_far),
+            _ => None,
+        }
     }
 }

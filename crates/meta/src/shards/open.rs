@@ -75,6 +75,7 @@ impl Shard {
             resident: Resident::new(config.cache),
             fetched: 0,
             reads_ahead: 0,
+            readings: 0,
             partitions: Partitions::new(config.names),
             loading: HashSet::default(),
             locks: HashMap::default(),

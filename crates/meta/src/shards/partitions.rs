@@ -1,7 +1,7 @@
 //! The partitions of a shard that are in memory: their names, and what is happening to them. Their rows are resident.
 
 use super::ahead::Order;
-use super::names::{NAME_BYTES, NameSet};
+use super::names::{NAME_BYTES, Names};
 use super::resident::{BatchNumber, CacheBudget};
 use crate::tables::{Key, PartitionRow, PartitionState};
 use std::collections::{BTreeSet, HashMap};
@@ -13,8 +13,7 @@ pub(super) struct Partition {
     pub index: PartitionIndex,
     /// The hashes that it serves, as its row says: every request asks for them. `None`: it is not live.
     range: Option<HashRange>,
-    /// `None`: too many names to keep; every name is asked of the table.
-    pub names: Option<NameSet>,
+    pub names: Names,
     pub changed_in: BatchNumber,
     /// The row changed since it was last put into a batch; see [`Partitions::mark_dirty`].
     row_dirty: bool,
@@ -29,14 +28,30 @@ pub(super) struct Partition {
 pub(super) struct Split {
     /// The half that goes.
     pub range: HashRange,
-    /// Entries of that half changed since the copy began.
+    /// Up to which hash of that half rows are copied, or are being copied now.
+    pub copied_to: Option<NameHash>,
+    /// Entries up to there that have changed since.
     pub changed: BTreeSet<Name>,
     /// The last rows are being copied: decisions on names of that half wait.
     pub held: bool,
 }
 
+impl Split {
+    pub fn of(range: HashRange) -> Split {
+        Split { range, copied_to: None, changed: BTreeSet::new(), held: false }
+    }
+
+    /// The entry has changed. One that is yet to be copied will be as it is then.
+    pub fn note(&mut self, name: &Name) {
+        let hash = name.hash();
+        if self.range.contains(hash) && self.copied_to.is_some_and(|last| hash <= last) {
+            self.changed.insert(name.clone());
+        }
+    }
+}
+
 impl Partition {
-    pub fn new(row: &PartitionRow, names: Option<NameSet>) -> Partition {
+    pub fn new(row: &PartitionRow, names: Names) -> Partition {
         Partition {
             index: row.index,
             range: range_of(row),
@@ -58,6 +73,10 @@ impl Partition {
     /// Whether names of this hash are decided on here.
     pub fn serves(&self, hash: NameHash) -> bool {
         self.range.is_some_and(|range| range.contains(hash))
+    }
+
+    fn names_bytes(&self) -> usize {
+        self.names.len() * NAME_BYTES
     }
 
     pub fn holds_name(&self, name: &Name) -> bool {
@@ -109,7 +128,7 @@ impl Partitions {
     }
 
     pub fn names(&self) -> usize {
-        self.loaded.values().map(|p| p.names.as_ref().map_or(0, NameSet::len)).sum()
+        self.loaded.values().map(|partition| partition.names.len()).sum()
     }
 
     /// The row of `directory`'s partition has changed in `batch`, and is to be put into it.
@@ -149,17 +168,40 @@ impl Partitions {
         }
     }
 
-    /// Unloads partitions that were not used since the last call, until their names are within the budget. A
-    /// partition with unappended changes, undecided tallies or a split stays. Looks once in [`COUNTED_EVERY`] calls.
+    /// Whether the names of a partition with so many entries may be kept, if all others make room.
+    pub fn has_room_for(&self, entries: u64) -> bool {
+        usize::try_from(entries).is_ok_and(|entries| entries.saturating_mul(NAME_BYTES) <= self.budget.bytes_max())
+    }
+
+    /// Does what the budget wants at once, which it asks once in [`COUNTED_EVERY`] calls.
     pub fn shrink(&mut self, appended: BatchNumber) {
         if self.uncounted > 0 {
             self.uncounted -= 1;
             return;
         }
         self.uncounted = COUNTED_EVERY;
-        let mut bytes = self.names() * NAME_BYTES;
+        let bytes = self.count();
+        self.shrink_to(self.budget.allows(bytes), bytes, appended);
+    }
+
+    /// Gives back its part of what all shards together hold too much.
+    pub fn give_back(&mut self, appended: BatchNumber) {
+        if self.budget.is_exceeded() {
+            let bytes = self.count();
+            self.shrink_to(self.budget.leaves(bytes), bytes, appended);
+        }
+    }
+
+    fn count(&mut self) -> usize {
+        let bytes = self.names() * NAME_BYTES;
         self.tell(bytes);
-        let bytes_max = self.budget.allows(bytes);
+        bytes
+    }
+
+    /// Unloads partitions that were not used since the last call, until their names are within the budget; where that does
+    /// not do, forgets the names of those in use, the largest first. A partition with unappended changes, undecided tallies
+    /// or a split stays, and so do names that are being gathered, until they are.
+    fn shrink_to(&mut self, bytes_max: usize, mut bytes: usize, appended: BatchNumber) {
         if bytes <= bytes_max {
             return;
         }
@@ -168,14 +210,22 @@ impl Partitions {
                 && !partition.row_dirty
                 && partition.pending_tallies == 0
                 && partition.split.is_none()
+                && !partition.names.are_gathered()
                 && !std::mem::take(&mut partition.used);
             if bytes > bytes_max && idle {
-                bytes -= partition.names.as_ref().map_or(0, NameSet::len) * NAME_BYTES;
+                bytes -= partition.names_bytes();
                 return false;
             }
             true
         });
         self.tell(bytes);
+        while bytes > bytes_max && self.budget.is_far_exceeded() {
+            let known = self.loaded.values_mut().filter(|partition| matches!(partition.names, Names::Known(_)));
+            let Some(largest) = known.max_by_key(|partition| partition.names_bytes()) else { break };
+            bytes -= largest.names_bytes();
+            largest.names = Names::Unknown;
+            self.tell(bytes);
+        }
     }
 
     fn tell(&mut self, bytes: usize) {

@@ -47,6 +47,9 @@ const SLOT_BYTES: usize = 256;
 /// Keys that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
 const VISITS_MAX: usize = 2048;
 
+/// Places kept for a row, where they are counted.
+const PLACES_TIMES: usize = 2;
+
 impl Resident {
     pub fn new(budget: Arc<CacheBudget>) -> Resident {
         Resident {
@@ -147,10 +150,22 @@ impl Resident {
         });
     }
 
-    /// Drops what was not used lately until the bytes are within the budget. `pinned`: keys that must stay.
+    /// Drops what was not used lately, as far as the budget wants it at once. `pinned`: keys that must stay.
     pub fn shrink(&mut self, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) {
         self.tell();
         let bytes_max = self.budget.allows(self.bytes);
+        self.shrink_to(bytes_max, appended, pinned);
+    }
+
+    /// To how many bytes it is to shrink, as all are, and in how many steps, each of which visits [`VISITS_MAX`] keys: one visit
+    /// marks a row, and the next one drops it.
+    pub fn begin_give_back(&mut self) -> (usize, usize) {
+        self.tell();
+        (self.budget.leaves(self.bytes), 2 * self.hand.len() / VISITS_MAX + 1)
+    }
+
+    /// One step; whether one more is needed.
+    pub fn shrink_to(&mut self, bytes_max: usize, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) -> bool {
         let mut visits = VISITS_MAX.min(2 * self.hand.len());
         while self.bytes > bytes_max && visits > 0 {
             visits -= 1;
@@ -166,6 +181,18 @@ impl Resident {
             }
         }
         self.tell();
+        self.bytes > bytes_max
+    }
+
+    /// Gives up the places of what was dropped, once most are empty: they are not counted, and are some of a row's memory.
+    pub fn give_up_places(&mut self) {
+        let wanted = PLACES_TIMES * self.slots.len();
+        if self.slots.capacity() > PLACES_TIMES * wanted {
+            self.slots.shrink_to(wanted);
+        }
+        if self.hand.capacity() > PLACES_TIMES * wanted {
+            self.hand.shrink_to(wanted);
+        }
     }
 
     /// Has another budget from here on.

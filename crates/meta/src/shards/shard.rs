@@ -73,6 +73,8 @@ pub(super) struct State {
     pub fetched: usize,
     /// Readings ahead that were begun, to tell one from another.
     pub reads_ahead: u64,
+    /// Readings of a partition's names that were begun beside its requests, to tell one from another.
+    pub readings: u64,
     pub partitions: Partitions,
     pub loading: HashSet<InodeId, KeyHashing>,
     pub locks: HashMap<Key, TransactionId, KeyHashing>,
@@ -469,10 +471,7 @@ impl Shard {
                     return UNKNOWN;
                 }
                 match state.resident.seen(key) {
-                    UNKNOWN => match &partition.names {
-                        Some(names) if !names.may_hold(name.hash()) => (Seen::Absent, partition.changed_in),
-                        _ => UNKNOWN,
-                    },
+                    UNKNOWN if !partition.names.may_hold(name.hash()) => (Seen::Absent, partition.changed_in),
                     known => known,
                 }
             }

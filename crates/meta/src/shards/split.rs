@@ -5,8 +5,8 @@
 //! 1. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
 //!    a shard that asks the source, which then splits.)
 //! 2. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
-//! 3. The upper half is copied in the background, while changes to it go on and are noted; then what was changed
-//!    meanwhile, again and again, until that is little.
+//! 3. The upper half is copied in the background, a slice of its hashes after the other, while changes to it go on; what
+//!    has changed where the copy has been is noted, and copied again, until that is little.
 //! 4. Changes of that half wait, once no intent is left in this partition; the last ones are copied, with the answers
 //!    given to retries.
 //! 5. The target writes the partition row, not live, and fsyncs.
@@ -34,15 +34,20 @@ const STEP_ROWS: usize = 512;
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
-/// is served faster by that, and each shard has a log of its own to be written to; but the names of a partition that was not in
-/// memory are read as a whole ([`super::fetch`]), for which at the usual threshold a million is enough.
-const NEAR_TIMES: u64 = 125;
+/// is served faster by that, and each shard has a log of its own to be written to; but a table of a shard should not grow
+/// without end. At the usual threshold this is 16 million, which is how many names a server of the usual size keeps in memory.
+const NEAR_TIMES: u64 = 2_000;
 
 /// The same where the volume's threshold is below the usual one: who lowers it wants directories in parts.
 const NEAR_TIMES_LOWERED: u64 = 8;
 
 /// So few changes are left for the moment in which the half is held.
 const LEFT_MAX: usize = 16;
+
+/// Rows of one slice, as far as hashes are spread evenly, and the changes to be noted before they are copied again. Both
+/// are in memory.
+const SLICE_ROWS: u64 = if cfg!(test) { 100 } else { 16 * 1024 };
+const CHANGED_MAX: usize = if cfg!(test) { 20 } else { 16 * 1024 };
 
 /// How often what was changed is copied before the half is held anyway: where changes come as fast as they are copied.
 const CATCH_UPS_MAX: usize = 16;
@@ -84,6 +89,21 @@ impl Moved {
 impl Adoption {
     fn rows(&self, changes: Vec<Change>, replies: Vec<ReplyRecord>) -> PeerCall {
         PeerCall::AdoptRows { directory: self.directory, attempt: self.attempt, changes, replies }
+    }
+}
+
+/// `range` in about so many slices of the same length, in their order.
+pub(super) fn slices(range: HashRange, count: u64) -> Vec<HashRange> {
+    let step = (range.last.0 - range.first.0) / count.max(1);
+    let mut slices = Vec::new();
+    let mut first = range.first;
+    loop {
+        let last = NameHash(first.0.saturating_add(step)).min(range.last);
+        slices.push(HashRange { first, last });
+        if last == range.last {
+            return slices;
+        }
+        first = NameHash(last.0 + 1);
     }
 }
 
@@ -152,7 +172,7 @@ impl Shard {
             return None;
         }
         let range = row.index.upper_half(row.depth).range(row.depth + 1);
-        partition.split = Some(Split { range, changed: BTreeSet::new(), held: false });
+        partition.split = Some(Split::of(range));
         state.splits_begun += 1;
         let attempt = SplitAttempt { epoch: self.table.epoch(), number: state.splits_begun };
         Some((row, attempt))
@@ -236,14 +256,18 @@ impl Shard {
 
     /// The names of the half, if the rows of all are in memory. What is decided of them from here on is noted.
     fn resident_half(&self, directory: InodeId, range: HashRange) -> Option<Vec<Name>> {
-        let state = self.state.borrow();
+        let mut state = self.state.borrow_mut();
         let entries = self.partition_here(&state, directory)?.entries;
-        let all = state.partitions.get(directory)?.names.as_ref()?.count(range);
+        let all = state.partitions.get(directory)?.names.count(range)?;
         if state.resident.len() as u64 > LOOKED_THROUGH_TIMES * entries {
             return None;
         }
         let names: Vec<Name> = state.resident.entries_of(directory, range).cloned().collect();
-        (names.len() == all).then_some(names)
+        if names.len() != all {
+            return None;
+        }
+        state.partitions.get_mut(directory)?.split.as_mut()?.copied_to = Some(range.last);
+        Some(names)
     }
 
     async fn copy_resident(self: &Rc<Self>, adoption: &Adoption, names: Vec<Name>) -> Result<Moved, Refusal> {
@@ -267,11 +291,31 @@ impl Shard {
     }
 
     async fn copy_scanned(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
+        let mut moved = Moved(Some(Vec::new()));
+        for slice in self.slices(adoption)? {
+            match self.state.borrow_mut().partitions.get_mut(adoption.directory).and_then(|p| p.split.as_mut()) {
+                Some(split) => split.copied_to = Some(slice.last),
+                None => return Err(Errno::ENOENT.into()),
+            }
+            self.copy_slice(adoption, slice, &mut moved).await?;
+            if self.changed(adoption.directory) > CHANGED_MAX {
+                moved.add(self.copy_changed(adoption).await?);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn slices(&self, adoption: &Adoption) -> Result<Vec<HashRange>, Refusal> {
+        let state = self.state.borrow();
+        let Some(row) = self.partition_here(&state, adoption.directory) else { return Err(Errno::ENOENT.into()) };
+        Ok(slices(adoption.range, (row.entries / 2).div_ceil(SLICE_ROWS)))
+    }
+
+    async fn copy_slice(&self, adoption: &Adoption, slice: HashRange, moved: &mut Moved) -> Result<(), Refusal> {
         let batch = self.state.borrow().open.number;
         self.appended_with_work(batch).await?;
-        let bytes = codec::entries_of(adoption.directory, adoption.range);
+        let bytes = codec::entries_of(adoption.directory, slice);
         let mut cursor = self.table.scan(bytes.start.into(), bytes.end.into()).await.map_err(|e| self.unreadable(e))?;
-        let mut moved = Moved(Some(Vec::new()));
         loop {
             let mut changes = Vec::new();
             let mut size = 0;
@@ -285,7 +329,7 @@ impl Shard {
                 changes.push(Change::Put(key, row));
             }
             if changes.is_empty() {
-                return Ok(moved);
+                return Ok(());
             }
             self.ask(adoption.target, adoption.rows(changes, Vec::new())).await?;
         }
@@ -373,9 +417,7 @@ impl Shard {
             self.apply(&mut state, Change::Put(key, Row::Partition(row)));
             if let Some(partition) = state.partitions.get_mut(directory) {
                 partition.split = None;
-                if let Some(names) = &mut partition.names {
-                    names.keep(range);
-                }
+                partition.names.keep(range);
             }
             state.open.number
         };

@@ -131,7 +131,7 @@ impl<'a> Bar<'a> {
         let slot = (group * 0.88 / targets.len().max(1) as f64).min(BAR_MAX + 6.0);
         let start = LEFT + group * index as f64 + (group - slot * targets.len() as f64) / 2.0;
         let here = |ceiling: &&CeilingResult| {
-            ceiling.bounds(&result.via)
+            ceiling.bounds(&result.via, &result.target)
                 && ceiling.clients == result.clients
                 && ceiling.phase.as_ref().is_none_or(|phase| *phase == result.phase)
         };

@@ -1,6 +1,7 @@
 //! Promises of mdtest: every file is worked on exactly once, by another client; whole runs report and leave nothing.
 
 use super::*;
+use crate::ceilings::EMPTY_DIRECTORY;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -96,9 +97,19 @@ fn a_run_with_content_reads_it_and_one_with_directories_makes_them() {
     assert_eq!(run(&written).unwrap().phases_of_one_client(), ["create", "stat", "read", "delete"]);
     let directories = MdtestConfig { directories: true, warm_up: false, ..quick(&[dir.path()]) };
     assert_eq!(run(&directories).unwrap().phases_of_one_client(), ["mkdir", "rmdir"]);
-    let prefilled = MdtestConfig { prefill: 200, ..quick(&[dir.path()]) };
-    assert_eq!(run(&prefilled).unwrap().phases_of_one_client(), ["create", "stat", "delete"]);
     assert_eq!(entries(dir.path()), 0);
+}
+
+/// Promise: what is measured in a directory that was filled before has an empty one of the same target beside it.
+#[test]
+fn a_filled_directory_is_measured_beside_an_empty_one() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let report = run(&MdtestConfig { prefill: 200, ..quick(&[a.path(), b.path()]) }).unwrap();
+    assert_eq!(report.phases_of_one_client(), ["create", "stat", "delete", "create", "stat", "delete"]);
+    let to_empty: Vec<_> = report.ratios.iter().filter(|ratio| ratio.to == EMPTY_DIRECTORY).collect();
+    assert_eq!(to_empty.len(), 2 * 2 * 3, "two targets with two numbers of clients, each to its own");
+    assert!(to_empty.iter().all(|ratio| ratio.pairs == 2));
+    assert_eq!((entries(a.path()), entries(b.path())), (0, 0));
 }
 
 impl Report {

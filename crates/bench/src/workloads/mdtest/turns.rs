@@ -15,6 +15,8 @@ pub enum Role {
     Target(Via),
     /// The name of a ceiling that runs the same phases.
     Ceiling(&'static str),
+    /// The same target, beside the directory that was filled before: a directory that nothing else is in.
+    Empty(Via),
 }
 
 /// The samples of one phase with one number of clients.
@@ -47,6 +49,8 @@ struct Contender {
     /// Makes and removes directories; measures nothing.
     control: Box<dyn Client>,
     workplace: Workplace,
+    /// Its passes are in the directory that was filled before.
+    prefilled: bool,
     passes: u64,
     series: Vec<Series>,
 }
@@ -71,6 +75,9 @@ impl<'a> Turns<'a> {
     fn open_all(&mut self) -> Result<()> {
         for via in &self.config.via {
             self.add(Role::Target(via.clone()), target::open(via)?)?;
+            if self.config.prefill > 0 {
+                self.add(Role::Empty(via.clone()), target::open(via)?)?;
+            }
         }
         let Some(ceilings) = &self.config.ceilings else {
             return Ok(());
@@ -90,7 +97,8 @@ impl<'a> Turns<'a> {
     fn add(&mut self, role: Role, target: Box<dyn Target>) -> Result<()> {
         let mut control = target.connect()?;
         let workplace = Workplace::make(&*target, &mut *control)?;
-        self.contenders.push(Contender { role, target, control, workplace, passes: 0, series: Vec::new() });
+        let prefilled = self.config.prefill > 0 && !matches!(role, Role::Empty(_));
+        self.contenders.push(Contender { role, target, control, workplace, prefilled, passes: 0, series: Vec::new() });
         Ok(())
     }
 
@@ -98,9 +106,13 @@ impl<'a> Turns<'a> {
         self.contenders.len() as u64
     }
 
+    pub(super) fn prefilled(&self) -> u64 {
+        self.contenders.iter().filter(|contender| contender.prefilled).count() as u64
+    }
+
     /// Fills the directory that all later passes share.
     pub(super) fn prefill(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
-        for contender in &mut self.contenders {
+        for contender in self.contenders.iter_mut().filter(|contender| contender.prefilled) {
             progress.say(format!("prefilling {}", contender.target.label()));
             contender.make_directories(PREFILLED, plan)?;
             let directory = format!("{}/{PREFILLED}", contender.workplace.directory);
@@ -112,7 +124,7 @@ impl<'a> Turns<'a> {
     pub(super) fn warm_up(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
         for contender in &mut self.contenders {
             progress.say(format!("warming up {} with {} clients", contender.target.label(), plan.clients));
-            contender.pass(plan, self.config.prefill > 0, progress)?;
+            contender.pass(plan, progress)?;
         }
         Ok(())
     }
@@ -120,7 +132,7 @@ impl<'a> Turns<'a> {
     /// One counted turn.
     pub(super) fn take(&mut self, plan: &Plan, progress: &Progress) -> Result<()> {
         for contender in &mut self.contenders {
-            let outcomes = contender.pass(plan, self.config.prefill > 0, progress)?;
+            let outcomes = contender.pass(plan, progress)?;
             for outcome in outcomes {
                 contender.keep(plan.clients, outcome);
             }
@@ -191,8 +203,8 @@ impl Contender {
     }
 
     /// In a new directory, which is removed afterwards, or in the one that was filled before.
-    fn pass(&mut self, plan: &Plan, prefilled: bool, progress: &Progress) -> Result<Vec<PhaseOutcome>> {
-        if prefilled {
+    fn pass(&mut self, plan: &Plan, progress: &Progress) -> Result<Vec<PhaseOutcome>> {
+        if self.prefilled {
             let directory = format!("{}/{PREFILLED}", self.workplace.directory);
             return pass::run(&*self.target, &directory, plan, progress);
         }

@@ -10,6 +10,17 @@ fn row(len: usize) -> Option<Row> {
     Some(Row::Xattr(Bytes::from(vec![0; len])))
 }
 
+/// As a worker has its shards do.
+fn give_back(resident: &mut Resident) {
+    let (bytes_max, steps) = resident.begin_give_back();
+    for _ in 0..steps {
+        if !resident.shrink_to(bytes_max, BatchNumber(1), |_| false) {
+            break;
+        }
+    }
+    resident.give_up_places();
+}
+
 #[test]
 fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
     let mut resident = Resident::new(Arc::new(CacheBudget::new(100_000, 1)));
@@ -17,7 +28,9 @@ fn bytes_stay_within_the_limit_and_what_is_not_appended_stays() {
         resident.set(key(n), row(1000), BatchNumber(if n < 10 { 2 } else { 1 }));
         resident.shrink(BatchNumber(1), |_| false);
     }
-    assert!(resident.bytes() <= 100_000);
+    assert!(resident.bytes() <= 106_250, "{} bytes", resident.bytes());
+    give_back(&mut resident);
+    assert!(resident.bytes() <= 100_000, "{} bytes", resident.bytes());
     assert!((0..10).all(|n| resident.seen(&key(n)).0 != Seen::Unknown), "rows of batch 2 are not appended");
     assert!((10..1000).filter(|n| resident.seen(&key(*n)).0 != Seen::Unknown).count() < 100);
 }
@@ -32,27 +45,52 @@ fn a_fetch_does_not_overwrite_a_decision() {
     assert_eq!(resident.seen(&key(1)), (Seen::Absent, BatchNumber(1)));
 }
 
-/// Promise: one busy shard has what the others leave, and gives it back when they need their share.
+fn fill(resident: &mut Resident, rows: u64) {
+    for n in 0..rows {
+        resident.set(key(n), row(1000), BatchNumber(1));
+        resident.shrink(BatchNumber(1), |_| false);
+    }
+}
+
+/// Promise: one busy shard has what the others leave, and gives it back when they need it, though nobody asks anything of it
+/// any more.
 #[test]
 fn what_others_leave_is_anyones() {
-    let budget = Arc::new(CacheBudget::new(100_000, 10));
-    let fill = |resident: &mut Resident, rows: u64| {
-        for n in 0..rows {
-            resident.set(key(n), row(1000), BatchNumber(1));
-            resident.shrink(BatchNumber(1), |_| false);
-        }
-    };
-    let mut busy = Resident::new(Arc::clone(&budget));
-    fill(&mut busy, 1000);
-    assert!((80_000..=100_000).contains(&busy.bytes()), "{} bytes", busy.bytes());
+    let budget = Arc::new(CacheBudget::new(1_000_000, 10));
+    let mut before = Resident::new(Arc::clone(&budget));
+    fill(&mut before, 10_000);
+    assert!((900_000..=1_062_500).contains(&before.bytes()), "{} bytes", before.bytes());
+    let mut now = Resident::new(Arc::clone(&budget));
+    for _ in 0..40 {
+        let rows = now.len() as u64;
+        fill(&mut now, rows + 10);
+        give_back(&mut before);
+        give_back(&mut now);
+    }
+    let (before_bytes, now_bytes) = (before.bytes(), now.bytes());
+    assert!(before_bytes + now_bytes <= 1_010_000, "{before_bytes} and {now_bytes} bytes");
+    assert!(now_bytes >= 400_000, "it has {now_bytes} bytes, beside {before_bytes} that nobody uses");
+    // One of ten may always keep its share.
+    now.forget(|_| false);
+    fill(&mut before, 2_000);
     let mut others: Vec<Resident> = (0..9).map(|_| Resident::new(Arc::clone(&budget))).collect();
-    others.iter_mut().for_each(|other| fill(other, 100));
-    busy.shrink(BatchNumber(1), |_| false);
-    let all = busy.bytes() + others.iter().map(Resident::bytes).sum::<usize>();
-    assert!(all <= 100_000, "{all} bytes");
-    others.clear();
-    fill(&mut busy, 1000);
-    assert!(busy.bytes() >= 80_000, "{} bytes", busy.bytes());
+    others.iter_mut().for_each(|other| fill(other, 1_000));
+    for _ in 0..20 {
+        others.iter_mut().chain([&mut before]).for_each(give_back);
+    }
+    assert!(before.bytes() >= 98_000, "{} bytes", before.bytes());
+}
+
+/// Promise: what was dropped leaves no places behind.
+#[test]
+fn places_are_given_up() {
+    let budget = Arc::new(CacheBudget::new(usize::MAX / 2, 1));
+    let mut resident = Resident::new(budget);
+    fill(&mut resident, 10_000);
+    resident.forget(|key| matches!(key, Key::Xattr(InodeId(0..100), _)));
+    resident.give_up_places();
+    assert!(resident.slots.capacity() < 1000 && resident.hand.capacity() < 1000);
+    assert!((0..100).all(|n| resident.seen(&key(n)).0 != Seen::Unknown));
 }
 
 /// Promise: a slot takes no more than is counted for it, also where much was removed: rows are kept apart, and names of which
@@ -68,7 +106,7 @@ fn what_is_absent_takes_little_and_goes_first() {
     }
     for n in 100..125 {
         resident.set(key(n), row(0), BatchNumber(1));
-        resident.shrink(BatchNumber(1), |_| false);
+        give_back(&mut resident);
     }
     let there = (0..125).filter(|n| matches!(resident.seen(&key(*n)).0, Seen::Present(_))).count();
     assert_eq!(there, 75);

@@ -80,3 +80,75 @@ fn a_sync_that_finds_the_log_ended_fails_the_shard() {
         assert!(cluster.lookup(InodeId::ROOT, "file").await.is_some());
     });
 }
+
+/// Promise: while the names of a large partition are gathered its directory is used, and afterwards none is taken for free
+/// that is not, and most that are free are known to be.
+#[test]
+fn names_are_gathered_while_they_change() {
+    const FILES: u64 = 600;
+    Cluster::run(1, 1_000_000, |cluster| async move {
+        let at = |n: u64| format!("{n}");
+        let unlink = async |n| {
+            let unlink = Unlink { parent: InodeId::ROOT, name: name(&at(n)) };
+            cluster.at_name(InodeId::ROOT, &name(&at(n)), Makes::Nothing, &unlink).await.unwrap();
+        };
+        for n in 0..FILES {
+            cluster.create(InodeId::ROOT, &at(n)).await.unwrap();
+        }
+        for round in 0..20 {
+            cluster.reopen_after_crash().await;
+            let shard = cluster.shard(ShardId(0));
+            let are_gathered = || {
+                let state = shard.state.borrow();
+                state.partitions.get(InodeId::ROOT).is_none_or(|partition| partition.names.are_gathered())
+            };
+            let mut changed = 0;
+            while are_gathered() {
+                // Some are read already when they change, and some are not; and some come back.
+                let n = (changed * 7 + round) % FILES;
+                unlink(n).await;
+                assert_eq!(cluster.lookup(InodeId::ROOT, &at(n)).await, None);
+                cluster.create(InodeId::ROOT, &at(n)).await.unwrap();
+                assert_eq!(cluster.create(InodeId::ROOT, &at(n)).await.unwrap_err(), Errno::EEXIST.into());
+                let (new, gone) = (FILES + changed, format!("gone-{changed}"));
+                cluster.create(InodeId::ROOT, &at(new)).await.unwrap();
+                unlink(new).await;
+                cluster.create(InodeId::ROOT, &gone).await.unwrap();
+                let unlink = Unlink { parent: InodeId::ROOT, name: name(&gone) };
+                cluster.at_name(InodeId::ROOT, &name(&gone), Makes::Nothing, &unlink).await.unwrap();
+                changed += 1;
+            }
+            assert!(changed > 2, "nothing was done while names were gathered");
+            {
+                let state = shard.state.borrow();
+                let names = &state.partitions.get(InodeId::ROOT).unwrap().names;
+                assert!((0..FILES).all(|n| names.may_hold(name(&at(n)).hash())));
+                let free = (0..1000).filter(|n| !names.may_hold(name(&format!("free-{n}")).hash())).count();
+                assert_eq!(free, 1000);
+            }
+            for n in 0..FILES {
+                assert_eq!(cluster.create(InodeId::ROOT, &at(n)).await.unwrap_err(), Errno::EEXIST.into());
+            }
+            cluster.check_lists(InodeId::ROOT, (0..FILES).map(at)).await;
+        }
+    });
+}
+
+/// Promise: a set that is cut as it grows holds what one does, and counts names that share a hash.
+#[test]
+fn a_large_set_of_names_holds_what_was_put_into_it() {
+    use crate::shards::names::NameSet;
+    let hash = |n: u64| name(&format!("{n}")).hash();
+    let mut names = NameSet::default();
+    (0..100_000).for_each(|n| names.insert(hash(n)));
+    (0..100_000).step_by(10).for_each(|n| names.insert(hash(n)));
+    assert_eq!((names.len(), names.count(varve_types::HashRange::ALL)), (100_000, 110_000));
+    (0..100_000).step_by(2).for_each(|n| names.remove(hash(n)));
+    for n in 0..100_000 {
+        assert_eq!(names.may_hold(hash(n)), n % 2 == 1 || n % 10 == 0, "name {n}");
+    }
+    let half = varve_types::PartitionIndex(1).range(1);
+    names.keep(half);
+    assert!((0..100_000).step_by(10).all(|n| names.may_hold(hash(n)) == half.contains(hash(n))));
+    assert_eq!(names.count(varve_types::HashRange::ALL), names.count(half));
+}

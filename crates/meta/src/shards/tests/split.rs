@@ -5,7 +5,7 @@ use crate::shards::{Makes, PeerCall, PeerReply, Peers};
 use crate::tables::{Change, Key};
 use futures::future::join_all;
 use std::time::Duration;
-use varve_types::{Epoch, Errno, InodeId, PartitionIndex, ShardId};
+use varve_types::{Epoch, Errno, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
 
 /// Waits until the splits that are under way have ended: the map does not change any more.
 pub async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
@@ -75,47 +75,69 @@ fn a_worker_splits_late_between_its_own_shards() {
     });
 }
 
-/// Promise: within one worker a directory of a usual volume is in one part up to a million entries, of one whose threshold is
+/// Promise: within one worker a directory of a usual volume is in one part up to 16 million entries, of one whose threshold is
 /// lowered up to eight times that.
 #[test]
 fn a_lowered_threshold_splits_early_within_a_worker() {
     use super::super::split::near_threshold;
-    assert_eq!([8_000, 10_000].map(near_threshold), [1_000_000, 1_250_000]);
+    assert_eq!([8_000, 10_000].map(near_threshold), [16_000_000, 20_000_000]);
     assert_eq!([2, 10, 7_999].map(near_threshold), [16, 80, 63_992]);
 }
 
 /// Promise: what changes while a half is copied is copied again before the half is held, so that few changes wait; and
-/// none is lost or counted twice.
+/// none is lost or counted twice, wherever the rows are.
 #[test]
 fn changes_during_a_long_copy_arrive() {
     const FILES: u64 = 3000;
-    Cluster::run(2, FILES / 2, |cluster| async move {
-        let steps = (0..FILES).map(|n| {
-            let cluster = cluster.clone();
-            async move {
-                let at = format!("{n}");
-                // Those that stay come first, so that the others come and go while the half is copied.
-                for _ in 0..if n % 2 == 0 { 0 } else { 40 } {
-                    cluster.create(InodeId::ROOT, &at).await.unwrap();
-                    let unlink = Unlink { parent: InodeId::ROOT, name: name(&at) };
-                    cluster.at_name(InodeId::ROOT, &name(&at), Makes::Nothing, &unlink).await.unwrap();
-                }
-                if n % 2 == 0 {
-                    cluster.create(InodeId::ROOT, &at).await.unwrap();
-                } else if n % 5 == 0 {
-                    cluster.mkdir(InodeId::ROOT, &at, InodeId::ROOT.shard()).await;
-                }
+    for on_disk in [false, true] {
+        Cluster::run(2, FILES / 2, |cluster| async move {
+            let at = |n: u64| format!("{n}");
+            let stay = (0..FILES).step_by(2).map(|n| {
+                let cluster = cluster.clone();
+                async move { cluster.create(InodeId::ROOT, &at(n)).await.unwrap() }
+            });
+            join_all(stay).await;
+            if on_disk {
+                cluster.reopen_after_crash().await;
             }
+            let come_and_go = (1..FILES).step_by(2).map(|n| {
+                let cluster = cluster.clone();
+                async move {
+                    let unlink = Unlink { parent: InodeId::ROOT, name: name(&at(n)) };
+                    for _ in 0..40 {
+                        cluster.create(InodeId::ROOT, &at(n)).await.unwrap();
+                        cluster.at_name(InodeId::ROOT, &name(&at(n)), Makes::Nothing, &unlink).await.unwrap();
+                    }
+                    if n % 5 == 0 {
+                        cluster.mkdir(InodeId::ROOT, &at(n), InodeId::ROOT.shard()).await;
+                    }
+                }
+            });
+            join_all(come_and_go).await;
+            settle(&cluster, InodeId::ROOT, 2).await;
+            let left = || (0..FILES).filter(|n| n % 2 == 0 || n % 5 == 0).map(at);
+            cluster.check_lists(InodeId::ROOT, left()).await;
+            assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
+            cluster.reopen_after_crash().await;
+            cluster.check_lists(InodeId::ROOT, left()).await;
+            assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
         });
-        join_all(steps).await;
-        settle(&cluster, InodeId::ROOT, 2).await;
-        let left = || (0..FILES).filter(|n| n % 2 == 0 || n % 5 == 0).map(|n| format!("{n}"));
-        cluster.check_lists(InodeId::ROOT, left()).await;
-        assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
-        cluster.reopen_after_crash().await;
-        cluster.check_lists(InodeId::ROOT, left()).await;
-        assert_eq!(cluster.counted(InodeId::ROOT).await, left().count() as u64);
-    });
+    }
+}
+
+/// Promise: the slices of a half are all of it, each hash once.
+#[test]
+fn slices_are_the_whole_half() {
+    use super::super::split::slices;
+    let tiny = HashRange { first: NameHash(7), last: NameHash(9) };
+    for range in [HashRange::ALL, PartitionIndex(1).range(1), PartitionIndex(5).range(3), tiny] {
+        for count in [0, 1, 2, 3, 100, 977] {
+            let slices = slices(range, count);
+            assert_eq!((slices[0].first, slices[slices.len() - 1].last), (range.first, range.last));
+            assert!(slices.windows(2).all(|pair| pair[0].last.0 + 1 == pair[1].first.0));
+            assert!(slices.len() as u64 <= count.max(1) + 1, "{} slices for {count}", slices.len());
+        }
+    }
 }
 
 #[test]
@@ -165,7 +187,7 @@ fn rows_arrive_in_memory_wherever_they_come_from() {
                 assert!((5..36).contains(&theirs), "{theirs} of 41 names have a hash in the upper half");
                 assert_eq!(state.resident.entries_of(InodeId::ROOT, range).count(), theirs);
                 let partition = state.partitions.get(InodeId::ROOT).unwrap();
-                assert_eq!(partition.names.as_ref().unwrap().count(range), theirs);
+                assert_eq!(partition.names.count(range).unwrap(), theirs);
             }
             cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
             assert_eq!(cluster.counted(InodeId::ROOT).await, 41);

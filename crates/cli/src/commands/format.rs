@@ -23,7 +23,7 @@ pub struct Arguments {
     /// How many tables share the metadata, a power of two; they bound how many servers the volume can ever use
     #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT)]
     shards: u16,
-    /// Entries above which a part of a directory is cut in half; 125 times as many (8 times of
+    /// Entries above which a part of a directory is cut in half; 2,000 times as many (8 times of
     /// less than 8,000) where both halves are one worker's
     #[arg(long, value_name = "ENTRIES", default_value_t = VolumeSettings::SPLIT_THRESHOLD_DEFAULT)]
     split_threshold: u64,

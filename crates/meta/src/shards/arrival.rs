@@ -57,7 +57,7 @@ fn is_directory(row: &Row) -> bool {
 }
 
 impl Shard {
-    /// Step 2. Refused once the partition is live, and while a later attempt is under way: a source that has ended and
+    /// Step 1. Refused once the partition is live, and while a later attempt is under way: a source that has ended and
     /// does not know it must not touch what its successor has moved.
     pub(super) async fn adopt_begin(self: &Rc<Self>, directory: InodeId, attempt: SplitAttempt) -> Result<(), Refusal> {
         match self.load_partition(directory).await {

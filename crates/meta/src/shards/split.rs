@@ -2,11 +2,11 @@
 //!
 //! Order of what is made durable, so that a crash at any point leaves the old or the new state:
 //!
-//! 1. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
-//!    a shard that asks the source, which then splits.)
-//! 2. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
-//! 3. The upper half is copied in the background, a slice of its hashes after the other, while changes to it go on; what
+//! 1. The target drops what an aborted adoption left, and takes rows of this attempt alone from here on.
+//! 2. The upper half is copied in the background, a slice of its hashes after the other, while changes to it go on; what
 //!    has changed where the copy has been is noted, and copied again, until that is little.
+//! 3. The home's map learns that the new partition may exist. (Maps only gain: one that says too much sends a request to
+//!    a shard that asks the source, which then splits. Such requests wait from here on.)
 //! 4. Changes of that half wait, once no intent is left in this partition; the last ones are copied, with the answers
 //!    given to retries.
 //! 5. The target writes the partition row, not live, and fsyncs.
@@ -30,7 +30,7 @@ use std::time::Duration;
 use varve_types::{Errno, HashRange, InodeId, Name, NameHash, PartitionIndex, PartitionMap, ShardId, VolumeSettings};
 
 /// Rows copied or deleted in one step. With inline content of 64 KiB a step is bounded by `STEP_BYTES` first.
-const STEP_ROWS: usize = 512;
+const STEP_ROWS: usize = 256;
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// How many times the threshold a partition holds before its upper half goes to another shard of the same worker. Nothing
@@ -55,6 +55,9 @@ const CATCH_UPS_MAX: usize = 16;
 /// Attempts at a split before it is left to the next name above the threshold: with the pause, half a minute.
 const TRIES_MAX: usize = 300;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// How often the home of the directory is asked to note that there may be one more partition.
+const HOME_ASKED_MAX: usize = 50;
 
 /// The half is looked for among the rows in memory if there are so many times as many of them as entries in the partition at
 /// most: beyond it a scan of the table costs less.
@@ -189,17 +192,12 @@ impl Shard {
         let target = self.shard_of_partition(directory, upper);
         let mut map = row.map.clone();
         map.add(upper);
-        let learn = PeerCall::LearnMap { directory, map: map.clone() };
-        self.ask(directory.shard(), learn).await?;
         let adoption = Adoption { directory, range, target, attempt };
         self.ask(target, PeerCall::AdoptBegin { directory, attempt }).await?;
         let mut moved = self.copy_half(&adoption).await?;
-        for _ in 0..CATCH_UPS_MAX {
-            if self.changed(directory) <= LEFT_MAX {
-                break;
-            }
-            moved.add(self.copy_changed(&adoption).await?);
-        }
+        self.catch_up(&adoption, &mut moved).await?;
+        self.tell_home(directory, &map).await?;
+        self.catch_up(&adoption, &mut moved).await?;
         self.hold_half(directory, range).await?;
         moved.add(self.copy_changed(&adoption).await?);
         self.send_replies(&adoption).await?;
@@ -228,6 +226,17 @@ impl Shard {
         }
     }
 
+    /// Step 3. The home may be busy with that directory for a moment; so much was copied that it is asked again.
+    async fn tell_home(&self, directory: InodeId, map: &PartitionMap) -> Result<(), Refusal> {
+        for _ in 0..HOME_ASKED_MAX {
+            match self.ask(directory.shard(), PeerCall::LearnMap { directory, map: map.clone() }).await {
+                Err(Refusal::Busy) => tokio::time::sleep(TRY_AGAIN).await,
+                told => return told.map(drop),
+            }
+        }
+        Err(Refusal::Busy)
+    }
+
     /// Refused once this shard has ended: its next owner may have begun the same split, or ended it, and the target
     /// would take the rows of this one for the other's.
     async fn ask(&self, shard: ShardId, call: PeerCall) -> Result<PeerReply, Refusal> {
@@ -246,7 +255,7 @@ impl Shard {
         index.shard(directory.shard(), self.settings.shards)
     }
 
-    /// Step 3.
+    /// Step 2.
     async fn copy_half(self: &Rc<Self>, adoption: &Adoption) -> Result<Moved, Refusal> {
         match self.resident_half(adoption.directory, adoption.range) {
             Some(names) => self.copy_resident(adoption, names).await,
@@ -360,6 +369,17 @@ impl Shard {
     fn changed(&self, directory: InodeId) -> usize {
         let state = self.state.borrow();
         state.partitions.get(directory).and_then(|p| p.split.as_ref()).map_or(0, |split| split.changed.len())
+    }
+
+    /// Copies what has changed until that is little.
+    async fn catch_up(self: &Rc<Self>, adoption: &Adoption, moved: &mut Moved) -> Result<(), Refusal> {
+        for _ in 0..CATCH_UPS_MAX {
+            if self.changed(adoption.directory) <= LEFT_MAX {
+                break;
+            }
+            moved.add(self.copy_changed(adoption).await?);
+        }
+        Ok(())
     }
 
     /// The changes since the copy began, or since this was done last, as the rows are now; the names that have changed.

@@ -1,7 +1,7 @@
 //! The neighbour: one h5py process that is fed by the same stream (`h5py.py`).
 
 use super::Material;
-use super::pipeline::{Load, Measured, Sent, connect, hello, send_frames};
+use super::pipeline::{Load, Measured, Numbers, Sent, connect, hello, send_frames};
 use super::stages::cpu_seconds;
 use crate::environment::Watch;
 use crate::measure::Latencies;
@@ -71,7 +71,7 @@ fn feed(process: &mut Child, material: &Material, load: &Load) -> Result<Measure
     say(&mut to, &ToService::Hello(hello(Role::Frames, 1)), &[], 0).map_err(fail())?;
     let (watch, cpu, sent) = (Watch::start(), cpu_seconds(), Sent::new(load.frames));
     let begun = std::time::Instant::now();
-    send_frames(&mut to, material, load, &sent).map_err(fail())?;
+    send_frames(&mut to, material, load, &Numbers::of(load), &sent).map_err(fail())?;
     line.clear();
     said.read_line(&mut line).map_err(fail())?;
     let seconds = begun.elapsed().as_secs_f64();

@@ -45,15 +45,26 @@ pub struct Load {
     pub rate: Option<f64>,
     /// Of each frame.
     pub scalars: usize,
-    /// That share the frames, each with a sender of its own.
+    /// Each with a sender of its own.
     pub connections: u16,
 }
 
-impl Load {
-    /// The shares of all connections, but the frames as many as in all.
-    fn shares(&self) -> impl Iterator<Item = Load> {
-        let (all, connections) = (*self, u64::from(self.connections));
-        (0..connections).map(move |one| Load { first: all.first + one * all.step, step: all.step * connections, ..all })
+/// The frames of a load, for whoever can send the next one.
+pub struct Numbers {
+    first: u64,
+    step: u64,
+    frames: u64,
+    taken: AtomicU64,
+}
+
+impl Numbers {
+    pub fn of(load: &Load) -> Numbers {
+        Numbers { first: load.first, step: load.step, frames: load.frames, taken: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> Option<u64> {
+        let number = self.first + self.taken.fetch_add(1, Relaxed) * self.step;
+        (number < self.frames).then_some(number)
     }
 }
 
@@ -119,10 +130,16 @@ pub fn hello(role: Role, client: u8) -> Hello {
 }
 
 /// Sends what `load` says, on a connection that has been greeted.
-pub fn send_frames(to: &mut TcpStream, material: &Material, load: &Load, sent: &Sent) -> io::Result<()> {
+pub fn send_frames(
+    to: &mut TcpStream,
+    material: &Material,
+    load: &Load,
+    numbers: &Numbers,
+    sent: &Sent,
+) -> io::Result<()> {
     let model = material.simulator.model();
     let mut frame = Vec::new();
-    for number in (load.first..load.frames).step_by(load.step as usize) {
+    while let Some(number) = numbers.next() {
         if sent.stopped.load(Relaxed) || interrupt::raised() {
             break;
         }
@@ -282,10 +299,10 @@ impl Way {
     }
 
     /// Sends what `load` says, and hears what becomes of it until the run is finished.
-    pub fn feed(mut self, material: &Material, load: &Load, sent: &Sent) -> Result<Told> {
+    pub fn feed(mut self, material: &Material, load: &Load, numbers: &Numbers, sent: &Sent) -> Result<Told> {
         std::thread::scope(|scope| {
             let mut frames = self.frames;
-            let sender = scope.spawn(move || send_frames(&mut frames, material, load, sent));
+            let sender = scope.spawn(move || send_frames(&mut frames, material, load, numbers, sent));
             let told = listen(&mut self.answers, sent);
             sent.stopped.store(true, Relaxed);
             let sent = joined(sender.join());
@@ -296,9 +313,10 @@ impl Way {
 
 /// [`Way::feed`] on all connections of a client; what was said on the first.
 fn feed_all(ways: Vec<Way>, material: &Material, load: &Load, sent: &Sent) -> Result<Told> {
+    let numbers = &Numbers::of(load);
     std::thread::scope(|scope| {
-        let feed = |(way, share): (Way, Load)| scope.spawn(move || way.feed(material, &share, sent));
-        let fed: Vec<_> = ways.into_iter().zip(load.shares()).map(feed).collect();
+        let feed = |way: Way| scope.spawn(move || way.feed(material, load, numbers, sent));
+        let fed: Vec<_> = ways.into_iter().map(feed).collect();
         let told =
             fed.into_iter().map(|fed| fed.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))));
         let told = told.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;

@@ -2,7 +2,7 @@
 //! file of its own.
 
 use super::Material;
-use super::pipeline::{self, Load, Measured, RUN, Sent, Told, Way, failed, hello};
+use super::pipeline::{self, Load, Measured, Numbers, RUN, Sent, Told, Way, failed, hello};
 use super::stages::cpu_seconds;
 use crate::environment::Watch;
 use crate::measure::Latencies;
@@ -118,7 +118,7 @@ impl Processes {
             let fed: Vec<_> = ways
                 .into_iter()
                 .zip(&parts)
-                .map(|(way, (load, sent))| scope.spawn(move || way.feed(material, load, sent)))
+                .map(|(way, (load, sent))| scope.spawn(move || way.feed(material, load, &Numbers::of(load), sent)))
                 .collect();
             fed.into_iter()
                 .map(|fed| fed.join().unwrap_or_else(|payload| Err(crate::workloads::panicked(&*payload))))

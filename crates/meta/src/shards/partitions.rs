@@ -102,6 +102,9 @@ pub(super) struct Partitions {
 /// Names are counted once in so many batches: counting visits every loaded partition.
 const COUNTED_EVERY: u32 = 256;
 
+/// Names of less are kept while their partition is used: there may be very many such, and little is gained by one.
+const FORGOTTEN_BYTES_MIN: usize = 1024 * 1024;
+
 impl Partitions {
     pub fn new(budget: Arc<CacheBudget>) -> Partitions {
         Partitions { loaded: HashMap::default(), dirty: Vec::new(), uncounted: 0, told: 0, budget }
@@ -199,7 +202,7 @@ impl Partitions {
     }
 
     /// Unloads partitions that were not used since the last call, until their names are within the budget; where that does
-    /// not do, forgets the names of those in use, the largest first. A partition with unappended changes, undecided tallies
+    /// not do, forgets the names of large ones in use, the largest first. A partition with unappended changes, undecided tallies
     /// or a split stays, and so do names that are being gathered, until they are.
     fn shrink_to(&mut self, bytes_max: usize, mut bytes: usize, appended: BatchNumber) {
         if bytes <= bytes_max {
@@ -220,8 +223,11 @@ impl Partitions {
         });
         self.tell(bytes);
         while bytes > bytes_max && self.budget.is_far_exceeded() {
-            let known = self.loaded.values_mut().filter(|partition| matches!(partition.names, Names::Known(_)));
-            let Some(largest) = known.max_by_key(|partition| partition.names_bytes()) else { break };
+            let large = |partition: &&mut Partition| {
+                matches!(partition.names, Names::Known(_)) && partition.names_bytes() >= FORGOTTEN_BYTES_MIN
+            };
+            let largest = self.loaded.values_mut().filter(large).max_by_key(|partition| partition.names_bytes());
+            let Some(largest) = largest else { break };
             bytes -= largest.names_bytes();
             largest.names = Names::Unknown;
             self.tell(bytes);

@@ -34,7 +34,7 @@ pub struct Arguments {
     /// Write so much into each file, and read it back
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(0))]
     write: Bytes,
-    /// Files that are in the directory before anything is measured
+    /// Files that are in the directory before anything is measured; an empty one is measured in the same turns
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     prefill: u64,
     /// Measure from the first turn on, without one to warm up

@@ -19,7 +19,8 @@ use std::time::Duration;
 use varve_types::{Errno, InodeId, NameHash, PartitionIndex, PartitionMap, ShardId};
 
 /// The names of a partition with at most so many entries are read before it is served: that takes some milliseconds. Those of a
-/// larger one are gathered while it is served, as long as creates read the table to learn that a name is free.
+/// larger one are gathered while it is served, as long as creates read the table to learn that a name is free. Unit
+/// tests have few names, and gather them too.
 const NAMES_AT_ONCE: u64 = if cfg!(test) { 16 } else { 8 * 1024 };
 
 /// Names read before others of the worker have their turn, for which at a million names 0.7 ms were measured; and how long those

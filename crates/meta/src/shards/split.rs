@@ -45,7 +45,7 @@ const NEAR_TIMES_LOWERED: u64 = 8;
 const LEFT_MAX: usize = 16;
 
 /// Rows of one slice, as far as hashes are spread evenly, and the changes to be noted before they are copied again. Both
-/// are in memory.
+/// are in memory. In unit tests, whose directories are small, many of both come.
 const SLICE_ROWS: u64 = if cfg!(test) { 100 } else { 16 * 1024 };
 const CHANGED_MAX: usize = if cfg!(test) { 20 } else { 16 * 1024 };
 

@@ -62,6 +62,7 @@ impl Numbers {
         Numbers { first: load.first, step: load.step, frames: load.frames, taken: AtomicU64::new(0) }
     }
 
+    /// Whoever asks sends it; `None`: all are taken.
     fn next(&self) -> Option<u64> {
         let number = self.first + self.taken.fetch_add(1, Relaxed) * self.step;
         (number < self.frames).then_some(number)
@@ -129,7 +130,7 @@ pub fn hello(role: Role, client: u8) -> Hello {
     }
 }
 
-/// Sends what `load` says, on a connection that has been greeted.
+/// Sends one of `numbers` after the other, as `load` says, on a connection that has been greeted.
 pub fn send_frames(
     to: &mut TcpStream,
     material: &Material,
@@ -298,7 +299,7 @@ impl Way {
         }
     }
 
-    /// Sends what `load` says, and hears what becomes of it until the run is finished.
+    /// Sends one of `numbers` after the other, as `load` says, and hears what becomes of it until the run is finished.
     pub fn feed(mut self, material: &Material, load: &Load, numbers: &Numbers, sent: &Sent) -> Result<Told> {
         std::thread::scope(|scope| {
             let mut frames = self.frames;

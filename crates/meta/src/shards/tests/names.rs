@@ -134,6 +134,29 @@ fn names_are_gathered_while_they_change() {
     });
 }
 
+/// Promise: where memory does not do for the names of a large directory in use they are forgotten, and nothing but memory is lost.
+#[test]
+fn names_of_a_large_directory_are_forgotten_where_memory_is_short() {
+    Cluster::run(1, 1_000_000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "there").await.unwrap();
+        {
+            let shard = cluster.shard(ShardId(0));
+            let state = &mut *shard.state.borrow_mut();
+            let appended = state.appended;
+            let partition = state.partitions.get_mut(InodeId::ROOT).unwrap();
+            let others = (0..500_000).map(|n| name(&format!("other-{n}")).hash());
+            others.for_each(|hash| partition.names.insert(hash));
+            // Names are counted once in so many batches.
+            (0..1000).for_each(|_| state.partitions.shrink(appended));
+            assert_eq!(state.partitions.names(), 0, "they take more than all shards may hold");
+            assert!(state.partitions.get(InodeId::ROOT).is_some(), "it is used");
+        }
+        assert_eq!(cluster.create(InodeId::ROOT, "there").await.unwrap_err(), Errno::EEXIST.into());
+        cluster.create(InodeId::ROOT, "other-1").await.unwrap();
+        cluster.check_lists(InodeId::ROOT, ["other-1", "there"].map(str::to_owned).into_iter()).await;
+    });
+}
+
 /// Promise: a set that is cut as it grows holds what one does, and counts names that share a hash.
 #[test]
 fn a_large_set_of_names_holds_what_was_put_into_it() {

@@ -30,6 +30,8 @@ pub struct Environment {
     /// Processors that this process may use.
     pub cpus: usize,
     pub memory_bytes: u64,
+    /// The host of this virtual machine takes back memory that is free: writing to new memory measures the host.
+    pub memory_taken_back: bool,
     /// Share of the processors' time that others used just before the run, 0 to 1.
     pub load_before: f64,
     /// Share of the processors' time that the hypervisor took during the run, 0 to 1.
@@ -82,6 +84,7 @@ impl Environment {
             cpu_model: machine::cpu_model(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: machine::memory_bytes(),
+            memory_taken_back: machine::is_memory_taken_back(),
             load_before,
             targets,
             begun: Some((std::time::Instant::now(), CpuTimes::now().map_err(Error::io("cannot read /proc/stat"))?)),
@@ -116,6 +119,14 @@ impl Environment {
         }
         if machine::governor().is_some_and(|governor| governor != "performance") {
             warnings.push("The processors' frequency governor is not \"performance\".".into());
+        }
+        if self.memory_taken_back {
+            warnings.push(
+                "The host of this virtual machine takes back memory that is free, and what it must give again costs several \
+                 times what writing to it costs; until the next start it does not after (as root) `echo 11 > \
+                 /sys/module/page_reporting/parameters/page_reporting_order`."
+                    .into(),
+            );
         }
         for target in self.targets.iter().filter(|target| target.journal == Some(false)) {
             warnings.push(format!(

@@ -1,6 +1,6 @@
 //! Promises of the environment: it reads the kernel's tables as they are written.
 
-use super::machine::{CpuTimes, rfc3339};
+use super::machine::{CpuTimes, is_reporting_balloon, rfc3339};
 use super::{Environment, TargetEnvironment, mount_of, mounts};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -59,4 +59,14 @@ fn an_ext4_without_journal_is_warned_of() {
     assert!(environment.warnings().iter().any(|w| w.contains("path:/x is on an ext4 without a journal")));
     let good = Environment::default();
     assert!(good.warnings().iter().all(|w| !w.contains("ext4")));
+}
+
+#[test]
+fn a_host_that_takes_memory_back_is_warned_of() {
+    assert!(is_reporting_balloon("0x0005", "0110010100000000"));
+    assert!(!is_reporting_balloon("0x0005", "0110000100000000"));
+    assert!(!is_reporting_balloon("0x0005", ""));
+    assert!(!is_reporting_balloon("0x0002", "0110010100000000"));
+    let environment = Environment { memory_taken_back: true, ..Environment::default() };
+    assert!(environment.warnings().iter().any(|warning| warning.contains("takes back memory")));
 }

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// on the connection that it has.
 const KNOWN_MAX: usize = 2048;
 
+/// For who was connected to a service that has died, beyond the run's own patience.
+const RETURN_WAIT: Duration = Duration::from_secs(30);
+
 /// A connection that stands.
 pub struct Seat {
     pub outbox: Arc<Outbox>,
@@ -46,7 +49,7 @@ pub struct Clients {
     others: usize,
     /// All that ever came.
     known: BTreeSet<[u8; 16]>,
-    /// When the last connection left; `None` before the first came and while one stands.
+    /// When the last connection left, which may be yet to come; `None` before the first came and while one stands.
     left: Option<Instant>,
 }
 
@@ -107,6 +110,12 @@ impl Clients {
         }
         self.left = None;
         Ok(())
+    }
+
+    /// Those who came to the service before this one are waited for: for [`RETURN_WAIT`] as if they were there, for they may
+    /// try again seldom, and then as who has left.
+    pub fn await_return(&mut self) {
+        self.left = Some(Instant::now() + RETURN_WAIT);
     }
 
     /// Clients that took part.

@@ -4,6 +4,7 @@ use super::records::{Record, Taken};
 use super::run::Run;
 use super::sink::Sink;
 use super::{About, Shared, StartRequest, board, poster};
+use crate::frame::Level;
 use crate::journal;
 use crate::recover::{self, RecoverError};
 use crate::service::board::Board;
@@ -136,6 +137,10 @@ impl Shared {
                 }
                 let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
+                // Frames came, so that clients did.
+                if run.board.end(Level::Memory) > 0 {
+                    run.clients.lock().await_return();
+                }
                 Ok(Some(run))
             }
             Err(WriteError::Resume(RecoverError::NothingToDo { .. })) => Ok(None),

@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a share that has nothing to ask looks whether its connection stands,
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// and in how many looks it says that it is there.
+const LOOKS_A_PING: u32 = 4;
 /// The coordinator's store may take its time; then the connection is given up and made again.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Records in one report: far below a message's body.
@@ -90,29 +94,49 @@ impl Share {
         });
         let head = share.reconnect(Instant::now() + share.options.retry)?;
         let mine = Arc::downgrade(&share);
-        // Silence would end the connection at the other side.
-        let ping = move || {
+        let attend = move || {
+            let mut looks = 0_u32;
             while let Some(share) = mine.upgrade() {
                 if share.link.lock().closed {
                     return;
                 }
-                share.ping();
+                looks = looks.wrapping_add(1);
+                share.attend(looks.is_multiple_of(LOOKS_A_PING));
                 drop(share);
-                std::thread::sleep(Duration::from_secs(2));
+                std::thread::sleep(LOOK_INTERVAL);
             }
         };
-        named("ping", ping).map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
+        named("attend", attend).map_err(|error| Refusal::new(ErrorCode::Failed, error.to_string()))?;
         Ok((share, head))
     }
 
-    fn ping(&self) {
-        // Between questions only, so that messages do not mix; who asks is heard of anyway.
-        if let Some(_asking) = self.asking.try_lock()
-            && let Some(socket) = &mut self.link.lock().socket
-            && say(socket, &ToService::Ping { flush: false }, &[], 0).is_err()
-        {
-            // The thread that hears notices.
-            let _ = socket.shutdown(Shutdown::Both);
+    /// While nothing is asked: makes a connection that broke again, for acknowledgements and the end of the run come on it,
+    /// and says that somebody is there, for silence would end it at the other side.
+    fn attend(self: &Arc<Self>, ping: bool) {
+        // Messages do not mix: who asks looks after the connection meanwhile.
+        let Some(_asking) = self.asking.try_lock() else { return };
+        let mut link = self.link.lock();
+        if link.over.is_some() || link.closed {
+            return;
+        }
+        match &mut link.socket {
+            Some(socket) => {
+                if ping && say(socket, &ToService::Ping { flush: false }, &[], 0).is_err() {
+                    link.cut();
+                }
+            }
+            None => {
+                drop(link);
+                match self.connect() {
+                    Ok(_) => {}
+                    Err(refusal) if refusal.code.passes() => {
+                        tracing::debug!("the run's service is not there: {refusal}");
+                    }
+                    Err(refusal) => {
+                        self.link.lock().over.get_or_insert(Err(refusal));
+                    }
+                }
+            }
         }
     }
 
@@ -263,6 +287,9 @@ impl Share {
                     socket.set_read_timeout(None).and_then(|()| notice_loss(&socket, ANSWER_WAIT)).map_err(cannot)?;
                     let generation = {
                         let mut link = self.link.lock();
+                        if link.closed {
+                            return Err(Refusal::new(ErrorCode::Stopping, "this share has been left"));
+                        }
                         link.generation += 1;
                         link.socket = Some(socket);
                         link.generation

@@ -46,6 +46,7 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
                 .map_err(|error| Problem::usage("cannot understand the command line").because(error))?;
             listen_to_logs(&varve.global)?;
             raise_descriptors();
+            signals::ignore_file_size();
             dispatch(&varve)
         }
         Err(answer) => {

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT as a wish to stop.
+//! SIGTERM and SIGINT as a wish to stop, and SIGXFSZ as nothing.
 
 use crate::problem::{Problem, Result};
 use std::time::Duration;
@@ -30,6 +30,15 @@ pub fn listen() -> Result<Signals> {
         (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::interrupt()).map_err(failed)?)
     };
     Ok(Signals { runtime, terminate, interrupt })
+}
+
+/// Has a file that may not become larger (`ulimit -f`, RLIMIT_FSIZE) be an error of the write, EFBIG, for who writes it, and
+/// not the end of the process, which serves others too.
+pub fn ignore_file_size() {
+    // SAFETY: to ignore a signal runs nothing in its place.
+    if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
+        tracing::debug!("a file that may not become larger ends this process");
+    }
 }
 
 impl Signals {

@@ -25,7 +25,7 @@ const MARGIN_WANTED: f64 = 1.5;
 const ALIGNMENT_BYTES: u64 = 4 << 20;
 /// Shorter stripes are written several at a time.
 const ALIGNMENT_BYTES_MIN: u64 = 1 << 20;
-/// Chunks below it cost more in the index than they are worth; frames are put together.
+/// Chunks below it may cost more in the index than they are worth; it is tried to put frames together.
 const CHUNK_BYTES_MIN: u64 = 1 << 20;
 /// Chunks above it keep one thread busy for too long while others wait; frames are divided.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
@@ -100,7 +100,7 @@ pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
     probe.check_room(room)?;
     let store = probe.store().map_err(io)?;
     let alignment_bytes = alignment(&store);
-    let chunk = chunk(&frame, wish.model.element, wish.rate);
+    let chunks = chunks(&frame, wish.model.element, wish.rate);
     let filters = probe.filters(wish.time.mul_f64(0.25)).map_err(io)?;
     let writes = probe.writes(alignment_bytes, wish.time.mul_f64(0.35)).map_err(io)?;
     let best = writes.iter().max_by(|one, other| one.bytes_per_s.total_cmp(&other.bytes_per_s));
@@ -109,14 +109,16 @@ pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
     let promise = |probe: &FilterProbe| probe.frames_per_s.min(bytes_per_s * probe.ratio / frame_bytes(wish) as f64);
     let mut promising: Vec<&FilterProbe> = filters.iter().collect();
     promising.sort_by(|one, other| promise(other).total_cmp(&promise(one)));
-    let kept = promising.iter().take(probe::TRIALS);
+    let kept = promising.iter().take(probe::FILTERS_TRIED);
+    let time = wish.time.mul_f64(0.4) / (kept.len() * chunks.len()) as u32;
     let mut trials = Vec::new();
     for candidate in kept {
         let threads = if candidate.filter.is_raw() { writers } else { writers.max(wish.threads_max) };
-        let mut description = Description::new(wish.model.element, frame.clone());
-        (description.chunk, description.filter) = (chunk.clone(), candidate.filter);
-        let time = wish.time.mul_f64(0.4) / probe::TRIALS as u32;
-        trials.push(probe.trial(description, (threads, alignment_bytes), time)?);
+        for chunk in &chunks {
+            let mut description = Description::new(wish.model.element, frame.clone());
+            (description.chunk, description.filter) = (chunk.clone(), candidate.filter);
+            trials.push(probe.trial(description, (threads, alignment_bytes), time)?);
+        }
     }
     let chosen = choose(&trials, wish.rate).clone();
     Ok(Advice {
@@ -126,7 +128,7 @@ pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
         rate_hz: wish.rate,
         directory: wish.directory.clone(),
         store,
-        chunk,
+        chunk: chosen.chunk,
         alignment_bytes,
         writers: chosen.writers,
         filter: chosen.filter,
@@ -139,10 +141,14 @@ pub fn advise(wish: &Wish) -> Result<Advice, AdviseError> {
     })
 }
 
-/// The smallest file among those with margin enough; if none has, the fastest.
+/// The smallest file among those with margin enough, and with the fewest chunks; if none has, the fastest.
 fn choose(trials: &[Trial], rate: f64) -> &Trial {
     let enough = trials.iter().filter(|trial| trial.frames_per_s >= MARGIN_WANTED * rate);
-    let smallest = enough.max_by(|one, other| one.ratio.total_cmp(&other.ratio));
+    let elements = |trial: &Trial| trial.chunk.as_ref().map_or(0, |chunk| chunk.iter().product::<u64>());
+    let smallest = enough.max_by(|one, other| match one.filter == other.filter {
+        true => elements(one).cmp(&elements(other)),
+        false => one.ratio.total_cmp(&other.ratio),
+    });
     let fastest = || trials.iter().max_by(|one, other| one.frames_per_s.total_cmp(&other.frames_per_s));
     smallest.or_else(fastest).expect("some filters were tried")
 }
@@ -158,15 +164,17 @@ fn alignment(store: &Store) -> u64 {
     }
 }
 
-/// A frame, unless it is very small or very large. Frames that are put together come within a second.
-fn chunk(frame: &[u64], element: ElementType, rate: f64) -> Option<Vec<u64>> {
+/// Chunks worth a trial: a frame, unless it is very large; and several, if it is small. Frames that are put together come
+/// within a second.
+fn chunks(frame: &[u64], element: ElementType, rate: f64) -> Vec<Option<Vec<u64>>> {
     let (height, width) = (frame[0], frame[1]);
     let bytes = height * width * element.size() as u64;
     if bytes > CHUNK_BYTES_MAX {
-        return Some(vec![height.div_ceil(bytes.div_ceil(CHUNK_BYTES_MAX)), width]);
+        return vec![Some(vec![height.div_ceil(bytes.div_ceil(CHUNK_BYTES_MAX)), width])];
     }
     let together = CHUNK_BYTES_MIN.div_ceil(bytes).min((rate as u64).max(1));
-    (together > 1).then(|| vec![together, height, width])
+    let several = (together > 1).then(|| vec![together, height, width]);
+    [None].into_iter().chain(several.map(Some)).collect()
 }
 
 /// Three decimals: as JSON, the number comes back as it was.
@@ -182,7 +190,7 @@ impl Advice {
 
     /// What the trials say is the narrowest place.
     pub fn narrowest(&self) -> &'static str {
-        let stored = |trial: &&Trial| trial.filter == self.filter;
+        let stored = |trial: &&Trial| trial.filter == self.filter && trial.chunk == self.chunk;
         let bytes = self.frame.iter().product::<u64>() as f64 * self.element.size() as f64;
         let ratio = self.trials.iter().find(stored).map_or(1.0, |trial| trial.ratio);
         let store = self.writes.iter().map(|probe| probe.bytes_per_s).fold(0.0, f64::max) * ratio / bytes;

@@ -1,6 +1,6 @@
 //! Bytes of an HDF5 file, as the *HDF5 File Format Specification Version 3.0* lays them down: superblock version 3,
-//! object headers version 2, data layout version 4 with its chunk indexes. Nothing here reads or writes a file: an
-//! [`Image`] collects the blocks that will lie from one address on, and [`tree::encode`] fills it with a whole tree of
+//! object headers version 2, data layout version 4 with its chunk indexes. Nothing here reads or writes a file ([`lock`]
+//! takes the library's lock of one): an [`Image`] collects the blocks that will lie from one address on, and [`tree::encode`] fills it with a whole tree of
 //! groups and datasets, so that a file's metadata is one pure function of what is known of the run.
 //!
 //! Everything is little-endian, addresses and lengths are 8 bytes. Readers from HDF5 1.10 on understand it.
@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod datatype;
 pub mod filter;
 pub mod index;
+pub mod lock;
 pub mod message;
 pub mod object;
 pub mod superblock;

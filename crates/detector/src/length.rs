@@ -31,6 +31,19 @@ struct State {
 }
 
 impl State {
+    fn check(&self, file: &File) -> io::Result<()> {
+        let there = file.metadata()?.len();
+        if there >= self.bytes {
+            return Ok(());
+        }
+        let bytes = self.bytes;
+        let text = format!(
+            "the file was cut from {bytes} to {there} bytes while the run was under way, as a program does that has it \
+             open for writing: frames may be lost"
+        );
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
+    }
+
     /// The step after one that has lasted so long.
     fn next_step(&self, end: u64, lasted: Duration) -> u64 {
         if lasted >= STEP_LASTS {
@@ -52,12 +65,21 @@ impl Length {
     pub fn ensure(&self, file: &File, end: u64) -> io::Result<()> {
         let mut state = self.0.lock();
         if end + state.step / 2 > state.bytes {
+            state.check(file)?;
             let step = state.next_step(end, state.grown.elapsed());
             let bytes = end + step.max(end / 8);
             file.set_len(bytes)?;
             *state = State { bytes, before: state.bytes, grown: Instant::now(), end, step };
         }
         Ok(())
+    }
+
+    /// Whether the file is as long as it was made.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if it is not: what lay above is lost.
+    pub fn check(&self, file: &File) -> io::Result<()> {
+        self.0.lock().check(file)
     }
 
     /// How long to wait before a superblock may name `end`: until every reader that saw a shorter file has read its
@@ -88,13 +110,18 @@ mod tests {
     #[test]
     fn the_file_is_longer_than_what_comes_next_needs() {
         let file = tempfile::tempfile().expect("a file");
+        file.set_len(STEP_BYTES).expect("its first length");
         let length = Length::new(STEP_BYTES);
         let bytes = || file.metadata().expect("the file").len();
         length.ensure(&file, STEP_BYTES / 4).expect("nothing to do");
-        assert_eq!(bytes(), 0, "half a step is left");
+        assert_eq!(bytes(), STEP_BYTES, "half a step is left");
         let end = STEP_BYTES * 3 / 4;
         length.ensure(&file, end).expect("longer");
         assert!(bytes() >= end + STEP_BYTES);
         assert!(length.unsettled(end).is_zero(), "who saw the length of before finds a superblock within it");
+        length.check(&file).expect("as long as it was made");
+        file.set_len(end).expect("shorter");
+        length.check(&file).expect_err("cut");
+        length.ensure(&file, 4 * STEP_BYTES).expect_err("what was cut off is not made up for by a hole");
     }
 }

@@ -12,6 +12,7 @@ pub use headless::Headless;
 use crate::allocate::{Allocator, punch};
 use crate::catalog::Counts;
 use crate::commit::publish;
+use crate::hdf5::lock::WrittenFile;
 use crate::hdf5::superblock::{self, Superblock};
 use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError};
 use crate::length::Length;
@@ -137,7 +138,7 @@ fn hold(path: &Path) -> Result<Journal, RecoverError> {
 /// What a crash left: the file, and its journal, which is held for as long as this is.
 pub(crate) struct Found {
     path: PathBuf,
-    pub file: File,
+    pub file: WrittenFile,
     pub contents: Contents,
     _held: Journal,
 }
@@ -155,6 +156,7 @@ impl Found {
             taken_away(path, &std::fs::read(journal::path_beside(path)).map_err(io)?)?;
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let file = WrittenFile::new(file).map_err(io)?;
         let (head, bytes) = (head(&file).map_err(io)?, file.metadata().map_err(io)?.len());
         let entries = &contents.entries[..sound::synced(&contents)];
         if bytes < entries.iter().map(Entry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {

@@ -2,12 +2,14 @@
 //! other; a committer syncs what was written, says so in the journal, and publishes it.
 //!
 //! Invariants: a frame is in the journal only after its chunks were written; a mark in the journal covers only what was
-//! synced before it; readers see only what a mark covers. The file is never locked, for readers lock it.
+//! synced before it; readers see only what a mark covers. The file has the lock of a reader, which keeps programs out that
+//! would open it for writing and cut it, and no reader.
 
 mod assemble;
 mod buffers;
 pub(crate) mod check;
 mod committer;
+mod coordinate;
 mod gather;
 mod ground;
 pub mod join;
@@ -30,12 +32,12 @@ use crate::catalog::Catalog;
 use crate::description::Description;
 use crate::filters::Plugin;
 use crate::frame::{Level, Nanoseconds};
+use crate::hdf5::lock::WrittenFile;
 use crate::journal::{self, Entry, Journal};
 use crate::length::{self, Length};
 use crate::room::Room;
 use committer::Committed;
 use ground::{Ground, Own};
-use parking_lot::Mutex;
 use pipeline::Shared;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -112,7 +114,6 @@ impl Drop for New<'_> {
 /// A run being written, by the process that began it.
 pub struct Writer {
     pipeline: Pipeline,
-    owners: Mutex<join::Owners>,
     committer: Option<JoinHandle<io::Result<Committed>>>,
 }
 
@@ -167,6 +168,7 @@ impl Writer {
             .map_err(io)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
         new.0.push(path);
+        let file = WrittenFile::new(file).map_err(io)?;
         let allocator = Allocator::new(description.first_address());
         // No reader has opened it before: its first length needs no time to settle.
         let bytes = description.first_address() + length::STEP_BYTES;
@@ -186,7 +188,7 @@ impl Writer {
         let pipeline = Pipeline::start(Arc::clone(&shared))?;
         let named = std::thread::Builder::new().name("commit".into());
         let committer = named.spawn(move || committer::run(&shared, own(&shared), committed))?;
-        Ok(Writer { pipeline, owners: Mutex::default(), committer: Some(committer) })
+        Ok(Writer { pipeline, committer: Some(committer) })
     }
 
     /// Writes, syncs and publishes all frames taken, cuts the file to its length and removes the journal. Of a scan that

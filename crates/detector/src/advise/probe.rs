@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Filters that are tried as whole runs.
-pub const TRIALS: usize = 2;
+/// Filters that are tried in whole runs.
+pub const FILTERS_TRIED: usize = 2;
 /// Numbers of writers that the store is probed with.
 const WRITERS: [usize; 4] = [1, 2, 4, 8];
 /// One probe of the store writes no more, and takes no more than an eighth of its room.
@@ -45,6 +45,9 @@ pub struct WriteProbe {
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
+    /// As in a run's description; `None`: the frame.
+    #[serde(default)]
+    pub chunk: Option<Vec<u64>>,
     pub filter: Filter,
     pub writers: usize,
     pub ratio: f64,
@@ -167,7 +170,7 @@ impl<'w> Probe<'w> {
         time: Duration,
     ) -> Result<Trial, AdviseError> {
         let place = scratch(&self.wish.directory, "run.h5");
-        let filter = description.filter;
+        let (chunk, filter) = (description.chunk.clone(), description.filter);
         let settings = Settings {
             threads: writers,
             stripe_bytes: alignment,
@@ -186,7 +189,7 @@ impl<'w> Probe<'w> {
         writer.finish()?;
         let frames_per_s = rounded(number as f64 / begun.elapsed().as_secs_f64());
         let ratio = rounded((number * self.frame_bytes()) as f64 / progress().stored_bytes.max(1) as f64);
-        Ok(Trial { filter, writers, ratio, frames_per_s })
+        Ok(Trial { chunk, filter, writers, ratio, frames_per_s })
     }
 }
 

@@ -31,10 +31,10 @@ fn lustre_layouts_are_read() {
 
 #[test]
 fn chunks_are_neither_tiny_nor_huge() {
-    assert_eq!(chunk(&[2527, 2463], ElementType::I32, 25.0), None);
-    assert_eq!(chunk(&[64, 64], ElementType::U16, 1000.0), Some(vec![128, 64, 64]));
-    assert_eq!(chunk(&[64, 64], ElementType::U16, 10.0), Some(vec![10, 64, 64]));
-    assert_eq!(chunk(&[16_384, 16_384], ElementType::U32, 1.0), Some(vec![1024, 16_384]));
+    assert_eq!(chunks(&[2527, 2463], ElementType::I32, 25.0), [None]);
+    assert_eq!(chunks(&[64, 64], ElementType::U16, 1000.0), [None, Some(vec![128, 64, 64])]);
+    assert_eq!(chunks(&[64, 64], ElementType::U16, 10.0), [None, Some(vec![10, 64, 64])]);
+    assert_eq!(chunks(&[16_384, 16_384], ElementType::U32, 1.0), [Some(vec![1024, 16_384])]);
     let store = |stripe_bytes| Store { file_system: "x".into(), block_bytes: 4096, stripe_bytes, stripe_count: None };
     assert_eq!(alignment(&store(None)), 4 << 20);
     assert_eq!(alignment(&store(Some(512 << 10))), 1 << 20);
@@ -43,11 +43,17 @@ fn chunks_are_neither_tiny_nor_huge() {
 
 #[test]
 fn the_smallest_file_with_margin_enough_is_chosen() {
-    let trial = |ratio, frames_per_s| Trial { filter: Filter::RAW, writers: 1, ratio, frames_per_s };
-    let trials = [trial(1.0, 100.0), trial(6.0, 40.0)];
+    let trial = |filter, ratio, frames_per_s| Trial { chunk: None, filter, writers: 1, ratio, frames_per_s };
+    let together =
+        |filter, ratio, frames_per_s| Trial { chunk: Some(vec![2, 8, 8]), ..trial(filter, ratio, frames_per_s) };
+    let trials = [trial(Filter::RAW, 1.0, 100.0), trial(Filter::BSLZ4, 6.0, 40.0)];
     assert_eq!(choose(&trials, 20.0).ratio, 6.0);
     assert_eq!(choose(&trials, 30.0).ratio, 1.0);
     assert_eq!(choose(&trials, 300.0).ratio, 1.0);
+    let trials = [together(Filter::BSLZ4, 5.9, 30.0), trial(Filter::BSLZ4, 6.0, 60.0), trial(Filter::RAW, 1.0, 50.0)];
+    assert_eq!(choose(&trials, 20.0).chunk, Some(vec![2, 8, 8]), "fewer chunks where they are fast enough");
+    assert_eq!(choose(&trials, 30.0).chunk, None);
+    assert_eq!(choose(&trials, 300.0).chunk, None);
 }
 
 /// Issue 5: the directory is probed, nothing stays there, and what is proposed makes a run.

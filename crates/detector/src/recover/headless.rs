@@ -5,6 +5,7 @@
 use super::{RecoverError, Recovered};
 use crate::catalog::Counts;
 use crate::frame::FrameStatus;
+use crate::hdf5::lock::WrittenFile;
 use crate::hdf5::superblock::Superblock;
 use crate::journal::{self, Damage, Journal, JournalError};
 use crate::report;
@@ -53,6 +54,7 @@ pub(super) fn recover(
         ),
         _ => io(error),
     })?;
+    let file = WrittenFile::new(file).map_err(io)?;
     let superblock = superblock(&file).map_err(io)?.map_err(refused)?;
     let status = report::status(path).map_err(|error| refused(format!("cannot be read either: {error}")))?;
     let has = |frame: &u64| {

@@ -56,6 +56,7 @@ proptest! {
     ) {
         let description = descriptions().swap_remove(which);
         let file = tempfile::tempfile().expect("a file");
+        file.set_len(1 << 20).expect("its length");
         let (length, allocator) = (Length::new(1 << 20), Allocator::new(1 << 20));
         let space = Space { file: &file, length: &length, allocator: &allocator };
         let mut catalog = Catalog::new(description.clone());

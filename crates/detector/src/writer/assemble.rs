@@ -68,10 +68,27 @@ impl Shapes {
             .then(|| (0..self.count()).filter(|number| self.touches(*number, source)).collect())
     }
 
-    /// Makes `out` the elements of chunk `number` where nothing came.
-    pub fn blank(&self, bytes: usize, out: &mut Vec<u8>) {
+    /// Makes `out` chunk `number` before what came is copied to it: `all` its frames or not. What they leave is blank.
+    pub fn prepare(&self, number: u64, all: bool, bytes: usize, out: &mut Vec<u8>) {
+        if all && self.is_of_one(number) { out.resize(bytes, 0) } else { self.blank(bytes, out) }
+    }
+
+    /// Makes `out` elements where nothing came.
+    fn blank(&self, bytes: usize, out: &mut Vec<u8>) {
+        /// What is repeated lies in the nearest cache.
+        const PIECE_BYTES: usize = 4096;
         out.clear();
-        out.extend(self.fill.iter().copied().cycle().take(bytes));
+        out.extend(self.fill.iter().copied().cycle().take(bytes.min(PIECE_BYTES.next_multiple_of(self.fill.len()))));
+        let piece = out.len();
+        while out.len() < bytes {
+            out.extend_from_within(..piece.min(bytes - out.len()));
+        }
+    }
+
+    /// Whether one source brings all elements of chunk `number`.
+    fn is_of_one(&self, number: u64) -> bool {
+        let brings_all = matches!(self.regions.as_slice(), [region] if region.shape == self.frame);
+        brings_all && self.chunk_region(number).shape == self.chunk
     }
 
     /// Copies what of chunk `number` is in the plain bytes of a part to `out`, where frame `slot` of the chunk lies.
@@ -80,21 +97,38 @@ impl Shapes {
         let chunk = self.chunk_region(number);
         let Some(both) = common(&chunk, region) else { return };
         let out = &mut out[slot as usize * self.chunk_frame_bytes..][..self.chunk_frame_bytes];
-        let rank = self.frame.len();
-        // Rows along the last side lie together in both.
-        let row = both.shape[rank - 1] as usize * self.element_bytes;
-        let outer = &both.shape[..rank - 1];
-        for line in 0..outer.iter().product::<u64>() {
-            let mut at: Vec<u64> = unravel(line, outer);
-            at.push(0);
-            let offset = |sides: &[u64], origin: &[u64]| -> usize {
-                let element =
-                    |offset: u64, side: usize| offset * sides[side] + both.offset[side] + at[side] - origin[side];
-                (0..rank).fold(0, element) as usize * self.element_bytes
-            };
-            let (from, to) = (offset(&region.shape, &region.offset), offset(&self.chunk, &chunk.offset));
-            out[to..to + row].copy_from_slice(&plain[from..from + row]);
+        let (from, to) = (self.strides(&region.shape), self.strides(&self.chunk));
+        // What is whole along the last sides in both lies together.
+        let is_whole =
+            |side: &usize| both.shape[*side] == region.shape[*side] && both.shape[*side] == self.chunk[*side];
+        let outer = both.shape.len() - 1 - (1..both.shape.len()).rev().take_while(is_whole).count();
+        let run = both.shape[outer] as usize * from[outer];
+        let start = |strides: &[usize], origin: &[u64]| -> usize {
+            let sides = strides.iter().zip(&both.offset).zip(origin);
+            sides.map(|((stride, at), origin)| (at - origin) as usize * stride).sum()
+        };
+        let begin = (start(&from, &region.offset), start(&to, &chunk.offset));
+        each_run(&both.shape[..outer], (&from, &to), begin, &mut |from, to| {
+            out[to..to + run].copy_from_slice(&plain[from..from + run]);
+        });
+    }
+
+    /// Bytes from one element to the next along each side of an array.
+    fn strides(&self, shape: &[u64]) -> Vec<usize> {
+        let mut strides = vec![self.element_bytes; shape.len()];
+        for side in (1..shape.len()).rev() {
+            strides[side - 1] = strides[side] * shape[side] as usize;
         }
+        strides
+    }
+}
+
+/// Calls `copy` with the places in both arrays, from `begin` on, of every element of `shape`.
+fn each_run(shape: &[u64], strides: (&[usize], &[usize]), begin: (usize, usize), copy: &mut impl FnMut(usize, usize)) {
+    let Some((count, inner)) = shape.split_first() else { return copy(begin.0, begin.1) };
+    for at in 0..*count as usize {
+        let begin = (begin.0 + at * strides.0[0], begin.1 + at * strides.1[0]);
+        each_run(inner, (&strides.0[1..], &strides.1[1..]), begin, copy);
     }
 }
 

@@ -172,7 +172,7 @@ impl Gather<'_> {
             Payload::Plain(bytes) => {
                 for (number, chunk) in chunks.iter_mut().enumerate() {
                     let mut plain = std::mem::take(&mut self.tools.plain);
-                    self.tools.shapes.blank(self.tools.shapes.chunk_frame_bytes, &mut plain);
+                    self.tools.shapes.prepare(number as u64, true, self.tools.shapes.chunk_frame_bytes, &mut plain);
                     self.tools.shapes.copy(&bytes, part, number as u64, 0, &mut plain);
                     *chunk = self.encode(part.frame.number, number as u64, &plain)?;
                     self.tools.plain = plain;
@@ -202,7 +202,8 @@ impl Gather<'_> {
         let mut plain = std::mem::take(&mut self.tools.plain);
         let bytes = self.shared.description.chunk_bytes();
         if chunk.address == UNDEFINED {
-            self.tools.shapes.blank(bytes, &mut plain);
+            let all = self.tools.shapes.regions.len() * self.shared.description.slab_frames() as usize;
+            self.tools.shapes.prepare(number, parts.len() == all && parts.iter().all(is_plain), bytes, &mut plain);
         } else {
             plain = self.read_back(chunk)?;
         }

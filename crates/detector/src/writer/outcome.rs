@@ -44,7 +44,13 @@ pub enum WriteError {
 /// What there is to do about this error of a store, besides what is done with the run; nothing, where its own text says
 /// enough.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
-    if is_full(error) { "; the store is full: make room there before the next run" } else { "" }
+    match error.kind() {
+        _ if is_full(error) => "; the store is full: make room there before the next run",
+        io::ErrorKind::FileTooLarge => {
+            "; a file may not become larger here: raise the limit (`ulimit -f`) or use shorter runs"
+        }
+        _ => "",
+    }
 }
 
 fn is_full(error: &io::Error) -> bool {

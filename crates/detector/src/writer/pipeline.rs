@@ -10,10 +10,10 @@ use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now, out
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
 use crate::filters::Plugin;
 use crate::frame::{Frame, Level};
+use crate::hdf5::lock::WrittenFile;
 use crate::journal::{self, Entry, SlabEntry};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ const SCALARS_MAX: usize = 1 << 20;
 /// What the threads share.
 pub(super) struct Shared {
     pub path: PathBuf,
-    pub file: File,
+    pub file: WrittenFile,
     pub description: Description,
     pub settings: Settings,
     pub ground: Ground,
@@ -67,7 +67,7 @@ impl Rows {
 
 impl Shared {
     pub(super) fn new(
-        (path, file): (&Path, File),
+        (path, file): (&Path, WrittenFile),
         description: Description,
         settings: Settings,
         ground: Ground,
@@ -189,6 +189,12 @@ impl Shared {
 
     /// Why the file at its path is not the run's any more. A store that cannot say is in trouble of another kind.
     pub(super) fn taken_away(&self) -> Option<String> {
+        if let Ground::Own(own) = &self.ground
+            && let Err(error) = own.length.check(&self.file)
+            && error.kind() == io::ErrorKind::UnexpectedEof
+        {
+            return Some(format!("{}: {error}", self.path.display()));
+        }
         let own = self.file.metadata().ok()?;
         let there = match self.path.metadata() {
             Ok(there) => Some((there.dev(), there.ino())),

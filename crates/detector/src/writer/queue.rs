@@ -120,6 +120,15 @@ impl State {
         }
     }
 
+    /// So many parts of a slab, which has `all`, are in the file or on their way there.
+    fn give_out(&mut self, slab: u64, parts: usize, all: usize) {
+        let given_out = self.given_out.entry(slab).or_insert(0);
+        *given_out += parts;
+        if *given_out >= all {
+            self.given_out.remove(&slab);
+        }
+    }
+
     /// Gives out a slab that may be incomplete.
     fn release(&mut self, slab: u64) {
         if let Some(gathering) = self.gathering.remove(&slab) {
@@ -226,10 +235,10 @@ impl Queue {
         let (slab, _) = self.description.slab_of(part.frame.number);
         state.highest = state.highest.max(slab);
         let given_out = state.given_out.get(&slab).copied().unwrap_or(0);
-        let gathering = state.gathering.entry(slab).or_insert_with(|| {
-            let frames = self.description.frames_of(slab).count();
-            let all = frames * self.description.sources.len().max(1);
-            Gathering { parts: Vec::new(), lacking: all - given_out, last: Instant::now() }
+        let gathering = state.gathering.entry(slab).or_insert_with(|| Gathering {
+            parts: Vec::new(),
+            lacking: self.parts_of(slab) - given_out,
+            last: Instant::now(),
         });
         gathering.parts.push(part);
         gathering.lacking -= 1;
@@ -240,11 +249,50 @@ impl Queue {
         }
     }
 
-    /// A part of the slab came before the run was taken up.
+    /// Parts of the slab are in the file: they came before the run was taken up, or another process wrote them.
     pub fn came(&self, slab: u64, parts: usize) {
         if self.gathers() {
-            *self.state.lock().given_out.entry(slab).or_insert(0) += parts;
+            self.state.lock().give_out(slab, parts, self.parts_of(slab));
         }
+    }
+
+    fn parts_of(&self, slab: u64) -> usize {
+        self.description.frames_of(slab).count() * self.description.sources.len().max(1)
+    }
+
+    /// Has a slab of which nothing is here be somebody else's, until [`Queue::done`]; `false`: something is.
+    pub fn claim(&self, slab: u64) -> bool {
+        let mut state = self.state.lock();
+        let waits = state.gathering.contains_key(&slab) || state.jobs.iter().any(|job| job.slab == slab);
+        !waits && state.busy.insert(slab)
+    }
+
+    /// Parts of one slab that another process filtered together: they are written by themselves, whatever else waits to be
+    /// gathered, and put together with that in the file.
+    pub fn push_beside(&self, slab: u64, parts: Vec<Part>) -> Result<(), Refused> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        let job = Job { slab, parts };
+        state.bytes += job.bytes();
+        if let Some(gathering) = state.gathering.get_mut(&slab) {
+            gathering.lacking -= job.parts.len();
+            let complete = gathering.lacking == 0;
+            state.give_out(slab, job.parts.len(), self.parts_of(slab));
+            if complete {
+                state.release(slab);
+            }
+        } else {
+            state.give_out(slab, job.parts.len(), self.parts_of(slab));
+        }
+        state.jobs.push_back(job);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
     }
 
     /// Gives out the slabs that will hardly be completed.

@@ -100,6 +100,21 @@ fn frames_without_room_are_dropped_and_counted() {
     service.stop();
 }
 
+/// Promise: a run whose file something cuts fails at once and says so, and does not go on over what was lost.
+#[test]
+fn a_run_whose_file_is_cut_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("cut"))).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    let file = std::fs::File::options().write(true).open(directory.path().join("cut.h5")).expect("without a lock");
+    file.set_len(4096).expect("cut");
+    let ended = service.shared().run("cut").expect("known").wait_ended(WAIT).expect("it ends by itself");
+    assert!(ended.how == How::Failed && ended.why.contains("was cut from"), "{ended:?}");
+    service.stop();
+}
+
 /// Promise: a run whose file is taken away fails at once and says so; what has its name since is not touched, and the file,
 /// put back, is recovered with all its frames.
 #[test]

@@ -261,3 +261,43 @@ fn a_file_opens_at_any_moment_of_its_run() {
     assert!(output.status.success(), "the reader failed after {number} frames");
     writer.finish().expect("a run finished");
 }
+
+/// Promise: no HDF5 program opens the file of a run for writing, to cut it when it closes it, nor is a run taken up that one
+/// has open.
+#[test]
+fn nobody_else_writes_to_the_file_of_a_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![8, 8]);
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let mut python = Command::new(common::interpreter());
+    let opened = |mode: &str| {
+        let script = "import h5py, sys; h5py.File(sys.argv[1], sys.argv[2]).close()";
+        let mut python = Command::new(common::interpreter());
+        python.args(["-c", script]).arg(&path).arg(mode).output().expect("h5py runs")
+    };
+    assert!(opened("r").status.success());
+    let refused = opened("r+");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("unable to lock file"), "{why}");
+    let frame = |number| Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 64)) };
+    (0..20).for_each(|number| writer.submit(frame(number), WAIT).expect("a frame taken"));
+    writer.leave().expect("left");
+    let script = "import h5py, sys; file = h5py.File(sys.argv[1], 'r+'); print('open', flush=True); sys.stdin.read()";
+    let mut other =
+        python.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("h5py runs");
+    let mut said = [0; 4];
+    std::io::Read::read_exact(other.stdout.as_mut().expect("piped"), &mut said).expect("it says that it is open");
+    let open = |error: &str| assert!(error.contains("has the file open for writing"), "{error}");
+    open(&Writer::resume(&path, settings(), quiet()).err().expect("refused").to_string());
+    open(&recover(&path).expect_err("refused").to_string());
+    drop(other.stdin.take());
+    assert!(other.wait().expect("it ends").success());
+    let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+    assert_eq!(resumed.frames.len(), 20);
+    writer.submit(frame(20), WAIT).expect("a frame taken");
+    writer.finish().expect("a run finished");
+    assert!(opened("r+").status.success());
+    tell(directory.path(), "run", &description, &(0..21).collect::<Vec<u64>>(), true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}

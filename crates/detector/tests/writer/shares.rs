@@ -8,11 +8,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
 use varve_detector::description::Description;
+use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::journal::{self, Entry};
 use varve_detector::writer::join::{Coordinator, Joined};
-use varve_detector::writer::{Settings, Writer};
+use varve_detector::writer::{Pipeline, Settings, Writer};
 
 /// Without a network between them.
 struct Direct(Arc<Writer>);
@@ -115,4 +116,46 @@ fn frames_of_a_share_are_counted_once() {
     description.scalars.clear();
     tell(directory.path(), "run", &description, &numbers, true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: frames that share a chunk may come to several processes, the one that commits among them: all are in the file.
+#[test]
+fn frames_of_one_chunk_come_to_several_writers() {
+    const FRAMES: u64 = 50;
+    for filter in [Filter::RAW, Filter::BSLZ4] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("run.h5");
+        let mut description = Description::new(ElementType::U16, vec![6, 5]);
+        description.chunk = Some(vec![4, 4, 5]);
+        description.filter = filter;
+        description.fill = Some(9.0.into());
+        let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
+        let joined = [1, 2].map(|epoch| {
+            let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+            Joined::join(&path, description.clone(), settings(), (epoch, coordinator), quiet()).expect("joined")
+        });
+        let pipelines: [&Pipeline; 3] = [&joined[0], &joined[1], &writer];
+        std::thread::scope(|scope| {
+            for (share, pipeline) in pipelines.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for number in (0..FRAMES).filter(|number| *number as usize % 3 == share) {
+                        let payload = Payload::Plain(frames::frame(number, 30));
+                        pipeline.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+                        if number % 7 == 0 {
+                            pipeline.flush();
+                        }
+                    }
+                });
+            }
+        });
+        for joined in joined {
+            joined.leave().expect("all is reported");
+        }
+        assert_eq!(writer.progress().taken, FRAMES);
+        let writer = Arc::into_inner(writer).expect("nobody else has it");
+        let counts = writer.finish().expect("a run finished").counts;
+        assert_eq!((counts.received + counts.late, counts.missing), (FRAMES, 0), "{counts:?}");
+        tell(directory.path(), "run", &description, &(0..FRAMES).collect::<Vec<u64>>(), true);
+        assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    }
 }

@@ -64,8 +64,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     output.result(COMMAND, &advice, lines)?;
     if !advice.reaches() {
         return Err(Problem::new(format!(
-            "no setting takes {} frames/s: the best, {} with {} writers, takes {:.1}, {:.2} times that",
-            advice.rate_hz, advice.filter, advice.writers, advice.frames_per_s, advice.margin
+            "no setting takes {} frames/s: the best, {} in {} with {} writers, takes {:.1}, {:.2} times that",
+            advice.rate_hz,
+            advice.filter,
+            sides(advice.chunk.as_deref().unwrap_or(&advice.frame)),
+            advice.writers,
+            advice.frames_per_s,
+            advice.margin
         ))
         .because(format!("the narrowest place is {}", advice.narrowest()))
         .next("Lower the rate, write to another directory, or share the run among hosts (`varve record join`)."));
@@ -123,8 +128,11 @@ fn lines(advice: &Advice) -> String {
         rows.push(("filter", format!("{}: {:.2}:1, {:.1} frames/s", probe.filter, probe.ratio, probe.frames_per_s)));
     }
     for trial in &advice.trials {
-        let text =
-            format!("{} with {} writers: {:.1} frames/s, all durable", trial.filter, trial.writers, trial.frames_per_s);
+        let (chunk, filter) = (sides(trial.chunk.as_deref().unwrap_or(&advice.frame)), trial.filter);
+        let text = format!(
+            "{filter} in {chunk} with {} writers: {:.1} frames/s, all durable",
+            trial.writers, trial.frames_per_s
+        );
         rows.push(("run", text));
     }
     rows.extend([

@@ -7,6 +7,7 @@ pub use read::{Contents, Damage, JournalError, decode, frames_told, has_whole_he
 
 use crate::description::{Description, Scalar, ScalarKind};
 use crate::hdf5::UNDEFINED;
+use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -190,11 +191,48 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[derive(Debug)]
 pub struct Journal {
     file: Locked,
+    room: Room,
     /// Entries appended.
     entries: u64,
     scratch: Vec<u8>,
     /// An append has failed: what follows half a record would never be read.
     broken: bool,
+}
+
+/// Blocks that the store has set aside after the journal's end, so that what lies in the file when a disk runs full can be told
+/// of: other processes report it late.
+#[derive(Debug)]
+struct Room {
+    /// The journal's length, and how far there are blocks.
+    length: u64,
+    end: u64,
+    /// The store takes no such wish, or is full.
+    given_up: bool,
+}
+
+impl Room {
+    const LEAST: u64 = 64 << 10;
+    const STEP: u64 = 256 << 10;
+
+    fn after(file: &File) -> io::Result<Room> {
+        let length = file.metadata()?.len();
+        Ok(Room { length, end: length, given_up: false })
+    }
+
+    /// So many bytes will be appended.
+    fn expect(&mut self, file: &File, bytes: u64) {
+        self.length += bytes;
+        if self.given_up || self.length + Self::LEAST <= self.end {
+            return;
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, self.length, Self::STEP) {
+            Ok(()) => self.end = self.length + Self::STEP,
+            Err(error) => {
+                tracing::debug!("nothing is set aside for a journal: {error}");
+                self.given_up = true;
+            }
+        }
+    }
 }
 
 impl Journal {
@@ -204,7 +242,8 @@ impl Journal {
     /// If another process holds it.
     pub fn lock(file: File) -> io::Result<Journal> {
         let file = Locked::take(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Journal { file, entries: 0, scratch: Vec::new(), broken: false })
+        let room = Room::after(&file)?;
+        Ok(Journal { file, room, entries: 0, scratch: Vec::new(), broken: false })
     }
 
     /// Takes over a journal that has `entries` already.
@@ -222,7 +261,9 @@ impl Journal {
     }
 
     pub fn write_head(&mut self, description: &Description) -> io::Result<()> {
-        (&*self.file).write_all(&encode_head(description))
+        let head = encode_head(description);
+        self.room.expect(&self.file, head.len() as u64);
+        (&*self.file).write_all(&head)
     }
 
     /// Appends entries with one write.
@@ -237,6 +278,7 @@ impl Journal {
         for entry in entries {
             encode(entry, &mut self.scratch);
         }
+        self.room.expect(&self.file, self.scratch.len() as u64);
         (&*self.file).write_all(&self.scratch).inspect_err(|_| self.broken = true)?;
         self.entries += entries.len() as u64;
         Ok(())

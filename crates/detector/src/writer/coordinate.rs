@@ -37,14 +37,17 @@ impl Writer {
         Ok(extent)
     }
 
-    /// Enters what another process has written to its extents and synced. Returns once it is in the journal.
+    /// Enters what another process has written to its extents and synced. Returns once it is in the journal. Where the run has
+    /// failed for want of room, or fails by this, it is entered all the same if the journal has room: recovery finds it.
     ///
     /// # Errors
     /// [`WriteError::Frame`] if a frame cannot be one of this run; nothing is entered then. [`WriteError::Failed`] if the
     /// run has failed, as it has if the journal cannot be written.
     pub fn report(&self, entries: Vec<Entry>) -> Result<(), WriteError> {
         let shared = &self.shared;
-        if let Some(failure) = shared.failure() {
+        if let Some(failure) = shared.failure()
+            && !shared.ran_full.load(Ordering::Relaxed)
+        {
             return Err(WriteError::Failed(failure));
         }
         check_report(shared, &entries)?;
@@ -58,7 +61,7 @@ impl Writer {
         let slabs = without_superseded(slabs);
         let failed = |error: io::Error| {
             shared.fail_at("writing the journal of", &error);
-            WriteError::Failed(error.to_string())
+            WriteError::Failed(shared.failure().unwrap_or_else(|| error.to_string()))
         };
         super::own(shared).enter(&shared.file, rest).map_err(failed)?;
         let (alone, shares): (Vec<SlabEntry>, Vec<SlabEntry>) = slabs.into_iter().partition(|slab| claim(shared, slab));

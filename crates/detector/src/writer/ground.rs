@@ -59,16 +59,19 @@ impl Own {
         Space { file, length: &self.length, allocator: &self.allocator }
     }
 
-    /// Appends to the journal what has been written to the file, once there is room to publish it.
+    /// Appends to the journal what has been written to the file.
+    ///
+    /// # Errors
+    /// If there is no room to publish it, too: it must not be acknowledged then, but recovery brings it back when there is.
     pub(super) fn enter(&self, file: &File, entries: Vec<Entry>) -> io::Result<()> {
         let mut ledger = self.ledger.lock();
-        self.room.lock().expect(self.space(file), &entries)?;
+        let room = self.room.lock().expect(self.space(file), &entries);
         ledger.journal.append(&entries)?;
         for entry in &entries {
             self.allocator.fill(entry.end());
         }
         ledger.unsynced.extend(entries);
-        Ok(())
+        room
     }
 
     /// Gives back what below `end` nobody ever wrote to, or told of: nothing follows the last commit.

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub progress: Arc<Mutex<Progress>>,
     pub stop: Mutex<bool>,
     pub stopped: Condvar,
+    /// The run failed because the store had no more room: what lies in the file already can still be told of.
+    pub ran_full: AtomicBool,
     pub acknowledge: Acknowledge,
 }
 
@@ -88,6 +90,7 @@ impl Shared {
             progress: Arc::default(),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
+            ran_full: AtomicBool::new(false),
             acknowledge,
             description,
             settings,
@@ -180,6 +183,9 @@ impl Shared {
 
     /// [`Shared::fail`], because the store did not do `what`.
     pub(super) fn fail_at(&self, what: &str, error: &io::Error) {
+        if outcome::is_full(error) && self.failure().is_none() {
+            self.ran_full.store(true, Ordering::Relaxed);
+        }
         self.fail(format!("{what} {}: {error}{}", self.path.display(), outcome::advice(error)));
     }
 

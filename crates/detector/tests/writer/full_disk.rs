@@ -1,6 +1,7 @@
 //! A disk that runs full, wherever in a commit.
 
 use super::common::{self, frames};
+use super::shares::Direct;
 use super::{WAIT, settings};
 use serde_json::json;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use varve_detector::description::Description;
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
+use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Settings, WriteError, Writer};
 
 /// A file system of a few MiB, mounted for as long as this lives.
@@ -72,6 +74,43 @@ fn a_run_that_cannot_start_leaves_nothing() {
     assert_eq!(left, std::slice::from_ref(&stuffing));
     std::fs::remove_file(&stuffing).expect("room");
     Writer::create(&path, description, settings(), super::quiet()).expect("started").finish().expect("finished");
+}
+
+/// Promise: what processes that joined have written when the disk runs full is told of after that, and the file has it.
+#[test]
+fn what_writers_have_written_is_reported_on_a_full_disk() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small, 6000) else { return };
+    let (path, reserve) = (small.join("run.h5"), small.join("reserve"));
+    std::fs::write(&reserve, vec![1; 256 << 10]).expect("what the service keeps back");
+    let mut description = Description::new(ElementType::U16, vec![128, 128]);
+    description.fill = Some(2.0.into());
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let writer = Writer::create(&path, description.clone(), settings.clone(), super::quiet()).expect("a run started");
+    let writer = Arc::new(writer);
+    let joined = [1, 2].map(|epoch| {
+        let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+        let joined = (epoch, coordinator as Arc<dyn Coordinator>);
+        Joined::join(&path, description.clone(), settings.clone(), joined, super::quiet()).expect("joined")
+    });
+    let mut frames = 0..10_000;
+    let failed = frames.find_map(|number| {
+        let payload = Payload::Plain(frames::frame(number, 128 * 128));
+        joined[number as usize % 2].submit(Frame { number, taken: 0, payload }, WAIT).err()
+    });
+    assert!(matches!(failed, Some(WriteError::Failed(_))), "{failed:?}");
+    assert_eq!(writer.progress().written, 0, "nothing was told of before");
+    // One of them at least cannot write, and says so; both report what they have written.
+    let left =
+        joined.map(|joined| (joined.progress().stored_bytes, joined.leave().err().map(|error| error.to_string())));
+    let told = |told: &str| left.iter().flat_map(|(_, error)| error).any(|error| error.contains(told));
+    assert!(told("make room there"), "{left:?}");
+    drop(Arc::into_inner(writer).expect("nobody else has it"));
+    std::fs::remove_file(&reserve).expect("given up");
+    let recovered = varve_detector::recover::recover(&path).expect("recovered");
+    let frames = recovered.counts.received + recovered.counts.late;
+    assert!(frames > 60, "{frames} frames of {left:?}");
 }
 
 /// Writes frames until a disk of so many KiB is full, and reads them; `false` where this user may not mount.

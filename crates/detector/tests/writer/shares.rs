@@ -16,7 +16,7 @@ use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Pipeline, Settings, Writer};
 
 /// Without a network between them.
-struct Direct(Arc<Writer>);
+pub struct Direct(pub Arc<Writer>);
 
 impl Coordinator for Direct {
     fn extent(&self, bytes: u64) -> io::Result<Range<u64>> {

@@ -49,6 +49,8 @@ use varve_world::reserve::Reserve;
 
 /// How often failures and absences are looked for.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// In how many looks it is tried to take up the runs that wait for that.
+const TAKE_UP_ROUNDS: u64 = 25;
 /// For clients that are told that the service stops.
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 /// Ended runs of which the service still knows.
@@ -396,6 +398,9 @@ impl Shared {
                 && let Some(Err(error)) = self.home.reserve.as_ref().map(Reserve::tend)
             {
                 tracing::debug!("the store's room is not known: {error}");
+            }
+            if rounds.is_multiple_of(TAKE_UP_ROUNDS) {
+                self.take_up_waiting();
             }
             for run in self.runs() {
                 run.look_after();

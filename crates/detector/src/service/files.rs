@@ -1,6 +1,6 @@
 //! The files of runs: made, or taken up again from what the service before left.
 
-use super::records::{Record, Taken};
+use super::records::{How, Record, Taken};
 use super::run::Run;
 use super::sink::Sink;
 use super::{About, Shared, StartRequest, board, poster};
@@ -85,7 +85,7 @@ impl Shared {
             return;
         }
         let path = self.home.root.join(&record.request.file);
-        match self.resume((&record.request, record.series), &path) {
+        match self.resume((&record.request, record.series.clone()), &path) {
             Ok(Some(run)) => {
                 tracing::info!(run = name, file = %path.display(), "a run is taken up again");
                 self.runs.lock().insert(name, run);
@@ -93,17 +93,53 @@ impl Shared {
             // It had ended in all but its record, or was recovered while nobody served it.
             Ok(None) => {
                 tracing::warn!(run = name, file = %path.display(), "a run is over: its file is finished");
+                self.runs.lock().remove(&name);
                 if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
                 }
             }
-            Err(error) => tracing::error!(
-                run = name,
-                "the run cannot be taken up again: {error}; `varve record recover {}` makes its file whole, or says what \
-                 there is of it",
-                path.display()
-            ),
+            Err(error) => {
+                let why = format!(
+                    "{error}; it is tried again; `varve record recover {}` makes its file whole, or says what there is of it",
+                    path.display()
+                );
+                let mut runs = self.runs.lock();
+                match runs.get(&name) {
+                    Some(run) if run.awaits().as_ref() == Some(&why) => return,
+                    Some(run) => run.await_otherwise(why.clone()),
+                    None => {
+                        let waiting = Run::waiting(Arc::clone(&self.home), record, why.clone());
+                        runs.insert(name.clone(), Arc::new(waiting));
+                    }
+                }
+                tracing::error!(run = name, "the run cannot be taken up again: {why}");
+            }
         }
+    }
+
+    /// Tries again with the runs that could not be taken up.
+    pub(super) fn take_up_waiting(&self) {
+        for run in self.runs() {
+            // Not while it is given up, or another begun.
+            let _beginning = self.beginning.lock();
+            if run.awaits().is_some() {
+                self.take_up(Record { request: run.request.clone(), series: run.series.clone(), ended: None });
+            }
+        }
+    }
+
+    /// Ends a run because somebody asks for it.
+    pub fn end(&self, run: &Arc<Run>, how: How) {
+        {
+            let _beginning = self.beginning.lock();
+            if run.awaits().is_some() {
+                run.give_up(how);
+                return;
+            }
+        }
+        // It may have been taken up just now.
+        let run = self.run(&run.request.name).unwrap_or_else(|| Arc::clone(run));
+        run.end(how, "");
     }
 
     fn resume(

@@ -173,7 +173,8 @@ async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -
             let how = if *verb == "stop" { How::Finished } else { How::Aborted };
             let run = find(&shared, name)?;
             blocking(move || {
-                run.end(how, "");
+                shared.end(&run, how);
+                let run = shared.run(&run.request.name).unwrap_or(run);
                 Ok(json(StatusCode::OK, &run.status()))
             })
             .await

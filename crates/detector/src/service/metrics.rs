@@ -27,8 +27,8 @@ const METRICS: [Metric; 12] = [
     ("stored_bytes_total", "counter", "Bytes of chunks in the file", |s| s.progress.stored_bytes as f64),
     ("frames_published", "gauge", "One past the highest frame that readers find", |s| s.progress.published as f64),
     ("connections", "gauge", "Connections of the run's clients", |s| s.connections as f64),
-    ("failed", "gauge", "1 if the run has failed", |s| {
-        f64::from(u8::from(s.state == "failed" || s.progress.failure.is_some()))
+    ("failed", "gauge", "1 if the run has failed, or cannot be taken up", |s| {
+        f64::from(u8::from(["failed", "waiting"].contains(&s.state) || s.progress.failure.is_some()))
     }),
 ];
 

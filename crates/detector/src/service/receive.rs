@@ -187,6 +187,9 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc
         shared.begin_for(request, &Asker::Client(&hello.client))?
     };
     let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
+    if run.awaits().is_some() {
+        return Err(run.over());
+    }
     if hello.role == Role::Writer && run.request.has_regions() {
         return Err(Refusal::new(
             ErrorCode::Description,

@@ -76,6 +76,8 @@ pub struct Run {
 type Observer = Box<dyn Fn() -> Progress + Send + Sync>;
 
 enum State {
+    /// To be taken up from what the service before left, which cannot be done yet because of this.
+    Waiting(String),
     Running,
     /// So, and why.
     Ending(How, String),
@@ -101,6 +103,14 @@ impl Run {
         let tallies = Tallies::of(ended.tallied);
         let made = Run::made(home, record, path, (None, board, ended.ranges(), State::Ended(Box::new(ended))));
         Run { tallies, ..made }
+    }
+
+    /// A run that cannot be taken up yet, because of `why`.
+    pub fn waiting(home: Arc<Home>, record: Record, why: String) -> Run {
+        let path = home.root.join(&record.request.file);
+        let sets = vec![Ranges::default(); record.request.set_of(record.request.source_count() - 1) + 1];
+        let board = Arc::new(Board::with(sets.clone()));
+        Run::made(home, record, path, (None, board, sets, State::Waiting(why)))
     }
 
     fn made(
@@ -133,6 +143,19 @@ impl Run {
         matches!(*self.state.lock(), State::Running)
     }
 
+    /// Why it cannot be taken up yet, if that is how it is.
+    pub fn awaits(&self) -> Option<String> {
+        match &*self.state.lock() {
+            State::Waiting(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// It is something else that it waits for now.
+    pub fn await_otherwise(&self, why: String) {
+        *self.state.lock() = State::Waiting(why);
+    }
+
     pub fn ended_as(&self) -> Option<Ended> {
         match &*self.state.lock() {
             State::Ended(ended) => Some(Ended::clone(ended)),
@@ -160,9 +183,12 @@ impl Run {
     }
 
     /// Why it takes nothing any more.
-    fn over(&self) -> Refusal {
+    pub fn over(&self) -> Refusal {
         let state = self.state.lock();
         let (how, why) = match &*state {
+            State::Waiting(why) => {
+                return Refusal::new(ErrorCode::Stopping, format!("the run cannot be taken up yet: {why}"));
+            }
             State::Running => (How::Finished, ""),
             State::Ending(how, why) => (*how, why.as_str()),
             State::Ended(ended) => (ended.how, ended.why.as_str()),

@@ -109,8 +109,13 @@ fn rewrite(
         _ => {}
     }
     let mut file = OpenOptions::new().append(true).create_new(true).open(&name)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
+    if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
+        // A disk that is full needs the room.
+        if let Err(error) = std::fs::remove_file(&name) {
+            tracing::warn!("{} is left of a run that could not be taken up: {error}", name.display());
+        }
+        return Err(error);
+    }
     let journal = Journal::resume(file, covered + 1)?;
     found.keep_damaged(path, lost)?;
     std::fs::rename(&name, &beside)?;

@@ -1,6 +1,7 @@
 //! Runs outlive the service, and their ends are kept.
 
 use super::{SIDE, WAIT, check, config, options, plain, start};
+use std::time::Duration;
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
 use varve_detector::description::Fill;
@@ -27,8 +28,8 @@ fn a_run_goes_on_after_the_service_was_stopped() {
     service.stop();
 }
 
-/// Promise: a run whose file is away while the service starts keeps its journal, and goes on with all its frames once the
-/// file is back.
+/// Promise: a run whose file is away while the service starts keeps its journal, is said to wait, and goes on with all its
+/// frames once the file is back, also while the service is there.
 #[test]
 fn a_run_whose_file_is_away_waits_for_it() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -41,11 +42,18 @@ fn a_run_whose_file_is_away_waits_for_it() {
     drop(client);
     std::fs::rename(&file, &aside).expect("moved");
     let service = Service::start(config(directory.path())).expect("a service");
-    assert!(service.shared().run("away").is_none(), "it is not begun anew");
-    service.stop();
-    assert!(!file.exists());
-    std::fs::rename(&aside, &file).expect("put back");
+    let waiting = service.shared().run("away").expect("known").status();
+    assert!(
+        waiting.state == "waiting" && waiting.why.as_ref().is_some_and(|why| why.contains("put it back")),
+        "{waiting:?}"
+    );
+    let now = Options { retry: Duration::ZERO, ..options(&service, &start("away")) };
+    let refused = Client::connect(now).err().expect("not taken up");
+    assert!(refused.to_string().contains("cannot be taken up yet"), "{refused}");
+    let left = service.stop();
+    assert!(!file.exists() && left.len() == 1 && left[0].trouble.is_some(), "{left:?}");
     let service = Service::start(config(directory.path())).expect("a service");
+    std::fs::rename(&aside, &file).expect("put back");
     let client = Client::connect(options(&service, &start("away"))).expect("in");
     let finished = client.finish(WAIT).expect("finished");
     assert_eq!(finished.received, 10, "{finished:?}");

@@ -222,7 +222,7 @@ pub fn end(verb: &str, arguments: &Named, output: &Output) -> Result<Exit> {
 /// A run that failed or lost frames is told from one that did not.
 fn exit(status: &Value) -> Exit {
     match status["state"].as_str() {
-        Some("failed") => Exit::Failed,
+        Some("failed" | "waiting") => Exit::Failed,
         _ if status["dropped_frames"].as_u64().unwrap_or(0) > 0 => Exit::Degraded,
         _ => Exit::Done,
     }
@@ -255,7 +255,7 @@ pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
         let status = control.get(&path, LOOK_WAIT);
         let status = status.map_err(|error| asked(&format!("cannot watch run `{}`", arguments.name), &error))?;
         let latest = status["latest_durable"].as_u64();
-        let ended = !matches!(status["state"].as_str(), Some("running" | "ending"));
+        let ended = !matches!(status["state"].as_str(), Some("waiting" | "running" | "ending"));
         if latest > seen || ended {
             if output.is_json() {
                 output.result("record watch", &status, lines)?;

@@ -70,17 +70,43 @@ impl Run {
             sink.take().expect("a running run has one")
         };
         let ended = self.close(sink, how, why);
+        self.keep_end(&ended);
+        *self.closing.lock() = None;
+        ended
+    }
+
+    /// Ends a run that could not be taken up, with what its journal tells of, and says how.
+    pub fn give_up(&self, how: How) -> Ended {
+        let Some(why) = self.awaits() else { return self.end(how, "") };
+        let mut finished = FinishedHead::default();
+        let why = self.rescue(&why, &mut finished);
+        let how = if finished.file_bytes > 0 { how } else { How::Failed };
+        let failure = (how == How::Failed).then(|| why.clone());
+        let received = finished.received + finished.partial;
+        let progress = Progress {
+            durable: received,
+            written: received,
+            published: finished.frames,
+            failure,
+            ..Progress::default()
+        };
+        let (frames, tallied) = (Vec::new(), self.tallies.read());
+        let ended = Ended { how, why, finished, frames, others: Vec::new(), progress, tallied, clients: Vec::new() };
+        self.keep_end(&ended);
+        ended
+    }
+
+    /// For the services to come, and for everybody who is connected.
+    fn keep_end(&self, ended: &Ended) {
         let (request, series) = (self.request.clone(), self.series.clone());
         let record = Record { request, series, ended: Some(ended.clone()) };
         if let Err(error) = self.home.keep(&record) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
         *self.state.lock() = State::Ended(Box::new(ended.clone()));
-        *self.closing.lock() = None;
         self.changed.notify_all();
-        self.tell_end(&ended);
+        self.tell_end(ended);
         tracing::info!(run = self.request.name, file = %self.path.display(), "the run has ended: {:?}", ended.how);
-        ended
     }
 
     /// To everybody who is connected; the first last word counts.
@@ -203,7 +229,11 @@ impl Run {
         self.clients.lock().cut();
         {
             let mut state = self.state.lock();
-            match *state {
+            match &*state {
+                State::Waiting(why) => {
+                    let (run, file) = (self.request.name.clone(), self.path.clone());
+                    return Some(Unfinished { run, file, durable: 0, trouble: Some(why.clone()) });
+                }
                 State::Running => *state = State::Ending(How::Finished, String::new()),
                 State::Ending(..) => {
                     drop(state);

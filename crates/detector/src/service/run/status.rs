@@ -26,7 +26,8 @@ pub struct Tallies {
 pub struct Status {
     pub name: String,
     pub file: PathBuf,
-    /// `running`, `ending`, `finished`, `aborted`, `failed`. A run that takes nothing more because of a failure is `ending`
+    /// `waiting`, `running`, `ending`, `finished`, `aborted`, `failed`. A run that waits cannot be taken up yet from what the service
+    /// before left. One that takes nothing more because of a failure is `ending`
     /// until its file has been made valid, which makes it `failed`.
     pub state: &'static str,
     pub why: Option<String>,
@@ -75,6 +76,7 @@ impl Run {
         let sink = sink.or_else(|| self.closing.lock().as_ref().map(|observe| observe()));
         let state = self.state.lock();
         let (name, ended) = match &*state {
+            State::Waiting(_) => ("waiting", None),
             State::Running => ("running", None),
             State::Ending(..) => ("ending", None),
             State::Ended(ended) => (["finished", "aborted", "failed"][ended.how as usize], Some(ended.clone())),
@@ -89,7 +91,7 @@ impl Run {
         let name = if name == "running" && progress.failure.is_some() { "ending" } else { name };
         let why = match &ended {
             Some(ended) => Some(ended.why.clone()).filter(|why| !why.is_empty()),
-            None => progress.failure.clone(),
+            None => self.awaits().or_else(|| progress.failure.clone()),
         };
         let dropped = ended.as_ref().map(|ended| ended.finished.dropped);
         Status {

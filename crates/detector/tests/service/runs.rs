@@ -1,13 +1,15 @@
 //! Runs outlive the service, and their ends are kept.
 
 use super::{SIDE, WAIT, check, config, options, plain, start};
-use std::time::Duration;
+use rustix::fs::FlockOperation;
+use std::time::{Duration, Instant};
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
 use varve_detector::description::Fill;
-use varve_detector::service::{Config, How, Service, ServiceError, StartRequest};
+use varve_detector::service::{Config, How, Joining, Service, ServiceError, ShareOptions, StartRequest};
 use varve_detector::stream::ErrorCode;
 use varve_detector::writer::Progress;
+use varve_world::flock::Locked;
 
 #[test]
 fn a_run_goes_on_after_the_service_was_stopped() {
@@ -58,6 +60,91 @@ fn a_run_whose_file_is_away_waits_for_it() {
     let finished = client.finish(WAIT).expect("finished");
     assert_eq!(finished.received, 10, "{finished:?}");
     check(directory.path(), "away", &(0..10).collect::<Vec<u64>>(), true);
+    service.stop();
+}
+
+/// Promise: a run that cannot be taken up can be given up; recovery makes its file whole when the cause is gone.
+#[test]
+fn a_run_that_waits_can_be_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("held.h5");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("held"))).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    drop(client);
+    let other = std::fs::File::open(&file).expect("the file");
+    let other = Locked::take(other, FlockOperation::NonBlockingLockExclusive).expect("as who writes to it");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let run = service.shared().run("held").expect("known");
+    assert!(run.awaits().is_some_and(|why| why.contains("has the file open for writing")));
+    service.shared().end(&run, How::Finished);
+    let status = run.status();
+    let why = status.why.expect("a reason");
+    assert!(status.state == "failed" && why.contains("varve record recover"), "{why}");
+    drop(other);
+    service.stop();
+    let service = Service::start(config(directory.path())).expect("a service");
+    assert!(service.shared().run("held").expect("known").ended_as().is_some(), "it stays given up");
+    service.stop();
+    let recovered = varve_detector::recover::recover(&file).expect("recovered");
+    assert_eq!(recovered.counts.received, 10, "{recovered:?}");
+}
+
+/// Promise: a run whose clients do not come back after the service was started again is finished with what it has.
+#[test]
+fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let request = StartRequest { absence_s: 1.0, ..start("gone") };
+    let client = Client::connect(options(&service, &request)).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    drop(client);
+    let service = Service::start(config(directory.path())).expect("a service");
+    let ended = service.shared().run("gone").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
+    assert!(ended.how == How::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
+    assert_eq!(ended.finished.received, 10);
+    service.stop();
+}
+
+/// Promise: a process that joined a run comes back to the service that keeps it, each time that one is started again, also
+/// while it has nothing to tell: the end of the run reaches it.
+#[test]
+fn a_share_that_has_nothing_to_tell_comes_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let (address, request) = (service.address(), start("shared"));
+    service.shared().begin(request.clone()).expect("begun");
+    let coordinator =
+        ShareOptions { address: address.to_string(), run: request.name, token: String::new(), source: 0, retry: WAIT };
+    let joining = Joining { coordinator, sources: 1 };
+    let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
+    let client = Client::connect(Options::new(&share.address().to_string(), "shared")).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    let again = || Service::start(Config { listen: address, ..config(directory.path()) }).expect("a service");
+    let connected = |service: &Service| {
+        let deadline = Instant::now() + WAIT;
+        while service.shared().run("shared").expect("taken up").status().connections == 0 {
+            assert!(Instant::now() < deadline, "the share does not come back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let service = again();
+    connected(&service);
+    service.stop();
+    let service = again();
+    connected(&service);
+    let run = service.shared().run("shared").expect("taken up");
+    let ended = run.end(How::Finished, "");
+    assert_eq!((ended.how, ended.finished.received), (How::Finished, 10), "{ended:?}");
+    assert_eq!(client.finish(WAIT).expect("it hears of the end").received, 10);
+    check(directory.path(), "shared", &(0..10).collect::<Vec<u64>>(), true);
+    share.stop();
     service.stop();
 }
 

@@ -298,6 +298,26 @@ fn bad_wishes_of_the_service_are_refused_with_what_would_be_right() {
 }
 
 /// Seen by fabio too, which is not installed for it: our reader and our writer agree, byte by byte.
+/// Promise: a series that cannot be replayed to its end leaves a whole file of the frames before, and says which frame it was.
+#[test]
+fn a_replay_that_breaks_off_ends_its_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (series, file) = (directory.path().join("series"), directory.path().join("run.h5"));
+    let wrote = varve(&["detector", "simulate", "--model", "40x30xu16", "--frames", "6", "--cbf"], &series);
+    assert!(wrote.status.success(), "{wrote:?}");
+    let again = varve(&["detector", "simulate", "--model", "40x30xu16", "--frames", "6", "--cbf"], &series);
+    let why = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(1) && why.contains("never writes over another"), "{again:?}");
+    std::fs::write(series.join("run_000004.cbf"), "no image").expect("damaged");
+    let series = series.to_str().expect("text");
+    let broken = varve(&["--json", "detector", "simulate", "--replay", series, "--out"], &file);
+    let why = String::from_utf8_lossy(&broken.stderr);
+    assert!(broken.status.code() == Some(1) && why.contains("frame 3 cannot be replayed"), "{broken:?}");
+    assert_eq!((told(&broken)["received"].as_u64(), told(&broken)["broken_off"].as_bool()), (Some(3), Some(true)));
+    assert!(h5ls(&file, "entry/data/data").contains("{3/6, 30, 40}"), "{}", h5ls(&file, "entry/data/data"));
+    assert!(!directory.path().join("run.h5.journal").exists());
+}
+
 #[test]
 fn cbf_files_are_written_and_played_again() {
     let directory = tempfile::tempdir().expect("a directory");

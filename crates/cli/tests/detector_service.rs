@@ -58,7 +58,12 @@ struct Process {
 impl Process {
     fn start(arguments: &[&str]) -> Process {
         let mut command = varve();
-        let mut child = command.arg("--json").args(arguments).stdout(Stdio::piped()).spawn().expect("varve runs");
+        command.arg("--json").args(arguments);
+        Process::of(command)
+    }
+
+    fn of(mut command: Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("varve runs");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         Process { child, lines }
     }
@@ -103,10 +108,19 @@ impl Service {
     }
 
     fn at(root: &Path, listen: &str, http: &str) -> Service {
+        let mut command = varve();
+        command.args(Service::words(root, listen, http));
+        Service::of(root, command)
+    }
+
+    fn words<'a>(root: &'a Path, listen: &'a str, http: &'a str) -> Vec<&'a str> {
         let directory = root.to_str().expect("text");
         let flags = ["--threads", "2", "--commit-interval", "20ms", "--queue", "1MiB", "--stripe", "64KiB"];
-        let mut process =
-            Process::start(&[&["record", "serve", directory, "--listen", listen, "--http", http], &flags[..]].concat());
+        [&["--json", "record", "serve", directory, "--listen", listen, "--http", http], &flags[..]].concat()
+    }
+
+    fn of(root: &Path, command: Command) -> Service {
+        let mut process = Process::of(command);
         let told = process.told();
         let word = |key: &str| told[key].as_str().expect("an address").to_owned();
         Service { listen: word("listen"), http: word("http"), process, root: root.to_owned() }
@@ -429,6 +443,34 @@ fn a_full_disk_ends_the_run_with_a_valid_file() {
     drop(client);
     service.process.terminate();
     disk.unmount();
+}
+
+/// Promise: a file that may not become larger (`ulimit -f`) fails its run, with all frames so far, and no other.
+#[test]
+fn a_limit_of_file_sizes_fails_the_run_that_meets_it() {
+    let directory = common::scratch();
+    let root = directory.path();
+    // In blocks of 512 bytes: more than a file begins with, and less than it goes on with.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 163840; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_varve")]);
+    let service = Service::of(root, {
+        limited.args(Service::words(root, "127.0.0.1:0", "127.0.0.1:0"));
+        limited
+    });
+    let mut request = start("large");
+    request.description.filter = "raw".parse().expect("a filter");
+    let client = Client::connect(options(&service.listen, &request)).expect("in");
+    let refused = (0..30_000).find_map(|number| client.send(frame(number), WAIT).err()).expect("it meets the limit");
+    assert!(refused.to_string().contains("ulimit -f"), "{refused}");
+    until("the end of the run", || service.record(&["status", "large"]).1["state"] == "failed");
+    let small = Client::connect(options(&service.listen, &start("small"))).expect("the service is there");
+    (0..10).for_each(|number| small.send(frame(number), WAIT).expect("sent"));
+    small.finish(WAIT).expect("finished");
+    let acknowledged = client.acknowledged(Level::Durable).iter().flatten().collect();
+    tell(root, "large", acknowledged, false);
+    tell(root, "small", (0..10).collect(), true);
+    check(root, 2);
+    service.process.terminate();
 }
 
 /// Promise: when the service that keeps a run is killed, processes that joined it go on once it is back; if it does not

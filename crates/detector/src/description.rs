@@ -60,7 +60,7 @@ pub struct Description {
     /// The scalars of each frame, in the order in which their numbers count.
     #[serde(default)]
     pub scalars: Vec<ScalarColumn>,
-    /// What holds for the whole run, by name; a layout's NDAttributes that are no scalars.
+    /// What holds for the whole run, by name: a group `values` beside the scalars, or a layout's NDAttributes that are no scalars.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, RunValue>,
     /// What NXmx wants to know, for the structure `nexus`.

@@ -198,13 +198,13 @@ impl Service {
         let (share, head) = Share::join(joining.coordinator.clone(), Arc::clone(&board)).map_err(refused)?;
         let description: Description =
             serde_json::from_str(&head.description).map_err(|error| bad(error.to_string()))?;
-        let path = request::place(&root, Path::new(&head.file)).map_err(bad)?;
-        let kept = journal::read_head(&journal::path_beside(&path)).map_err(|error| bad(error.to_string()))?;
+        let path = request::place(&root, Path::new(&head.file)).map_err(&bad)?;
+        let elsewhere = |what: String| {
+            bad(format!("{what}; --directory must be the service's own directory, as this host sees it"))
+        };
+        let kept = journal::read_head(&journal::path_beside(&path)).map_err(|error| elsewhere(error.to_string()))?;
         if kept != description {
-            return Err(bad(format!(
-                "{} is the file of another run; --directory must be the service's own directory, as this host sees it",
-                path.display()
-            )));
+            return Err(elsewhere(format!("{} is the file of another run", path.display())));
         }
         let (settings, coordinator) = (config.settings.clone(), Arc::new(Asking(Arc::clone(&share))));
         let joined = (head.epoch, coordinator as Arc<dyn Coordinator>);

@@ -9,7 +9,7 @@ pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;
 use crate::column::Column;
-use crate::description::{Description, ScalarColumn, Structure};
+use crate::description::{Description, RunValue, ScalarColumn, Structure};
 use crate::frame::Times;
 use crate::hdf5::{Attribute, Dataset, Datatype, Group, Node, Storage, Value};
 use crate::layout::BadLayout;
@@ -99,7 +99,7 @@ fn frames(catalog: &Catalog, attributes: Vec<Attribute>) -> Dataset<'_> {
     Dataset { attributes, storage }
 }
 
-/// Status, times and scalars of each frame.
+/// Status, times and scalars of each frame, and what holds for all.
 fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>) -> Vec<(String, Node<'a>)> {
     let mut members = status_and_times(catalog, collection("NXcollection"));
     if !catalog.scalars.is_empty() {
@@ -110,6 +110,12 @@ fn beside<'a>(catalog: &'a Catalog, collection: impl Fn(&str) -> Vec<Attribute>)
         let scalars = Group { attributes: collection("NXcollection"), members: columns.collect() };
         members.push(("scalars".to_owned(), Node::Group(scalars)));
     }
+    if !catalog.description.values.is_empty() {
+        let values =
+            catalog.description.values.iter().map(|(name, value)| (name.clone(), whole(run_value(value), Vec::new())));
+        let values = Group { attributes: collection("NXcollection"), members: values.collect() };
+        members.push(("values".to_owned(), Node::Group(values)));
+    }
     members
 }
 
@@ -119,6 +125,18 @@ fn status_and_times(catalog: &Catalog, attributes: Vec<Attribute>) -> Vec<(Strin
     let times = Group { attributes, members: times.collect() };
     let status = Node::Dataset(catalog.status.dataset(Vec::new()));
     vec![("frame_status".to_owned(), status), ("times".to_owned(), Node::Group(times))]
+}
+
+fn run_value(value: &RunValue) -> Value {
+    match value {
+        RunValue::Integer(value) => Value::integer(*value),
+        RunValue::Float(value) => Value::float(*value),
+        RunValue::Text(value) => Value::text(value),
+    }
+}
+
+fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> Node<'a> {
+    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
 }
 
 fn time_units() -> Vec<Attribute> {

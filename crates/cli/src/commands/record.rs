@@ -95,10 +95,17 @@ pub fn structure(layout: &Path) -> Result<Structure> {
         Some("nexus") => return Ok(Structure::Nexus),
         _ => {}
     }
-    let text = std::fs::read_to_string(layout).map_err(|error| {
+    let bytes = std::fs::read(layout).map_err(|error| {
         Problem::usage(format!("cannot read the layout {}", layout.display()))
             .caused_by(&error)
             .next("Give `raw`, `nexus`, or the path of an XML layout file.")
+    })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Problem::usage(format!("{} is no layout", layout.display()))
+            .because(format!("line {line}: this is no UTF-8"))
+            .next("Save it in UTF-8, and have its first line say so, or nothing.")
     })?;
     let layout = Layout::parse(&text)
         .map_err(|error| Problem::usage(format!("{} is no layout", layout.display())).caused_by(&error))?;

@@ -165,6 +165,11 @@ impl Nxmx {
         if vectors.iter().flatten().any(|vector| unit(*vector).is_none()) {
             return bad("a direction is of length 0, or no number".into());
         }
+        if let (Some(fast), Some(slow)) = (self.fast_direction.and_then(unit), self.slow_direction.and_then(unit))
+            && fast.iter().zip(slow).map(|(fast, slow)| fast * slow).sum::<f64>().abs() > 0.999_999
+        {
+            return bad("`fast_direction` and `slow_direction` are one line".into());
+        }
         if let Some(axis) = goniometer
             && (!super::is_name(&axis.name)
                 || axis.name == "data"

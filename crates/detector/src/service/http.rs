@@ -222,7 +222,7 @@ async fn whole(body: Incoming) -> Result<Option<Bytes>, Refusal> {
 
 async fn begin(shared: Arc<Shared>, body: &[u8]) -> Result<Answer, Refusal> {
     let bad = |text: String| Refusal::new(ErrorCode::Description, text);
-    let wish: StartRequest = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+    let wish: StartRequest = StartRequest::from_json(body).map_err(bad)?;
     blocking(move || {
         let name = wish.name.clone();
         if shared.run(&name).is_some_and(|run| run.request == wish && run.ended_as().is_none()) {

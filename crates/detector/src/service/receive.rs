@@ -177,7 +177,7 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc
         })?
     } else {
         let bad = |text: String| Refusal::new(ErrorCode::Description, text);
-        let mut request: StartRequest = serde_json::from_str(&hello.start).map_err(|error| bad(error.to_string()))?;
+        let mut request = StartRequest::from_json(hello.start.as_bytes()).map_err(bad)?;
         if request.name.is_empty() {
             request.name.clone_from(&hello.run);
         }

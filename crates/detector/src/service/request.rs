@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 const ABSENCE_S: f64 = 60.0;
 /// A detector of more elements than any has.
 const SOURCES_MAX: u16 = 1024;
+/// What stores take, with room for `.journal.bad-99` after it.
+const FILE_NAME_BYTES_MAX: usize = 255 - 15;
 
 /// The body of `POST /runs`, and the start in a HELLO. Unknown keys are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +48,16 @@ fn absence() -> f64 {
 impl StartRequest {
     pub fn new(name: &str, file: PathBuf, description: Description) -> StartRequest {
         StartRequest { name: name.into(), file, description, sources: 1, finish: true, absence_s: ABSENCE_S }
+    }
+
+    /// # Errors
+    /// If this is no JSON of one: says where.
+    pub fn from_json(json: &[u8]) -> Result<StartRequest, String> {
+        // A list of its values would be taken too, whatever they were meant to be.
+        match json.trim_ascii_start().first() {
+            Some(b'{') | None => serde_json::from_slice(json).map_err(|error| error.to_string()),
+            Some(_) => Err("it must be an object with `name`, `file` and `description`".into()),
+        }
     }
 
     /// Whether each source brings a region of every frame.
@@ -114,6 +126,9 @@ pub fn place(root: &Path, file: &Path) -> Result<PathBuf, String> {
             ));
         }
     };
+    if name.len() > FILE_NAME_BYTES_MAX {
+        return Err(format!("`file` has a name of {} bytes; give at most {FILE_NAME_BYTES_MAX}", name.len()));
+    }
     let hidden = parent.strip_prefix(root).map_err(|_| refused())?;
     if hidden.starts_with(super::records::DIRECTORY) || name.to_string_lossy().starts_with(".varve") {
         return Err(format!("`file` {shown} is where this service keeps its own files"));
@@ -140,6 +155,7 @@ mod tests {
             ("scan/../../a.h5", "contains `..`"),
             ("out/a.h5", "not beneath"),
             ("missing/a.h5", "No such file"),
+            (&"a".repeat(241), "give at most 240"),
             (".varve-record/a.h5", "its own files"),
             ("/", "names no file"),
         ] {

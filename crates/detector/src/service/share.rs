@@ -249,7 +249,12 @@ impl Share {
 
     fn connect(self: &Arc<Self>) -> Result<ShareHead, Refusal> {
         let cannot = |error: io::Error| {
-            Refusal::new(ErrorCode::Stopping, format!("{} cannot be reached: {error}", self.options.address))
+            let code = match error.kind() {
+                // No HOST:PORT, and never will be.
+                io::ErrorKind::InvalidInput => ErrorCode::Description,
+                _ => ErrorCode::Vanished,
+            };
+            Refusal::new(code, format!("{} cannot be reached: {error}", self.options.address))
         };
         let broken = |error: LinkError| Refusal::new(ErrorCode::Stopping, error.to_string());
         let mut addresses = self.options.address.to_socket_addrs().map_err(cannot)?;

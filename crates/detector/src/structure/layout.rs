@@ -1,11 +1,10 @@
 //! A layout's nodes and what is known of the run make the file's groups and datasets.
 
-use super::{frames, status_and_times, text, time_units};
+use super::{frames, run_value, status_and_times, text, time_units, whole};
 use crate::catalog::Catalog;
 use crate::column::Column;
-use crate::description::RunValue;
 use crate::frame::{FrameStatus, Nanoseconds, Times};
-use crate::hdf5::{Attribute, Dataset, Datatype, ElementType, Group, Node, Storage, Value};
+use crate::hdf5::{Attribute, Datatype, ElementType, Group, Node, Value};
 use crate::layout::{self, AttributeSource, BadLayout, DatasetSource, Layout, Member, Named, Position, When};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -280,11 +279,7 @@ impl<'a> Builder<'a> {
     /// One value: of the run, or of one of its frames.
     fn single(&self, named: &Named, at: Position) -> Result<Value> {
         if let Some(value) = self.catalog.description.values.get(&named.name) {
-            return Ok(match value {
-                RunValue::Integer(value) => Value::integer(*value),
-                RunValue::Float(value) => Value::float(*value),
-                RunValue::Text(value) => Value::text(value),
-            });
+            return Ok(run_value(value));
         }
         let values = self.per_frame(&named.name).ok_or_else(|| BadLayout {
             at,
@@ -309,10 +304,6 @@ impl<'a> Builder<'a> {
         }
         Ok(Value { datatype: values.datatype(), dims: Vec::new(), data })
     }
-}
-
-fn whole<'a>(value: Value, attributes: Vec<Attribute>) -> Node<'a> {
-    Node::Dataset(Dataset { attributes, storage: Storage::Whole(value) })
 }
 
 /// Paths of groups and datasets.

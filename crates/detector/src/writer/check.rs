@@ -18,8 +18,13 @@ pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Re
     {
         return Err(format!("the scan has {frames} frames, numbered from 0"));
     }
-    if number > highest + JUMP_MAX || number >= CHUNKS_MAX / description.chunks_per_frame() {
-        return Err(format!("the highest number so far is {highest}; one so far above it is taken for damage"));
+    if number > highest + JUMP_MAX {
+        let most = highest + JUMP_MAX;
+        return Err(format!("a number above {most} is taken for damage until a frame comes that is nearer to it"));
+    }
+    let most = CHUNKS_MAX / description.chunks_per_frame();
+    if number >= most {
+        return Err(format!("a file takes {most} frames of {} chunks", description.chunks_per_frame()));
     }
     Ok(())
 }

@@ -301,3 +301,26 @@ fn nobody_else_writes_to_the_file_of_a_run() {
     tell(directory.path(), "run", &description, &(0..21).collect::<Vec<u64>>(), true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
+
+/// Promise: what holds for the whole run is in the file, whatever its structure.
+#[test]
+fn values_of_the_run_are_in_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, structure, place) in
+        [("raw", Structure::Raw, "values"), ("nexus", Structure::Nexus, "entry/instrument/detector/values")]
+    {
+        let path = directory.path().join(format!("{name}.h5"));
+        let mut description = Description::new(ElementType::U16, vec![8, 8]);
+        description.structure = structure;
+        description.values =
+            serde_json::from_value(json!({"run": 7, "energy": 12.5, "user": "Ångström"})).expect("values");
+        let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+        let payload = Payload::Plain(frames::frame(0, 64));
+        writer.submit(Frame { number: 0, taken: 0, payload }, WAIT).expect("a frame taken");
+        writer.finish().expect("a run finished");
+        let script = "import h5py, json, sys; group = h5py.File(sys.argv[1])[sys.argv[2]]; \
+                      print(json.dumps([int(group['run'][()]), float(group['energy'][()]), group['user'].asstr()[()]]))";
+        let read = common::said(Command::new(common::interpreter()).args(["-c", script]).arg(&path).arg(place));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&read).expect("JSON"), json!([7, 12.5, "Ångström"]));
+    }
+}

@@ -61,8 +61,8 @@ pub struct Arguments {
     /// Groups and datasets of the file: raw, nexus, or an XML file as areaDetector's HDF5 writer takes it
     #[arg(long, value_name = "raw|nexus|FILE", default_value = "nexus")]
     layout: PathBuf,
-    /// What holds for the whole run, as TOML or, in a file called so, JSON: a table `values` by name for layout files, a
-    /// table `nxmx` for the structure nexus
+    /// What holds for the whole run, as TOML or, in a file called so, JSON: a table `values` by name, a table `nxmx`
+    /// for the structure nexus
     #[arg(long, value_name = "FILE")]
     metadata: Option<PathBuf>,
     /// Threads that compress and write [default: one a processor]
@@ -127,7 +127,7 @@ struct Simulated {
     already: u64,
     /// Frames that were not taken in time.
     dropped: u64,
-    /// A signal ended it before its last frame.
+    /// A signal, or a frame that cannot be replayed, ended it before its last frame.
     broken_off: bool,
     /// Of the run, from its first frame until everything was durable or sent.
     seconds: f64,
@@ -187,7 +187,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         To { out: None, to: None, cbf: None } => unreachable!("one of them is required"),
     };
     let start = Instant::now();
-    let Played { frames, already, mut dropped, broken_off } =
+    let Played { frames, already, mut dropped, broken_off, unreadable } =
         play(arguments, (&source, &series), &mut *sink, (start, &stop))?;
     let finished = sink.finish(!broken_off)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -205,6 +205,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         file: finished.map(InFile::of),
     };
     output.result("detector simulate", &simulated, lines)?;
+    if let Some(problem) = unreadable {
+        return Err(problem.next("What was brought ends with the frame before it."));
+    }
     Ok(match (broken_off, dropped) {
         (true, _) => Exit::BrokenOff,
         (false, 0) => Exit::Done,
@@ -236,6 +239,8 @@ struct Played {
     already: u64,
     dropped: u64,
     broken_off: bool,
+    /// What is replayed cannot be read on, which broke it off.
+    unreadable: Option<Problem>,
 }
 
 /// What is said of the run before its first frame.
@@ -287,9 +292,14 @@ fn play(
         }
         match source {
             Source::Simulated(simulator) => simulator.frame_into(number, &mut frame),
-            Source::Replayed(replay) => replay
-                .frame_into(number, &mut frame)
-                .map_err(|error| Problem::new(format!("frame {number} cannot be replayed")).caused_by(&error))?,
+            Source::Replayed(replay) => {
+                if let Err(error) = replay.frame_into(number, &mut frame) {
+                    played.broken_off = true;
+                    played.unreadable =
+                        Some(Problem::new(format!("frame {number} cannot be replayed")).caused_by(&error));
+                    break;
+                }
+            }
         }
         if sink.take(number, &mut frame)? { played.frames += 1 } else { played.dropped += 1 }
     }

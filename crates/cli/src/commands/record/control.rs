@@ -84,7 +84,7 @@ pub struct Start {
     /// Go on when all sources are complete, until the run is stopped
     #[arg(long)]
     keep: bool,
-    /// Seconds to wait for clients that have gone, before the run is finished
+    /// Seconds to wait for clients that have gone, before the run is finished; 30 more after the service was started again
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     absence: f64,
     #[command(flatten)]

@@ -55,6 +55,7 @@ fn lines(told: &Told) -> String {
     let mut rows = vec![
         ("file", told.file.display().to_string()),
         ("frames", (counts.received + counts.late + counts.duplicate).to_string()),
+        ("partial", counts.partial.to_string()),
         ("missing", counts.missing.to_string()),
         ("damaged", counts.damaged.to_string()),
     ];

@@ -22,6 +22,11 @@ impl Cbf {
         };
         std::fs::create_dir_all(directory)
             .map_err(|error| Problem::new(format!("cannot make {}", directory.display())).caused_by(&error))?;
+        let first = directory.join(format!("{}.cbf", name(0)));
+        if first.symlink_metadata().is_ok() {
+            return Err(Problem::new(format!("{} exists; a series never writes over another", first.display()))
+                .next("Give another directory, or move that series away."));
+        }
         let mut header = vec!["Detector: Varve simulator".to_owned(), "Pixel_size 172e-6 m x 172e-6 m".to_owned()];
         if let Some(rate) = series.rate {
             header.push(format!("Exposure_period {:.7} s", 1.0 / rate));
@@ -30,10 +35,14 @@ impl Cbf {
     }
 }
 
+fn name(number: u64) -> String {
+    format!("run_{:06}", number + 1)
+}
+
 impl Sink for Cbf {
     /// Who watches the directory finds whole files only.
     fn take(&mut self, number: u64, frame: &mut Vec<u8>) -> Result<bool> {
-        let name = format!("run_{:06}", number + 1);
+        let name = name(number);
         let image =
             Image { width: self.width, height: self.height, element: self.element, pixels: std::mem::take(frame) };
         let file = image.encode(&name, &self.header).map_err(|error| Problem::usage("--cbf").caused_by(&error))?;

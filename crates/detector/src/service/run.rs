@@ -151,7 +151,7 @@ impl Run {
         }
     }
 
-    /// It is something else that it waits for now.
+    /// It waits for something else than before.
     pub fn await_otherwise(&self, why: String) {
         *self.state.lock() = State::Waiting(why);
     }

@@ -37,22 +37,29 @@ const TOLD: u64 = 60;
 /// Starts the thread that takes from the detector at `address` (HOST:PORT).
 pub fn start(shared: &Arc<Shared>, address: String) -> io::Result<JoinHandle<()>> {
     let mine = Arc::clone(shared);
-    let series = taken_up(shared, &address);
-    super::named("stream2", move || Intake { shared: mine, address, series, passed_over: None, astray: 0 }.run())
+    super::named("stream2", move || {
+        let Some(series) = taken_up(&mine, &address) else { return };
+        Intake { shared: mine, address, series, passed_over: None, astray: 0 }.run();
+    })
 }
 
-/// The series that the service before was in the middle of: a detector does not send its start again.
-fn taken_up(shared: &Shared, address: &str) -> State {
+/// The series that the service before was in the middle of: a detector does not send its start again, and keeps its images
+/// while nobody asks for them, until the series' run can be taken up. `None`: the service is being stopped.
+fn taken_up(shared: &Shared, address: &str) -> Option<State> {
     let is_its =
-        |run: &Arc<Run>| run.is_running() && run.series.as_ref().is_some_and(|taken| taken.detector == address);
-    let found = shared.runs().into_iter().filter(is_its).max_by_key(|run| run.request.file.clone());
-    match found.as_ref().and_then(|run| Some((Arc::clone(run), run.series.clone()?))) {
-        Some((run, taken)) => {
-            tracing::info!(address, series = taken.series.start.series, "the detector's series goes on");
-            State::Running { series: Box::new(taken.series), run }
+        |run: &Arc<Run>| run.ended_as().is_none() && run.series.as_ref().is_some_and(|taken| taken.detector == address);
+    while !shared.is_stopping() {
+        let found = shared.runs().into_iter().filter(is_its).max_by_key(|run| run.request.file.clone());
+        match found.as_ref().and_then(|run| Some((Arc::clone(run), run.series.clone()?))) {
+            Some((run, _)) if run.awaits().is_some() => std::thread::sleep(GLANCE),
+            Some((run, taken)) => {
+                tracing::info!(address, series = taken.series.start.series, "the detector's series goes on");
+                return Some(State::Running { series: Box::new(taken.series), run });
+            }
+            None => return Some(State::Idle),
         }
-        None => State::Idle,
     }
+    None
 }
 
 enum State {

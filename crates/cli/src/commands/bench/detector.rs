@@ -20,7 +20,7 @@ pub struct Arguments {
     /// How far bitshuffle+LZ4 compresses its frames
     #[arg(long, value_name = "R", default_value_t = 4.0)]
     compress_ratio: f64,
-    /// Frames of a run without a rate
+    /// Frames of a run without a rate; three times as many where they come compressed, for such a run is soon over
     #[arg(long, default_value_t = 800)]
     frames: u64,
     /// Connections on which the detector's frames come in a run without a rate, but to the h5py process, which takes one,

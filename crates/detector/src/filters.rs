@@ -52,6 +52,11 @@ impl Filter {
         *self == Filter::RAW
     }
 
+    /// Whether a chunk is filtered block by block, each by itself, so that it may come in pieces.
+    pub fn takes_blocks(&self) -> bool {
+        matches!(self.compression, Compression::BitshuffleLz4 | Compression::BitshuffleZstd { .. })
+    }
+
     /// Whether a chunk of either reads as one of the other: the level is the writer's alone.
     pub fn reads_as(&self, other: &Filter) -> bool {
         let kind = std::mem::discriminant::<Compression>;

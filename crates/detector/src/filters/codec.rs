@@ -128,9 +128,27 @@ impl Encoder {
     /// Framing of filter 32008: length (8 bytes, big-endian), block length in bytes (4), then each block of whole groups
     /// of 8 elements, transposed and compressed, with its length (4); what is left, below 8 elements, as it is.
     fn bitshuffle(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
-        let block_bytes = bitshuffle::block_elements(self.element) * self.element;
-        out.extend_from_slice(&(input.len() as u64).to_be_bytes());
-        out.extend_from_slice(&(block_bytes as u32).to_be_bytes());
+        self.begin(input.len(), out);
+        self.add(input, out)
+    }
+
+    /// The bytes of a block, where the filter [takes a chunk block by block](Filter::takes_blocks).
+    pub fn block_bytes(&self) -> usize {
+        bitshuffle::block_elements(self.element) * self.element
+    }
+
+    /// Begins a chunk of `bytes` that comes in pieces, by a filter that [takes it block by block](Filter::takes_blocks).
+    pub fn begin(&self, bytes: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(bytes as u64).to_be_bytes());
+        out.extend_from_slice(&(self.block_bytes() as u32).to_be_bytes());
+    }
+
+    /// Appends a piece, filtered, to `out`; all but the last are of whole blocks.
+    ///
+    /// # Errors
+    /// As of [`Encoder::encode`].
+    pub fn add(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
+        let block_bytes = self.block_bytes();
         let whole = input.len() / (8 * self.element) * (8 * self.element);
         let mut transposed = std::mem::take(&mut self.shuffled);
         transposed.resize(block_bytes, 0);

@@ -78,3 +78,21 @@ fn a_level_makes_no_other_filter() {
         assert_eq!(filter(one).reads_as(&filter(other)), same, "{one}, {other}");
     }
 }
+
+/// Promise: a chunk that comes in pieces is filtered as one that comes at once.
+#[test]
+fn pieces_make_the_chunk_that_all_of_it_makes() {
+    for filter in filters().into_iter().filter(Filter::takes_blocks) {
+        for (element, bytes) in [(1, 30_001), (2, 65_536), (4, 100_004), (8, 8 * 3)] {
+            let plain: Vec<u8> = (0..bytes).map(|byte: u32| (byte.wrapping_mul(byte) / 7) as u8).collect();
+            let mut encoder = Encoder::new(filter, element).expect("an encoder");
+            let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+            encoder.encode(&plain, &mut whole).expect("filtered");
+            encoder.begin(plain.len(), &mut pieces);
+            for piece in plain.chunks(2 * encoder.block_bytes()) {
+                encoder.add(piece, &mut pieces).expect("filtered");
+            }
+            assert!(whole == pieces, "{filter}, {bytes} bytes of {element}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! the run, and does not read meanwhile: that is all there is of back-pressure.
 
 mod brought;
+mod filtering;
 
 use super::board::Outbox;
 use super::clients::Seat;
@@ -17,6 +18,7 @@ use crate::stream::{
     ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, ToService, Welcome,
 };
 use crate::writer::WriteError;
+use filtering::Filtering;
 use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -144,7 +146,8 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
         }
     };
     let place = Place { run: &run, hello: &hello, outbox: &outbox, left: Cell::new(false) };
-    let connection = Connection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming };
+    let connection =
+        Connection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming, filtering: None };
     let served = connection.run(socket);
     place.leave();
     served
@@ -216,6 +219,8 @@ struct Connection<'c> {
     outbox: &'c Arc<Outbox>,
     place: &'c Place<'c>,
     incoming: Incoming,
+    /// Once a frame has come that can be filtered while it comes.
+    filtering: Option<Filtering>,
 }
 
 impl Connection<'_> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Heads are taken from here; bodies pass it by.
 const BUFFER_BYTES: usize = 64 << 10;
 /// A body is taken in such pieces, whose checksum is computed while they are still in the processor's own cache.
-const PIECE_BYTES: usize = 512 << 10;
+pub const PIECE_BYTES: usize = 512 << 10;
 /// What the kernel may hold of a connection within a host, at either end; it takes twice as much for what it keeps with it.
 const NEAR_SEND_BYTES: usize = 128 << 10;
 const NEAR_RECEIVE_BYTES: usize = 256 << 10;
@@ -138,26 +138,54 @@ impl Incoming {
         }
         // What it held is not cleared again.
         body.resize(wanted, 0);
+        let mut sum = checksum.begin();
+        for piece in body.chunks_mut(PIECE_BYTES) {
+            self.fill(piece)?;
+            sum.add(piece);
+        }
+        Ok(sum.end() == header.checksum)
+    }
+
+    /// The body of the message whose header this is, in pieces that each take the place of what `piece` held, all but the
+    /// last of its length, and whether it was whole: what was made of them is of no worth otherwise.
+    ///
+    /// # Errors
+    /// As of [`Incoming::from_client`].
+    pub fn pieces(
+        &mut self,
+        header: &Header,
+        checksum: BodyChecksum,
+        piece: &mut [u8],
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<bool, LinkError> {
+        let (mut left, mut sum) = (header.body_bytes as usize, checksum.begin());
+        while left > 0 {
+            let bytes = left.min(piece.len());
+            let piece = &mut piece[..bytes];
+            self.fill(piece)?;
+            sum.add(piece);
+            take(piece);
+            left -= bytes;
+        }
+        Ok(sum.end() == header.checksum)
+    }
+
+    /// What comes next of a body.
+    fn fill(&mut self, piece: &mut [u8]) -> Result<(), LinkError> {
         let buffered = self.from.buffer();
-        let mut filled = buffered.len().min(wanted);
-        body[..filled].copy_from_slice(&buffered[..filled]);
+        let mut filled = buffered.len().min(piece.len());
+        piece[..filled].copy_from_slice(&buffered[..filled]);
         self.from.consume(filled);
-        let (mut sum, mut summed) = (checksum.begin(), 0);
-        loop {
-            sum.add(&body[summed..filled]);
-            summed = filled;
-            if filled == wanted {
-                return Ok(sum.end() == header.checksum);
-            }
-            let piece = &mut body[filled..wanted.min(filled + PIECE_BYTES)];
+        while filled < piece.len() {
             // The kernel collects the whole piece: every return to here would cost a call.
-            match rustix::net::recv(&self.from.get_ref().socket, piece, RecvFlags::WAITALL) {
+            match rustix::net::recv(&self.from.get_ref().socket, &mut piece[filled..], RecvFlags::WAITALL) {
                 Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok((count, _)) => filled += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use super::queue::{Part, Patience, Queue, Refused};
 use super::stripes::Stripes;
 use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now, outcome};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
-use crate::filters::Plugin;
+use crate::filters::{Encoder, Plugin};
 use crate::frame::{Frame, Level};
 use crate::hdf5::lock::WrittenFile;
 use crate::journal::{self, Entry, SlabEntry};
@@ -379,6 +379,17 @@ impl Pipeline {
     pub fn reached(&self) -> Box<dyn Fn(u64, u32) -> Option<Level> + Send + Sync> {
         let levels = Arc::clone(&self.shared.levels);
         Box::new(move |frame, source| levels.get(frame, source))
+    }
+
+    /// What filters frames of `source` while they come, block by block: where a frame is one chunk, which no other shares.
+    pub fn encoder(&self, source: u32) -> Option<Encoder> {
+        let shared = &self.shared;
+        let filter = shared.description.filter;
+        let is_alone = !shared.queue.gathers() && self.shapes.is_chunk(0, source);
+        if !is_alone || !filter.takes_blocks() || shared.plugin.is_some() {
+            return None;
+        }
+        Encoder::new(filter, shared.description.element.size()).ok()
     }
 
     /// Chunks that `source` brings of a frame, if its region is made of whole ones.

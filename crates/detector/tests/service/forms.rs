@@ -1,6 +1,7 @@
 //! Frames in every form that they come in: plain, filtered, several at a time, late, in regions.
 
 use super::common::{self, frames};
+use super::raw::Raw;
 use super::{SIDE, WAIT, check, config, description, filtered, options, plain, settings, start};
 use serde_json::json;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use varve_detector::filters::Encoder;
 use varve_detector::frame::Level;
 use varve_detector::replay::Replay;
 use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::stream::NoticeCode;
 use varve_detector::writer::{Progress, Settings};
 
 #[test]
@@ -39,6 +41,45 @@ fn frames_of_several_connections_become_one_file() {
         "scalars": ["energy", "shutter"]});
     std::fs::write(directory.path().join("several.json"), told.to_string()).expect("written");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+    service.stop();
+}
+
+/// Promise: a frame that a connection filters while it comes is what was sent; one that comes damaged is not taken, and may come
+/// again.
+#[test]
+fn frames_are_filtered_while_they_come() {
+    const SIDES: [u64; 2] = [600, 1000];
+    const FRAMES: u64 = 12;
+    let directory = tempfile::tempdir().expect("a directory");
+    // As many connections as writing threads.
+    let config = Config { settings: Settings { threads: 1, ..settings() }, ..config(directory.path()) };
+    let service = Service::start(config).expect("a service");
+    for filter in ["bslz4", "bszstd:1", "lz4"] {
+        let name = filter.split(':').next().expect("a name");
+        let mut request = start(name);
+        (request.description.frame, request.description.chunk) = (SIDES.to_vec(), None);
+        request.description.filter = filter.parse().expect("a filter");
+        request.description.scalars.clear();
+        let frame = |number| Outgoing {
+            sides: SIDES.map(|side| side as u32).to_vec(),
+            parts: vec![frames::frame(number, (SIDES[0] * SIDES[1]) as usize)],
+            ..plain(number)
+        };
+        let mut raw = Raw::connect(&service, &request, None);
+        for number in 0..FRAMES {
+            if number % 5 == 2 {
+                raw.frame(&frame(number), Some(7));
+                assert_eq!(raw.notice(), (NoticeCode::Damaged, number));
+            }
+            raw.frame(&frame(number), None);
+        }
+        let finished = raw.finish();
+        assert_eq!((finished.received, finished.damaged, finished.missing), (FRAMES, 0, 0), "{finished:?}");
+        let told =
+            json!({"frame": SIDES, "fill": 4321, "acknowledged": (0..FRAMES).collect::<Vec<u64>>(), "exact": true});
+        std::fs::write(directory.path().join(format!("{name}.json")), told.to_string()).expect("written");
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
     service.stop();
 }
 

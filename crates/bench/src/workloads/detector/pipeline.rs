@@ -351,7 +351,8 @@ fn listen(answers: &mut Incoming, sent: &Sent) -> Result<Told> {
 /// Rows on a connection of their own, as the frames they belong to are sent.
 fn send_scalars(address: SocketAddr, load: &Load, sent: &Sent) -> io::Result<()> {
     let mut to = connect(address)?;
-    say(&mut to, &ToService::Hello(hello(Role::Scalars, 2)), &[], 0)?;
+    // Who brings no frames asks for no levels of them.
+    say(&mut to, &ToService::Hello(Hello { levels: 0, ..hello(Role::Scalars, 2) }), &[], 0)?;
     let names: Vec<String> = (0..load.scalars).map(|number| format!("scalar_{number}")).collect();
     for first in (0..load.frames).step_by(ROWS as usize) {
         let last = (first + ROWS).min(load.frames) - 1;

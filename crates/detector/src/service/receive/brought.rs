@@ -1,8 +1,8 @@
 //! What a connection brings: frames in each form that they come in, and scalars.
 
-use super::Connection;
+use super::{Connection, Filtering};
 use crate::description::Scalar;
-use crate::filters::{BadFilterName, Filter};
+use crate::filters::{BadFilterName, Filter, FilterError};
 use crate::frame::{Blob, Frame, Payload};
 use crate::stream::answers::NO_FRAME;
 use crate::stream::link::LinkError;
@@ -21,16 +21,52 @@ enum Brought {
     Slab(Vec<Blob>),
 }
 
+/// The body of a message of frames.
+enum Came {
+    Body(Vec<u8>),
+    /// One frame, filtered while it came.
+    Chunk(Vec<u8>),
+    Unfiltered(FilterError),
+}
+
 impl Connection<'_> {
+    /// And whether it is whole.
+    fn frames_body(&mut self, header: &Header, head: &FrameHead) -> Result<(bool, Came), LinkError> {
+        if self.is_one_plain_frame(header, head) && self.writes_what_it_brings() {
+            if self.filtering.is_none() {
+                let set = self.run.request.set_of(self.hello.source) as u32;
+                let encoder = self.run.with(|sink| Ok(sink.encoder(set))).ok().flatten();
+                self.filtering = encoder.map(Filtering::new);
+            }
+            if let Some(filtering) = &mut self.filtering {
+                let buffer = |bytes| self.run.buffer(bytes);
+                let (whole, chunk) = filtering.body(&mut self.incoming, (header, self.hello.checksum), buffer)?;
+                return Ok((whole, chunk.map_or_else(Came::Unfiltered, Came::Chunk)));
+            }
+        }
+        let mut body = self.run.buffer(header.body_bytes);
+        let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
+        Ok((whole, Came::Body(body)))
+    }
+
+    /// Whether this is a frame of the run, by itself and not compressed.
+    fn is_one_plain_frame(&self, header: &Header, head: &FrameHead) -> bool {
+        let description = &self.run.request.description;
+        self.hello.role == Role::Frames
+            && (head.frames, head.chunks.len()) == (1, 0)
+            && head.element == description.element
+            && head.sides.iter().map(|side| u64::from(*side)).eq(description.frame.iter().copied())
+            && header.body_bytes == description.frame_bytes() as u64
+    }
+
     pub(super) fn frames(
         &mut self,
         header: &Header,
         head: FrameHead,
         again: bool,
     ) -> Result<Result<(), Refusal>, LinkError> {
-        let mut body = self.run.buffer(header.body_bytes);
-        let whole = self.incoming.body(header, self.hello.checksum, &mut body)?;
-        self.run.tallies.received_bytes.fetch_add(body.len() as u64, Relaxed);
+        let (whole, came) = self.frames_body(header, &head)?;
+        self.run.tallies.received_bytes.fetch_add(header.body_bytes, Relaxed);
         if self.hello.role != Role::Frames {
             return Ok(Err(Refusal::new(ErrorCode::Protocol, "a frame on a connection that is not for frames")));
         }
@@ -48,8 +84,15 @@ impl Connection<'_> {
             self.outbox.notice(NoticeCode::Damaged.of(head.number, "the body's checksum differs"));
             return Ok(self.run.damaged(self.hello.source, numbers.take(MARKED_MAX)));
         }
-        let xxh3 = (self.hello.checksum == BodyChecksum::Xxh3).then_some(header.checksum);
-        let brought = match self.brought(&head, body, xxh3) {
+        let brought = match came {
+            Came::Chunk(chunk) => Ok(Brought::Frames(vec![Payload::Filtered(vec![chunk.into()])])),
+            Came::Unfiltered(error) => Err(error.to_string()),
+            Came::Body(body) => {
+                let xxh3 = (self.hello.checksum == BodyChecksum::Xxh3).then_some(header.checksum);
+                self.brought(&head, body, xxh3)
+            }
+        };
+        let brought = match brought {
             Ok(brought) => brought,
             Err(why) => {
                 self.run.tallies.refused.fetch_add(u64::from(head.frames), Relaxed);
@@ -80,14 +123,15 @@ impl Connection<'_> {
 
     /// Who may be made to wait writes what it brings, where the writing threads would have less to do than those who bring.
     fn patience(&self) -> Patience {
-        let feeders = self.run.feeders.load(Relaxed);
         match self.hello.patience {
             Some(patience) => Patience::Within(patience),
-            None if feeders >= self.shared.config.settings.threads => {
-                Patience::Writes { more: self.incoming.has_more() }
-            }
+            None if self.writes_what_it_brings() => Patience::Writes { more: self.incoming.has_more() },
             None => Patience::Unlimited,
         }
+    }
+
+    fn writes_what_it_brings(&self) -> bool {
+        self.hello.patience.is_none() && self.run.feeders.load(Relaxed) >= self.shared.config.settings.threads
     }
 
     /// On each of its connections.

@@ -68,16 +68,33 @@ impl Writer {
         let entered = enter(shared, &alone);
         release(shared, &alone);
         entered.map_err(failed)?;
-        for slab in &shares {
-            self.put_together(slab)?;
+        self.put_all_together(&shares)
+    }
+
+    /// Until all are in the journal; as many at a time as the queue has room for.
+    fn put_all_together(&self, mut slabs: &[SlabEntry]) -> Result<(), WriteError> {
+        let room = self.shared.settings.queue_bytes as u64;
+        while !slabs.is_empty() {
+            let (mut many, mut bytes) = (0, 0_u64);
+            while many < slabs.len() && (many == 0 || bytes < room) {
+                self.put_together(&slabs[many])?;
+                bytes = bytes.saturating_add(slabs[many].stored_bytes());
+                many += 1;
+            }
+            let (few, rest) = slabs.split_at(many);
+            few.iter().try_for_each(|slab| self.await_written(slab))?;
+            slabs = rest;
         }
-        shares.iter().flat_map(|slab| &slab.frames).try_for_each(|frame| self.await_written(frame.number))
+        Ok(())
     }
 
     /// Hands the frames of a slab that have not come yet to the writing threads, in the chunks that they came in, for they
     /// share these with others.
     fn put_together(&self, slab: &SlabEntry) -> Result<(), WriteError> {
         let shared = &self.shared;
+        if slab.frames.iter().all(|frame| self.level(frame.number, 0).is_some()) {
+            return Ok(());
+        }
         let mut blobs = Vec::new();
         for chunk in &slab.chunks {
             blobs.push(read(shared, chunk).map_err(|error| {
@@ -103,13 +120,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Until a frame that the writing threads have is in the journal. A store that hangs holds up who reported it.
-    fn await_written(&self, number: u64) -> Result<(), WriteError> {
-        while self.level(number, 0) < Some(Level::Written) {
+    /// Until the frames of a slab that the writing threads have are in the journal. A store that hangs holds up who reported
+    /// it.
+    fn await_written(&self, slab: &SlabEntry) -> Result<(), WriteError> {
+        while let Some(late) = slab.frames.iter().find(|frame| self.level(frame.number, 0) < Some(Level::Written)) {
             if let Some(failure) = self.shared.failure() {
                 return Err(WriteError::Failed(failure));
             }
-            std::thread::sleep(LOOK);
+            match self.level(late.number, 0) {
+                Some(_) => std::thread::sleep(LOOK),
+                // Another one was to bring it, and could not.
+                None => self.put_together(slab)?,
+            }
         }
         Ok(())
     }

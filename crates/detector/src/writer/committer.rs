@@ -10,40 +10,44 @@ use crate::frame::Level;
 use crate::journal::{Entry, SlabEntry};
 use std::fs::File;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// What the committer knows, and hands to who finishes the run.
 pub(super) struct Committed {
     pub catalog: Catalog,
     /// Bytes that the last commit took in the file.
     commit_bytes: u64,
-    /// Bytes of chunks that readers do not find yet, and for how many rounds there have been such.
+    /// Bytes of chunks that readers do not find yet, and since when there has been anything that they do not.
     unpublished: u64,
-    rounds: u32,
+    since: Option<Instant>,
     /// Frames, each without the sources that are missing, which the journal does not call durable: a commit does.
     owed: Vec<(u64, Vec<u32>)>,
 }
 
 /// A round publishes if what came is worth it: a commit is to take no more than this part of it.
 const PART: u64 = 64;
-/// Otherwise at the last of so many rounds: with three of half a second, readers find what was durable two seconds ago.
-const ROUNDS: u32 = 3;
 
 impl Committed {
     pub(super) fn new(catalog: Catalog) -> Committed {
-        Committed { catalog, commit_bytes: 0, unpublished: 0, rounds: 0, owed: Vec::new() }
+        Committed { catalog, commit_bytes: 0, unpublished: 0, since: None, owed: Vec::new() }
     }
 
-    /// Counts a round, in which anything came or not, and so many bytes of chunks; whether to publish now.
-    fn is_due(&mut self, came: bool, bytes: u64) -> bool {
-        self.rounds += u32::from(came || self.rounds > 0);
+    /// After a round in which anything came or not, and so many bytes of chunks; whether to publish now. `interval`: rounds
+    /// are no further apart, and what they made durable is published within three: with half a second, readers find what
+    /// was durable two seconds ago.
+    fn is_due(&mut self, came: bool, bytes: u64, interval: Duration) -> bool {
+        if came {
+            self.since.get_or_insert_with(Instant::now);
+        }
         self.unpublished += bytes;
-        self.rounds >= ROUNDS || self.rounds > 0 && self.unpublished >= PART * self.commit_bytes
+        let much = self.unpublished >= PART * self.commit_bytes;
+        self.since.is_some_and(|since| much || since.elapsed() >= interval * 3 / 2)
     }
 
     /// Makes what is known what readers see; answers the file's end as they see it.
     pub(super) fn publish(&mut self, file: &File, own: &Own) -> Result<u64, PublishError> {
         let published = publish(own.space(file), &own.room, &mut self.catalog)?;
-        (self.commit_bytes, self.unpublished, self.rounds) = (published.bytes, 0, 0);
+        (self.commit_bytes, self.unpublished, self.since) = (published.bytes, 0, None);
         Ok(published.end)
     }
 }
@@ -79,11 +83,11 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
         bytes = slabs.iter().flat_map(|slab| &slab.chunks).map(|chunk| chunk.size).sum();
         committed.owed.extend(reached(&slabs));
     }
-    let (due, failed) = (committed.is_due(came, bytes), shared.failure().is_some());
+    let (due, failed) = (committed.is_due(came, bytes, shared.settings.commit_interval), shared.failure().is_some());
     if !failed {
         shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
     }
-    if failed && committed.rounds > 0 || due && !last {
+    if failed && committed.since.is_some() || due && !last {
         show(shared, own, committed)?;
     }
     Ok(())

@@ -21,10 +21,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Scalars that wait for the committer, who takes them several times a second.
 const SCALARS_MAX: usize = 1 << 20;
+
+/// Frames of so many plain bytes that are taken and not durable press: a client keeps its own until they are, and has room
+/// for so many only.
+const PRESSING_BYTES: u64 = 32 << 20;
+/// Rounds that do not wait for their interval still let so much time pass before.
+const ROUNDS_GAP: Duration = Duration::from_millis(50);
 
 /// What the threads share.
 pub(super) struct Shared {
@@ -152,8 +158,37 @@ impl Shared {
         self.progress.lock().taken += new as u64;
     }
 
+    /// Whether more waits to be synced than should for long.
+    fn is_pressing(&self) -> bool {
+        let progress = self.progress.lock();
+        let synced = match self.ground {
+            Ground::Own(_) => progress.durable,
+            Ground::Joint(_) => progress.written,
+        };
+        let waiting = progress.taken.saturating_sub(synced);
+        waiting.saturating_mul(self.description.frame_bytes() as u64) >= PRESSING_BYTES
+    }
+
+    /// Waits for the next round; whether it is the last.
+    fn wait_for_round(&self) -> bool {
+        let (begun, interval) = (Instant::now(), self.settings.commit_interval);
+        let mut stop = self.stop.lock();
+        while !*stop {
+            let left = interval.saturating_sub(begun.elapsed());
+            if left.is_zero() || begun.elapsed() >= ROUNDS_GAP && self.is_pressing() {
+                break;
+            }
+            self.stopped.wait_for(&mut stop, left.min(ROUNDS_GAP));
+        }
+        *stop
+    }
+
     /// Frames, each without the sources that are missing, have reached a level.
     pub(super) fn reach(&self, level: Level, frames: Vec<(u64, Vec<u32>)>) {
+        if level == Level::Durable {
+            // Who wrote them may not have come to say so yet, and who waits for that is told of it alone.
+            self.reach(Level::Written, frames.clone());
+        }
         let (mut numbers, mut counted) = (Vec::new(), 0);
         for (frame, missing) in frames {
             if let Some(whole) = self.levels.raise(frame, &missing, level) {
@@ -220,16 +255,11 @@ impl Shared {
         ))
     }
 
-    /// Does `round` at every interval and once more, as the last, when the writing threads have ended.
+    /// Does `round` at every interval, sooner while much waits to be synced, and once more, as the last, when the writing
+    /// threads have ended.
     pub(super) fn rounds(&self, what: &str, mut round: impl FnMut(bool) -> io::Result<()>) -> io::Result<()> {
         loop {
-            let last = {
-                let mut stop = self.stop.lock();
-                if !*stop {
-                    self.stopped.wait_for(&mut stop, self.settings.commit_interval);
-                }
-                *stop
-            };
+            let last = self.wait_for_round();
             if self.failure().is_none() {
                 match self.taken_away() {
                     Some(why) => self.fail(why),
@@ -513,5 +543,28 @@ impl Pipeline {
             self.shared.fail("the thread that syncs has panicked".into());
             Err(io::Error::other("the thread that syncs has panicked"))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hdf5::ElementType;
+    use crate::writer::Writer;
+
+    /// Promise: frames that are durable before who wrote them has said that they are written are told of at both levels, once.
+    #[test]
+    fn what_is_durable_is_told_of_as_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let told: Arc<Mutex<Vec<(Level, Vec<u64>)>>> = Arc::default();
+        let telling = Arc::clone(&told);
+        let acknowledge: Acknowledge = Arc::new(move |level, numbers| telling.lock().push((level, numbers.to_vec())));
+        let description = Description::new(ElementType::U16, vec![2, 2]);
+        let path = directory.path().join("run.h5");
+        let writer = Writer::create(&path, description, Settings::default(), acknowledge).unwrap();
+        writer.shared.reach(Level::Durable, vec![(7, vec![])]);
+        writer.shared.reach(Level::Written, vec![(7, vec![])]);
+        assert_eq!(*told.lock(), [(Level::Written, vec![7]), (Level::Durable, vec![7])]);
+        assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
     }
 }

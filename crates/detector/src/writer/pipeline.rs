@@ -556,15 +556,16 @@ mod tests {
     #[test]
     fn what_is_durable_is_told_of_as_written() {
         let directory = tempfile::tempdir().unwrap();
-        let told: Arc<Mutex<Vec<(Level, Vec<u64>)>>> = Arc::default();
+        let told: Arc<Mutex<Vec<(Level, u64)>>> = Arc::default();
         let telling = Arc::clone(&told);
-        let acknowledge: Acknowledge = Arc::new(move |level, numbers| telling.lock().push((level, numbers.to_vec())));
+        let acknowledge: Acknowledge =
+            Arc::new(move |level, numbers| telling.lock().extend(numbers.iter().map(|number| (level, *number))));
         let description = Description::new(ElementType::U16, vec![2, 2]);
         let path = directory.path().join("run.h5");
         let writer = Writer::create(&path, description, Settings::default(), acknowledge).unwrap();
         writer.shared.reach(Level::Durable, vec![(7, vec![])]);
         writer.shared.reach(Level::Written, vec![(7, vec![])]);
-        assert_eq!(*told.lock(), [(Level::Written, vec![7]), (Level::Durable, vec![7])]);
+        assert_eq!(*told.lock(), [(Level::Written, 7), (Level::Durable, 7)]);
         assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
     }
 }

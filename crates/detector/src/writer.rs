@@ -61,6 +61,9 @@ pub struct Settings {
     pub extent_bytes: u64,
     /// How long what was written may wait to be synced and published.
     pub commit_interval: Duration,
+    /// Frames of so many plain bytes that are taken and not durable do not wait for that: a client keeps its own until they are,
+    /// and has room for so many only.
+    pub pressing_bytes: u64,
 }
 
 impl Default for Settings {
@@ -72,6 +75,7 @@ impl Default for Settings {
             stripe_bytes: 4 << 20,
             extent_bytes: 64 << 20,
             commit_interval: Duration::from_millis(500),
+            pressing_bytes: 32 << 20,
         }
     }
 }

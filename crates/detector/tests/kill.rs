@@ -43,6 +43,7 @@ fn victim_writes() {
         stripe_bytes: 64 << 10,
         extent_bytes: 1 << 20,
         commit_interval: Duration::from_millis(20),
+        ..Settings::default()
     };
     let acknowledge: varve_detector::writer::Acknowledge = Arc::new(|level, numbers| {
         if level >= Level::Written {

@@ -26,9 +26,6 @@ use std::time::{Duration, Instant};
 /// Scalars that wait for the committer, who takes them several times a second.
 const SCALARS_MAX: usize = 1 << 20;
 
-/// Frames of so many plain bytes that are taken and not durable press: a client keeps its own until they are, and has room
-/// for so many only.
-const PRESSING_BYTES: u64 = 32 << 20;
 /// Rounds that do not wait for their interval still let so much time pass before.
 const ROUNDS_GAP: Duration = Duration::from_millis(50);
 
@@ -166,7 +163,7 @@ impl Shared {
             Ground::Joint(_) => progress.written,
         };
         let waiting = progress.taken.saturating_sub(synced);
-        waiting.saturating_mul(self.description.frame_bytes() as u64) >= PRESSING_BYTES
+        waiting.saturating_mul(self.description.frame_bytes() as u64) >= self.settings.pressing_bytes
     }
 
     /// Waits for the next round; whether it is the last.

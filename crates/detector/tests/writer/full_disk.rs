@@ -86,7 +86,7 @@ fn what_writers_have_written_is_reported_on_a_full_disk() {
     std::fs::write(&reserve, vec![1; 256 << 10]).expect("what the service keeps back");
     let mut description = Description::new(ElementType::U16, vec![128, 128]);
     description.fill = Some(2.0.into());
-    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let settings = Settings { commit_interval: Duration::from_secs(3600), pressing_bytes: u64::MAX, ..settings() };
     let writer = Writer::create(&path, description.clone(), settings.clone(), super::quiet()).expect("a run started");
     let writer = Arc::new(writer);
     let joined = [1, 2].map(|epoch| {

@@ -26,6 +26,7 @@ fn settings() -> Settings {
         stripe_bytes: 16 << 10,
         extent_bytes: 64 << 10,
         commit_interval: Duration::from_millis(5),
+        ..Settings::default()
     }
 }
 

@@ -79,6 +79,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         stripe_bytes: arguments.stripe.0,
         extent_bytes: defaults.extent_bytes.max(arguments.stripe.0),
         commit_interval: arguments.commit_interval.0,
+        ..defaults
     };
     let config = Config {
         listen: arguments.listen,

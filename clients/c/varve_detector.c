@@ -738,10 +738,19 @@ static int is_done(const vd_client *client, awaited what, uint64_t bytes) {
     case ROOM: return !client->frames.count || client->frames.bytes + bytes <= client->window_bytes;
     case SCALAR_ROOM: return client->scalars.bytes < SCALAR_BYTES_MAX;
     case SENT: return !client->out_first;
-    case ACKNOWLEDGED: return !client->frames.count && !client->scalars.count && !client->out_first;
+    case ACKNOWLEDGED:
+        return !client->frames.count && (client->finished || (!client->scalars.count && !client->out_first));
     case RUN_ENDED: return client->finished;
     default: return 0;
     }
+}
+
+/* The run has ended, by this client's word or another's: nothing more comes to it. */
+static vd_status run_ended(vd_client *client) {
+    return fail(client, VD_REFUSED,
+                "ended: the run has ended, and %lu frames sent to it are not acknowledged: begin another, with another name "
+                "and file",
+                (unsigned long)client->frames.count);
 }
 
 static vd_status work(vd_client *client, awaited what, uint64_t bytes, uint32_t timeout_ms) {
@@ -755,6 +764,7 @@ static vd_status work(vd_client *client, awaited what, uint64_t bytes, uint32_t 
         status = standing(client);
         if (status != VD_OK) return status;
         if (is_done(client, what, bytes)) return VD_OK;
+        if (client->finished) return run_ended(client);
         if (left == 0) {
             if (!client->welcomed) return VD_TIMEOUT;
             return fail(client, VD_TIMEOUT, "the time is over: %lu frames are not acknowledged",
@@ -888,11 +898,15 @@ vd_status vd_send_slab(vd_client *client, uint64_t number, uint32_t frames, uint
                        const uint32_t *lengths) {
     vd_status status = ready(client);
     if (status != VD_OK) return status;
+    if (client->finished) return run_ended(client);
     size_t name_bytes = strlen(filter);
     uint64_t bytes = 0;
     /* Without a filter there is one piece: the plain elements. */
     uint32_t pieces = chunks ? chunks : 1;
-    for (uint32_t i = 0; i < pieces; i++) bytes += lengths[i];
+    for (uint32_t i = 0; i < pieces; i++) {
+        if (!data[i] && lengths[i]) return fail(client, VD_USAGE, "there are no bytes where the frame should be");
+        bytes += lengths[i];
+    }
     if (frames < 1 || rank < 1 || rank > 3 || name_bytes > 255 || chunks > HEAD_BYTES_MAX / 8 || !element_bytes(element)) {
         return fail(client, VD_USAGE, "a frame has 1 to 3 sides, a type of element, and not so many chunks");
     }
@@ -1020,6 +1034,7 @@ vd_status vd_values(vd_client *client, unsigned names, const char *const *name, 
     if (status != VD_OK) return status;
     uint64_t bytes = values_bytes(client, names, kinds, rows, values);
     if (bytes == 0) return VD_USAGE;
+    if (client->finished) return run_ended(client);
     status = work(client, SCALAR_ROOM, 0, client->timeout_ms);
     if (status != VD_OK) return status;
     kept *scalars = new_kept(client, (uint32_t)head_bytes, bytes);

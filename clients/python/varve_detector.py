@@ -18,6 +18,7 @@ within its calls only, so call `poll` now and then while there is nothing to sen
 import bisect
 import json
 import numbers
+import operator
 import secrets
 import select
 import socket
@@ -50,6 +51,8 @@ PROTOCOL_ERRORS = 10
 # Scalars that the service has not answered to yet.
 SCALAR_BYTES_MAX = 64 << 20
 NOTICES_KEPT = 1000
+# Seconds that a connection is tried for by a call that waits for nothing.
+CONNECT_GLANCE = 0.2
 FOR_EVER = 0xFFFFFFFF
 # The newest version of the stream that is spoken here, and the first in which scalars have kinds.
 NEWEST_VERSION = KINDS_VERSION = 2
@@ -114,6 +117,8 @@ class Client:
         if not host or not port.isdigit():
             raise ValueError(f"address {address!r}: give HOST:PORT")
         self._address = (host.strip("[]"), int(port))
+        if level not in LEVELS:
+            raise ValueError(f"level {level!r}: give one of {', '.join(LEVELS)}")
         self._level = LEVELS[level]
         self._checksum, self._window, self._timeout = checksum, window_bytes, timeout
         self.client_id = client_id or secrets.token_bytes(16)
@@ -190,6 +195,7 @@ class Client:
         head += bytes(kinds) if flags else b""
         body = b"".join(struct.pack("<Q", number) + b"".join(_coded(kind, values.get(name)) for name, kind in zip(names, kinds))
                         for number, values in rows.items())
+        self._raise_if_ended()
         self._work(lambda: self._scalar_bytes < SCALAR_BYTES_MAX, timeout, "waiting for answers to scalars")
         self._scalar_bytes += len(body)
         self._scalars.append([head, body, list(rows), 0, flags])
@@ -209,7 +215,8 @@ class Client:
         try:
             if self._welcomed and self._kept:
                 self._ping(PING_FLAG_FLUSH)
-            self._work(lambda: not self._kept and not self._out and not self._scalars, timeout, "waiting for acknowledgements")
+            settled = lambda: not self._kept and (self._finished is not None or not self._out and not self._scalars)
+            self._work(settled, timeout, "waiting for acknowledgements")
         finally:
             self._flushing = False
 
@@ -276,6 +283,7 @@ class Client:
         head = struct.pack("<QQBBBBIII", number, taken, ELEMENTS.index(element) + 1, len(shape), len(filter_name), 0, frames,
                            len(chunks), 0)
         head += struct.pack(f"<{len(shape)}I", *shape) + filter_name + struct.pack(f"<{len(chunks)}I", *chunks)
+        self._raise_if_ended()
         if number in self._kept:
             raise ValueError(f"frame {number} was sent already, and is not acknowledged yet")
         if self._body_max and len(body) > self._body_max:
@@ -337,6 +345,12 @@ class Client:
         if complaint is not None:
             raise complaint
 
+    def _raise_if_ended(self):
+        """The run has ended, by this client's word or another's: nothing more comes to it."""
+        if self._finished is not None:
+            text = f"the run has ended, and {len(self._kept)} frames sent to it are not acknowledged: begin another, with another name and file"
+            raise Refused("ended", text)
+
     def _work(self, done, timeout, what, late=False):
         """Sends and receives until `done`, or the time is over: then it raises Timeout, unless `late`."""
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
@@ -347,6 +361,7 @@ class Client:
                 self._raise()
             if done():
                 return
+            self._raise_if_ended()
             if time.monotonic() >= deadline:
                 if late:
                     return
@@ -356,10 +371,11 @@ class Client:
     def _step(self, done, deadline):
         now = time.monotonic()
         if self._socket is None:
-            if now < self._next_try:
+            # Who waits for nothing is held up only as long as a host that is there takes to answer.
+            if now >= self._next_try:
+                self._connect(now + CONNECT_GLANCE if done() else deadline)
+            elif not done():
                 time.sleep(max(0.0, min(self._next_try, deadline) - now))
-            else:
-                self._connect(deadline)
             return
         self._keep_alive(now)
         if self._socket is None:
@@ -509,7 +525,7 @@ class Client:
 
 def _check_number(number, frames=1):
     """Frames are numbered from 0; the highest number of 64 bits says that there is none, and is what -1 becomes unsigned."""
-    if not 0 <= number < (1 << 64) - frames:
+    if not 0 <= operator.index(number) < (1 << 64) - frames:
         raise ValueError(f"frame {number}: frames are numbered from 0, and below 2^64 - 1")
 
 

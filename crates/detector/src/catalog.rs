@@ -139,9 +139,11 @@ impl Catalog {
         }
     }
 
-    /// Nothing more comes: frames that have scalars alone are missing, and keep them.
+    /// Nothing more comes: frames that have scalars alone are missing, and keep them; and what the data's last row has
+    /// places for is missing, too.
     pub fn keep_rows(&mut self) {
         self.reach(self.rows);
+        self.reach(self.frames.next_multiple_of(self.description.row_frames()));
     }
 
     /// There are so many frames at least, missing until they come.

@@ -84,6 +84,11 @@ pub enum ClientError {
     Full { address: String, waited: Duration, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
+    #[error(
+        "the run has ended, and {unacknowledged} frames brought to it are not acknowledged: begin another, with another name and \
+         file"
+    )]
+    Ended { unacknowledged: usize },
     #[error("frame {0}: frames are numbered from 0, and below 2^64 - 1; is it a negative number, read as unsigned?")]
     Number(u64),
     #[error(transparent)]
@@ -218,6 +223,9 @@ impl Client {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
+            if state.finished.is_some() {
+                return Err(ClientError::Ended { unacknowledged: state.kept.len() });
+            }
             if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
                 return Err(ClientError::Late(wait));
             }
@@ -238,7 +246,7 @@ impl Client {
         let most = self.shared.options.window_bytes;
         let mut out = Some(out);
         self.wait(wait, |state| {
-            if state.failed.is_some() || (state.kept_bytes > 0 && state.kept_bytes + bytes > most) {
+            if state.is_over() || (state.kept_bytes > 0 && state.kept_bytes + bytes > most) {
                 return None;
             }
             let out = Arc::new(out.take()?);
@@ -263,7 +271,7 @@ impl Client {
         let scalars = Arc::new(Coded { head, rows: scalars.rows });
         scalars.check(self.shared.state.lock().version)?;
         self.wait(wait, |state| {
-            let room = state.waiting.len().max(state.sent_scalars.len()) < WAITING_MAX && state.failed.is_none();
+            let room = state.waiting.len().max(state.sent_scalars.len()) < WAITING_MAX && !state.is_over();
             room.then(|| state.waiting.push_back(Item::Scalars(Arc::clone(&scalars))))
         })?;
         self.shared.changed.notify_all();
@@ -304,7 +312,7 @@ impl Client {
     /// If they are not in time, or the client has failed.
     pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
         self.flush();
-        self.wait(wait, |state| state.is_settled().then_some(()))
+        self.wait(wait, |state| (state.is_settled() || state.has_ended_well().is_some()).then_some(()))
     }
 
     /// Says that nothing more comes, and waits for the end of the run.
@@ -331,7 +339,7 @@ impl Client {
     fn end(self, ending: Ending, wait: Duration) -> Result<FinishedHead, ClientError> {
         self.shared.state.lock().ending = Some(ending);
         self.flush();
-        self.wait(wait, |state| state.finished)
+        self.wait(wait, State::has_ended_well)
     }
 }
 
@@ -352,6 +360,16 @@ impl State {
     /// Whether nothing is under way.
     pub fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.kept.is_empty() && self.sent_scalars.is_empty()
+    }
+
+    /// Nothing that is brought from now on would come to the run.
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || self.finished.is_some()
+    }
+
+    /// The run's counts, if it has ended with all frames that were brought.
+    fn has_ended_well(&mut self) -> Option<FinishedHead> {
+        self.finished.filter(|_| self.kept.is_empty() && self.waiting.is_empty())
     }
 
     pub fn acknowledge(&mut self, level: Level, own: Level, ranges: &[std::ops::Range<u64>]) {

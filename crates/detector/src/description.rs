@@ -131,7 +131,7 @@ pub struct BadDescription(pub String);
 
 /// Whether a group's member may have this name.
 pub fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name != "." && !name.contains(['/', '\0'])
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && !matches!(name, "." | "..") && !name.contains(['/', '\0'])
 }
 
 impl Description {
@@ -287,10 +287,14 @@ impl Description {
         })
     }
 
+    /// Frames of one step along the scan's first side.
+    pub fn row_frames(&self) -> u64 {
+        self.scan[1..].iter().map(|side| side.expect("checked: inner sides end")).product()
+    }
+
     /// The dataset's shape with the frames below `frames`.
     pub fn grid(&self, frames: u64) -> Grid {
-        let inner: u64 = self.scan[1..].iter().map(|side| side.expect("checked: inner sides end")).product();
-        let mut dims = vec![frames.div_ceil(inner)];
+        let mut dims = vec![frames.div_ceil(self.row_frames())];
         dims.extend(self.scan[1..].iter().flatten());
         dims.extend(&self.frame);
         let scan_max = self.scan_max.as_ref().unwrap_or(&self.scan);

@@ -11,6 +11,7 @@ use rustix::fs::FallocateFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use varve_world::flock::Locked;
@@ -74,6 +75,13 @@ pub struct ChunkEntry {
     pub checksum: u64,
 }
 
+impl ChunkEntry {
+    /// Where it lies in the file.
+    pub fn range(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.size)
+    }
+}
+
 impl SlabEntry {
     /// Those of its chunks of which anything came.
     pub fn stored(&self) -> impl Iterator<Item = &ChunkEntry> {
@@ -90,7 +98,7 @@ impl Entry {
     /// One past the last byte of the file that it names.
     pub fn end(&self) -> u64 {
         let Entry::Slab(slab) = self else { return 0 };
-        slab.stored().map(|chunk| chunk.address.saturating_add(chunk.size)).max().unwrap_or(0)
+        slab.stored().map(|chunk| chunk.range().end).max().unwrap_or(0)
     }
 }
 

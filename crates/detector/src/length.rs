@@ -39,7 +39,7 @@ impl State {
         let bytes = self.bytes;
         let text = format!(
             "the file was cut from {bytes} to {there} bytes while the run was under way, as a program does that has it \
-             open for writing: frames may be lost"
+             open for writing: frames are lost; `varve record recover` says how many, and keeps the others"
         );
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
     }

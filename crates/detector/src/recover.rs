@@ -4,6 +4,7 @@
 mod alone;
 mod committed;
 mod headless;
+mod holes;
 mod sound;
 
 pub use alone::{Left, NoJournal};
@@ -160,8 +161,11 @@ impl Found {
         let (head, bytes) = (head(&file).map_err(io)?, file.metadata().map_err(io)?.len());
         let entries = &contents.entries[..sound::synced(&contents)];
         if bytes < entries.iter().map(Entry::end).max().unwrap_or(0) && Superblock::decode(&head).is_none() {
-            let why =
-                format!("its journal tells of more in it than its {bytes} bytes, and no run's file begins as it does");
+            let why = format!(
+                "its journal tells of more in it than its {bytes} bytes, and no run's file begins as it does: if it was \
+                 replaced, put the run's file back; if that is lost, remove the journal {}",
+                journal::path_beside(path).display()
+            );
             return Err(RecoverError::Foreign { path: path.to_owned(), why });
         }
         Ok(Found { path: path.to_owned(), file, contents, _held: held })

@@ -97,8 +97,11 @@ pub(crate) fn remove_journal(path: &Path) -> io::Result<()> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+    File::open(parent(path))?.sync_all()
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Files of a run that may not come to be: nothing has been acknowledged, so nothing of it is to be left.
@@ -153,6 +156,11 @@ impl Writer {
             }
         }
         let io = |source| WriteError::Io { path: path.to_owned(), source };
+        let parent = parent(path);
+        if !parent.is_dir() {
+            let text = format!("there is no directory {}: make it first", parent.display());
+            return Err(io(io::Error::new(io::ErrorKind::NotFound, text)));
+        }
         let beside = journal::path_beside(path);
         let mut appended = OpenOptions::new();
         appended.append(true).create_new(true);

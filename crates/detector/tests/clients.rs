@@ -9,9 +9,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
-use varve_detector::client::{Client, Options};
-use varve_detector::service::{Config, Run, Service};
+use std::time::{Duration, Instant};
+use varve_detector::client::{Client, Options, Outgoing};
+use varve_detector::description::Description;
+use varve_detector::hdf5::ElementType;
+use varve_detector::service::{Config, How, Run, Service, StartRequest};
 use varve_detector::writer::Settings;
 
 /// As the example programs have it.
@@ -256,10 +258,10 @@ fn clients_wait_for_a_service_that_is_restarted() {
         let start = start(directory.path(), program.name, [SIDE, SIDE]);
         let rest = [start.to_str().expect("text"), &frames.to_string()];
         let child = program.spawn(address, program.name, &rest);
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let durable = |run: Arc<Run>| run.status().latest_durable.unwrap_or_default();
         while first.shared().run(program.name).map_or(0, durable) < 20 {
-            assert!(std::time::Instant::now() < deadline, "no frames come");
+            assert!(Instant::now() < deadline, "no frames come");
             std::thread::sleep(Duration::from_millis(5));
         }
         first.stop();
@@ -270,6 +272,54 @@ fn clients_wait_for_a_service_that_is_restarted() {
         check(directory.path(), program.name, frames);
         second.stop();
     }
+}
+
+/// Promise: a client whose run others end hears of it with its next frame, and does not go on as if frames were taken.
+#[test]
+fn clients_hear_that_their_run_was_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    for program in [Program::python(), Program::c(directory.path())] {
+        let start = start(directory.path(), program.name, [SIDE, SIDE]);
+        let child = program.spawn(service.address(), program.name, &[start.to_str().expect("text"), "1000000"]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let run = loop {
+            let run = service.shared().run(program.name);
+            if let Some(run) = run.filter(|run| run.status().latest_durable.unwrap_or_default() > 20) {
+                break run;
+            }
+            assert!(Instant::now() < deadline, "no frames come");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        run.end(How::Finished, "");
+        let ended = Instant::now();
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let words = ["the run has ended", "the run has been finished"];
+        assert!(!output.status.success() && words.iter().any(|words| said.contains(words)), "{}: {said}", program.name);
+        assert!(ended.elapsed() < Duration::from_secs(20), "{}: after {:?}", program.name, ended.elapsed());
+    }
+    let request = StartRequest::new("rust", "rust.h5".into(), Description::new(ElementType::U16, vec![4, 4]));
+    let start = serde_json::to_string(&request).expect("JSON");
+    let client =
+        Client::connect(Options { start, ..Options::new(&service.address().to_string(), "rust") }).expect("in");
+    let wait = Duration::from_secs(20);
+    let send = |number| {
+        let (element, filter, parts) = (ElementType::U16, String::new(), vec![vec![0; 32]]);
+        client.send(Outgoing { number, taken: 0, element, sides: vec![4, 4], frames: 1, filter, parts }, wait)
+    };
+    send(0).expect("taken");
+    client.settle(wait).expect("durable");
+    service.shared().run("rust").expect("it runs").end(How::Finished, "");
+    let deadline = Instant::now() + wait;
+    let mut number = 1;
+    while send(number).is_ok() {
+        assert!(Instant::now() < deadline, "frames are taken still");
+        (number, _) = (number + 1, std::thread::sleep(Duration::from_millis(5)));
+    }
+    let ended = client.settle(wait);
+    assert!(number == 1 && ended.is_ok() || ended.is_err(), "{number} frames: {ended:?}");
+    service.stop();
 }
 
 #[test]

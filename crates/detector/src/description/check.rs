@@ -90,11 +90,7 @@ impl Description {
         if self.scan.is_empty() || self.scan.len() + self.frame.len() > RANK_MAX || self.scan.contains(&Some(0)) {
             return bad(format!(
                 "`scan` is {}; give 1 to {} sides, none 0",
-                self.scan
-                    .iter()
-                    .map(|side| side.map_or("-".into(), |side| side.to_string()))
-                    .collect::<Vec<_>>()
-                    .join("x"),
+                ends(&self.scan),
                 RANK_MAX - self.frame.len()
             ));
         }
@@ -196,7 +192,7 @@ impl Description {
             let name = &column.name;
             if !is_name(name) || self.scalars[..number].iter().any(|other| other.name == *name) {
                 return bad(format!(
-                    "the scalar `{name}` has a name that is empty, too long, given twice, or contains `/`"
+                    "the scalar `{name}` has a name that is empty, too long, given twice, `.` or `..`, or contains `/`"
                 ));
             }
             if let ScalarKind::Text(bytes) = column.kind
@@ -209,7 +205,7 @@ impl Description {
             let long = matches!(value, RunValue::Text(text) if text.len() > VALUE_BYTES_MAX);
             if !is_name(name) || self.scalars.iter().any(|column| column.name == *name) || long {
                 return bad(format!(
-                    "the value `{name}` has a name that is empty, too long, a scalar's, or contains `/`; \
+                    "the value `{name}` has a name that is empty, too long, a scalar's, `.` or `..`, or contains `/`; \
                      or a text of more than {VALUE_BYTES_MAX} bytes"
                 ));
             }

@@ -302,7 +302,7 @@ fn name(node: Node) -> Result<String> {
     let name = required(node, "name")?;
     match is_name(name) {
         true => Ok(name.to_owned()),
-        false => Err(bad(node, format!("name=\"{name}\" cannot be: it is too long, or `.`, or contains `/`"))),
+        false => Err(bad(node, format!("name=\"{name}\" cannot be: it is too long, or `.` or `..`, or contains `/`"))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Found;
 use super::committed::Committed;
+use super::holes::Holes;
 use crate::allocate::punch;
 use crate::catalog::Catalog;
 use crate::description::{Allocate, ScalarColumn};
@@ -50,6 +51,7 @@ impl Found {
         let mut sound = Sound { entries: Vec::new(), catalog, restored: 0, damage: contents.damage };
         let times = durable_times(&contents.entries);
         let (now, length) = (now(), self.file.metadata()?.len());
+        let holes = Holes::of(&self.file, contents.entries.iter().map(Entry::end).fold(0, u64::max).min(length))?;
         let mut spoiled = BTreeSet::new();
         for (number, entry) in contents.entries.iter().enumerate() {
             if number == contents.intact {
@@ -61,7 +63,9 @@ impl Found {
             match (entry, synced) {
                 // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
                 (Entry::Slab(slab), synced)
-                    if entry.end() > length || synced.is_none() && !whole(&self.file, slab)? =>
+                    if entry.end() > length
+                        || (synced.is_none() || slab.stored().any(|chunk| holes.touch(&chunk.range())))
+                            && !whole(&self.file, slab)? =>
                 {
                     spoiled.insert(slab.slab);
                     for frame in &slab.frames {

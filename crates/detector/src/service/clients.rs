@@ -53,6 +53,15 @@ pub struct Clients {
     left: Option<Instant>,
 }
 
+/// Whether there is a place of that kind, whoever has it.
+pub fn check_source(hello: &Hello, sources: u16) -> Result<(), Refusal> {
+    if hello.role == Role::Scalars || hello.source < sources {
+        return Ok(());
+    }
+    let text = format!("there is no source {}: this service takes {sources} of the run, counted from 0", hello.source);
+    Err(Refusal::new(ErrorCode::Unknown, text))
+}
+
 impl Clients {
     /// Gives a new connection its place.
     pub fn sit(&mut self, hello: &Hello, sources: u16, absence: Duration, seat: Seat) -> Result<(), Refusal> {
@@ -69,11 +78,7 @@ impl Clients {
             self.left = None;
             return Ok(());
         }
-        if hello.source >= sources {
-            let text =
-                format!("there is no source {}: this service takes {sources} of the run, counted from 0", hello.source);
-            return Err(Refusal::new(ErrorCode::Unknown, text));
-        }
+        check_source(hello, sources)?;
         if let Some(owner) = self.sources.get(&hello.source)
             && owner.client != hello.client
         {

@@ -5,7 +5,7 @@ mod brought;
 mod filtering;
 
 use super::board::Outbox;
-use super::clients::Seat;
+use super::clients::{Seat, check_source};
 use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
@@ -187,18 +187,15 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc
         if request.name != hello.run {
             return Err(bad(format!("the start is of a run `{}`, HELLO of `{}`", request.name, hello.run)));
         }
+        // A run is not begun for who cannot take part in it, for nobody would end it.
+        check_part(&request, hello)?;
         shared.begin_for(request, &Asker::Client(&hello.client))?
     };
     let cannot = |error: io::Error| Refusal::new(ErrorCode::Limit, error.to_string());
     if run.awaits().is_some() {
         return Err(run.over());
     }
-    if hello.role == Role::Writer && run.request.has_regions() {
-        return Err(Refusal::new(
-            ErrorCode::Description,
-            "regions of one frame share chunks, and must come to one process: bring them to this service",
-        ));
-    }
+    check_part(&run.request, hello)?;
     // A source that does not exist is refused when it is to sit down.
     let set = run.request.set_of(hello.source.min(run.request.source_count() - 1));
     let outbox = Arc::new(Outbox::new(hello.levels, set, hello.client));
@@ -210,6 +207,17 @@ fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc
     let absence = Duration::from_secs_f64(run.request.absence_s);
     run.clients.lock().sit(hello, run.request.source_count(), absence, seat)?;
     Ok((run, outbox))
+}
+
+/// Whether a run has a part of that kind.
+fn check_part(request: &StartRequest, hello: &Hello) -> Result<(), Refusal> {
+    if hello.role == Role::Writer && request.has_regions() {
+        return Err(Refusal::new(
+            ErrorCode::Description,
+            "regions of one frame share chunks, and must come to one process: bring them to this service",
+        ));
+    }
+    check_source(hello, request.source_count())
 }
 
 struct Connection<'c> {

@@ -225,7 +225,7 @@ fn enter(shared: &Shared, slabs: &[SlabEntry]) -> io::Result<()> {
     }
     let mut unnamed = super::own(shared).unnamed.lock();
     for chunk in slabs.iter().flat_map(SlabEntry::stored) {
-        unnamed.name(chunk.address..chunk.address.saturating_add(chunk.size));
+        unnamed.name(chunk.range());
     }
     drop(unnamed);
     let stored = slabs.iter().map(SlabEntry::stored_bytes).fold(0, u64::saturating_add);

@@ -18,7 +18,7 @@ pub enum WriteError {
          run `varve record recover` on the file beside it first"
     )]
     Unfinished { path: PathBuf },
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", advice(source))]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Plugin(#[from] PluginError),

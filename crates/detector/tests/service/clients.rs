@@ -31,6 +31,9 @@ fn a_source_belongs_to_one_client() {
     assert_eq!(refused(options(&service, &other)).code, ErrorCode::Busy);
     let source = refused(Options { source: 1, ..options(&service, &request) });
     assert!(source.text.contains("there is no source 1"), "{source}");
+    let nobodys = refused(Options { source: 1, ..options(&service, &start("nobodys")) });
+    assert!(nobodys.text.contains("there is no source 1"), "{nobodys}");
+    assert!(service.shared().run("nobodys").is_none() && !directory.path().join("nobodys.h5").exists());
     let unknown = refused(Options { start: String::new(), ..options(&service, &start("unknown")) });
     assert_eq!(unknown.code, ErrorCode::Unknown);
     let taken = StartRequest { name: "taken".into(), ..request.clone() };

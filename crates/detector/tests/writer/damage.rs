@@ -130,6 +130,41 @@ fn every_index_is_read() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
 }
 
+/// Promise: of a file that was cut under its writer, and is long again by what that wrote since, only those frames are
+/// received that are there.
+#[test]
+fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut files = 0;
+    // The last ones differ in their structure alone.
+    for (name, description) in shapes().into_iter().take(5) {
+        for (kept, far) in [(true, 0), (true, 70 << 20), (false, 70 << 20)] {
+            let path = directory.path().join(format!("{name}-{kept}-{far}.h5"));
+            let journal = run(&path, description.clone());
+            let mut ends: Vec<u64> =
+                journal::decode(&journal).expect("a journal").entries.iter().map(Entry::end).collect();
+            ends.retain(|end| *end > 0);
+            ends.sort_unstable();
+            let cut = if kept { ends[ends.len() / 2] - 1 } else { 20 };
+            std::fs::write(journal::path_beside(&path), &journal).expect("put back");
+            let file = std::fs::File::options().read(true).write(true).open(&path).expect("without a lock");
+            let end = file.metadata().expect("the file").len();
+            file.set_len(cut).expect("cut");
+            file.write_all_at(&[1; 100], end + far).expect("what came since");
+            drop(file);
+            let Recovered { counts, .. } = recover(&path).expect("recovered");
+            assert_eq!((counts.frames, counts.received + counts.damaged), (FRAMES, FRAMES), "{name}: {counts:?}");
+            assert!(counts.damaged > 0 && kept == (counts.received > 0), "{name}, cut at {cut}: {counts:?}");
+            let told = json!({
+                "frame": [9, 8], "fill": description.fill.unwrap_or(0.0.into()), "exact": false, "acknowledged": [],
+            });
+            std::fs::write(path.with_extension("json"), told.to_string()).expect("the description written");
+            files += 1;
+        }
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
+}
+
 fn tell(path: &Path, acknowledged: &[u64], scalars: &[&str], untimed: &[u64]) {
     let told = json!({
         "frame": [9, 8], "fill": 7, "acknowledged": acknowledged, "exact": true, "scalars": scalars, "untimed": untimed,

@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", requires = "replay")]
     dataset: Option<String>,
     /// Frames a second; one that cannot be given away in time is dropped and counted [default: as fast as they are taken]
-    #[arg(long, value_name = "HZ")]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = wishes::rate)]
     rate: Option<f64>,
     /// Frames of the run [default: 250, or all that are replayed]
     #[arg(long)]
@@ -160,9 +160,6 @@ impl InFile {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    if arguments.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
-        return Err(Problem::usage("--rate must be above 0").next("Leave it out to go as fast as possible."));
-    }
     if !(0.0..=1.0).contains(&arguments.drop) {
         return Err(Problem::usage(format!("--drop {} is not from 0 to 1", arguments.drop)));
     }
@@ -179,7 +176,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
         To { to: Some(url), .. } => match url.strip_prefix(stream::SCHEME) {
             Some(address) => (Box::new(stream::Stream::begin(url, address, arguments, &series)?), url.clone()),
-            None => (Box::new(stream2::Stream2::begin(url, &series)?), url.clone()),
+            None => (Box::new(stream2::Stream2::begin(url, &series, arguments.service.patience.0)?), url.clone()),
         },
         To { out: Some(file), .. } => {
             (Box::new(file::File::begin(file, arguments, &series)?), file.display().to_string())

@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long)]
     model: String,
     /// Frames a second
-    #[arg(long, value_name = "HZ", allow_negative_numbers = true)]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = super::wishes::rate)]
     rate: f64,
     /// How far bitshuffle+LZ4 compresses the detector's frames
     #[arg(long, value_name = "R", default_value_t = 6.0)]
@@ -41,11 +41,12 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    if !(arguments.rate > 0.0 && arguments.rate.is_finite()) {
-        return Err(Problem::usage("--rate must be above 0"));
-    }
     if arguments.time.0 < TIME_MIN {
         return Err(Problem::usage(format!("--time must be {} at least: less says nothing", Span(TIME_MIN))));
+    }
+    if !arguments.directory.is_dir() {
+        return Err(Problem::usage(format!("{} is no directory", arguments.directory.display()))
+            .next("Give the directory where the runs will be written."));
     }
     let model: Model = arguments.model.parse().map_err(|error| Problem::usage("--model").caused_by(&error))?;
     let processors = std::thread::available_parallelism().map_or(2, usize::from);

@@ -28,6 +28,12 @@ pub fn some(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "give a number from 1 on".to_owned())
 }
 
+/// Frames a second. A year a frame, or a thousand million a second, is nobody's wish.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (1e-6..=1e9).contains(rate));
+    rate.ok_or_else(|| "give frames a second, from 0.000001 to 1000000000".to_owned())
+}
+
 fn at_least(text: &str, least: Bytes) -> Result<Bytes, String> {
     match text.parse()? {
         bytes if bytes < least => Err(format!("{bytes} is too little; give {least} or more")),

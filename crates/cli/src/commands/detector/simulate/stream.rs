@@ -23,29 +23,29 @@ pub const SCHEME: &str = "tcp://";
 #[command(next_help_heading = "With --to tcp://HOST:PORT")]
 pub struct Service {
     /// Name of the run
-    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = wishes::run_name)]
+    #[arg(long, value_name = "NAME", default_value = "simulated", value_parser = wishes::run_name, requires = "to")]
     run: String,
     /// Start the run, into this file beneath the service's directory [default: the run was started otherwise]
     #[arg(long, value_name = "FILE", requires = "to")]
     file: Option<PathBuf>,
     /// Connections over which the frames are brought
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "to", value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
     /// Clients that each bring a band of rows of every frame, as the elements of a detector do
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "to", value_parser = clap::value_parser!(u16).range(1..=1024))]
     sources: u16,
     /// The same name again goes on where a simulator that was killed stopped; each frame is brought once
     #[arg(long, value_name = "NAME", requires = "to")]
     client: Option<String>,
     /// Frames are kept until they are acknowledged so: memory, written, durable
-    #[arg(long, value_name = "LEVEL", default_value = "durable", value_parser = level)]
+    #[arg(long, value_name = "LEVEL", default_value = "durable", requires = "to", value_parser = level)]
     level: Level,
     /// Leave the run as it is at the end, instead of saying that this source is complete
     #[arg(long, requires = "to")]
     leave: bool,
-    /// How long the service may be away, or take nothing, before the simulator gives up
-    #[arg(long, value_name = "TIME", default_value = "30s")]
-    patience: Span,
+    /// How long the service may be away, or take nothing, before the simulator gives up; and the first client of zmq+tcp be awaited
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "to")]
+    pub(super) patience: Span,
     /// File with the service's token
     #[arg(long, value_name = "FILE", requires = "to")]
     token_file: Option<PathBuf>,

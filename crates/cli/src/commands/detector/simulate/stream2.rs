@@ -9,8 +9,6 @@ use varve_detector::stream2::message::{Channel, Compression};
 use varve_detector::stream2::{Image, Push, Start};
 use varve_detector::writer::{Finished, now};
 
-/// For the client to be started after the simulator.
-const WAIT: Duration = Duration::from_secs(60);
 const SCHEME: &str = "zmq+tcp://";
 const CHANNEL: &str = "threshold_1";
 
@@ -27,7 +25,8 @@ pub struct Stream2 {
 }
 
 impl Stream2 {
-    pub fn begin(url: &str, series: &Series) -> Result<Stream2> {
+    /// `wait`: for the client, which may be started after the simulator.
+    pub fn begin(url: &str, series: &Series, wait: Duration) -> Result<Stream2> {
         let address = url.strip_prefix(SCHEME).ok_or_else(|| {
             Problem::usage(format!("--to {url} is no place for frames"))
                 .next("Use tcp://HOST:PORT, or zmq+tcp://HOST:PORT for stream2.")
@@ -39,10 +38,10 @@ impl Stream2 {
         let address = address.replacen('*', "0.0.0.0", 1);
         let mut push = Push::bind(&address)
             .map_err(|error| Problem::new(format!("cannot listen on {address}")).caused_by(&error))?;
-        push.accept(WAIT).map_err(|error| {
+        push.accept(wait).map_err(|error| {
             Problem::new(format!("no client took the stream at {url}"))
                 .caused_by(&error)
-                .next("Connect one, such as `varve record serve --stream2`, within a minute.")
+                .next("Connect one, such as `varve record serve --stream2`; --patience waits longer.")
         })?;
         let start = Start {
             series: 1,

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use varve_types::InodeId;
 
 impl Shard {
+    /// What is large has a box of its own: together they would be a future of 8 KB, which is moved for every call.
     pub async fn peer_call(self: &Rc<Self>, call: PeerCall) -> PeerReply {
         if let Some(cause) = self.failed() {
             return PeerReply::Failed(cause);
@@ -19,36 +20,38 @@ impl Shard {
             return PeerReply::Failed(cause);
         }
         match call {
-            PeerCall::Fetch(keys) => self.rows_for_peer(keys).await,
-            PeerCall::FetchToRemove(transaction, keys) => self.rows_to_remove(transaction, keys).await,
-            PeerCall::Map(directory) => self.map_for_peer(directory).await,
+            PeerCall::Fetch(keys) => Box::pin(self.rows_for_peer(keys)).await,
+            PeerCall::FetchToRemove(transaction, keys) => Box::pin(self.rows_to_remove(transaction, keys)).await,
+            PeerCall::Map(directory) => Box::pin(self.map_for_peer(directory)).await,
             PeerCall::FreshInodes(count) => match self.fresh_counters(count).await {
                 Ok(first) => PeerReply::InodesFrom(first),
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
-            PeerCall::Prepare(transaction, intent) => self.prepare(transaction, intent).await,
-            PeerCall::Hold(transaction, intent) => self.hold(transaction, intent).await,
+            PeerCall::Prepare(transaction, intent) => Box::pin(self.prepare(transaction, intent)).await,
+            PeerCall::Hold(transaction, intent) => Box::pin(self.hold(transaction, intent)).await,
             PeerCall::Remove(held) => self.remove_held(held).await,
-            PeerCall::Resolve { transaction, commit } => self.resolve(transaction, commit).await,
-            PeerCall::Outcome(transaction) => self.outcome(transaction).await,
-            PeerCall::LearnMap { directory, map } => self.learn_map_at_home(directory, map).await,
+            PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,
+            PeerCall::Outcome(transaction) => Box::pin(self.outcome(transaction)).await,
+            PeerCall::LearnMap { directory, map } => Box::pin(self.learn_map_at_home(directory, map)).await,
             PeerCall::AdoptBegin { directory, attempt } => {
-                self.adopt_begin(directory, attempt).await.map_or_else(peer_reply, |()| PeerReply::Done)
+                Box::pin(self.adopt_begin(directory, attempt)).await.map_or_else(peer_reply, |()| PeerReply::Done)
             }
             PeerCall::AdoptRows { directory, attempt, changes, replies } => {
-                let adopted = self.adopt_rows(directory, attempt, changes, replies).await;
+                let adopted = Box::pin(self.adopt_rows(directory, attempt, changes, replies)).await;
                 adopted.map_or_else(peer_reply, |()| PeerReply::Done)
             }
             PeerCall::AdoptEnd { directory, attempt, partition } => {
-                self.adopt_end(directory, attempt, partition).await.unwrap_or_else(peer_reply)
+                Box::pin(self.adopt_end(directory, attempt, partition)).await.unwrap_or_else(peer_reply)
             }
-            PeerCall::AdoptLive { directory, .. } => match self.load_partition(directory).await {
+            PeerCall::AdoptLive { directory, .. } => match Box::pin(self.load_partition(directory)).await {
                 Ok(()) => PeerReply::Done,
                 Err(refusal) => peer_reply(refusal),
             },
-            PeerCall::SplitOutcome { directory, index } => self.split_outcome(directory, index).await,
-            PeerCall::Reap(inode) => self.reap_orphan(inode).await.map_or_else(peer_reply, |()| PeerReply::Done),
+            PeerCall::SplitOutcome { directory, index } => Box::pin(self.split_outcome(directory, index)).await,
+            PeerCall::Reap(inode) => {
+                Box::pin(self.reap_orphan(inode)).await.map_or_else(peer_reply, |()| PeerReply::Done)
+            }
             PeerCall::LockRenames(holder) => self.lock_renames(holder),
             PeerCall::UnlockRenames(holder) => self.unlock_renames(holder),
         }

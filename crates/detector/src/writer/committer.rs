@@ -20,6 +20,8 @@ pub(super) struct Committed {
     /// Bytes of chunks that readers do not find yet, and since when there has been anything that they do not.
     unpublished: u64,
     since: Option<Instant>,
+    /// When it was last published.
+    published: Instant,
     /// Frames, each without the sources that are missing, which the journal does not call durable: a commit does.
     owed: Vec<(u64, Vec<u32>)>,
 }
@@ -29,18 +31,18 @@ const PART: u64 = 64;
 
 impl Committed {
     pub(super) fn new(catalog: Catalog) -> Committed {
-        Committed { catalog, commit_bytes: 0, unpublished: 0, since: None, owed: Vec::new() }
+        Committed { catalog, commit_bytes: 0, unpublished: 0, since: None, published: Instant::now(), owed: Vec::new() }
     }
 
     /// After a round in which anything came or not, and so many bytes of chunks; whether to publish now. `interval`: rounds
-    /// are no further apart, and what they made durable is published within three: with half a second, readers find what
-    /// was durable two seconds ago.
+    /// are no further apart, commits hardly closer, and what rounds made durable is published within three: with half a
+    /// second, readers find what was durable two seconds ago.
     fn is_due(&mut self, came: bool, bytes: u64, interval: Duration) -> bool {
         if came {
             self.since.get_or_insert_with(Instant::now);
         }
         self.unpublished += bytes;
-        let much = self.unpublished >= PART * self.commit_bytes;
+        let much = self.unpublished >= PART * self.commit_bytes && self.published.elapsed() >= interval * 9 / 10;
         self.since.is_some_and(|since| much || since.elapsed() >= interval * 3 / 2)
     }
 
@@ -48,6 +50,7 @@ impl Committed {
     pub(super) fn publish(&mut self, file: &File, own: &Own) -> Result<u64, PublishError> {
         let published = publish(own.space(file), &own.room, &mut self.catalog)?;
         (self.commit_bytes, self.unpublished, self.since) = (published.bytes, 0, None);
+        self.published = Instant::now();
         Ok(published.end)
     }
 }

@@ -739,7 +739,7 @@ static int is_done(const vd_client *client, awaited what, uint64_t bytes) {
     case SCALAR_ROOM: return client->scalars.bytes < SCALAR_BYTES_MAX;
     case SENT: return !client->out_first;
     case ACKNOWLEDGED:
-        return !client->frames.count && (client->finished || (!client->scalars.count && !client->out_first));
+        return !client->frames.count && !client->scalars.count && (client->finished || !client->out_first);
     case RUN_ENDED: return client->finished;
     default: return 0;
     }
@@ -748,9 +748,9 @@ static int is_done(const vd_client *client, awaited what, uint64_t bytes) {
 /* The run has ended, by this client's word or another's: nothing more comes to it. */
 static vd_status run_ended(vd_client *client) {
     return fail(client, VD_REFUSED,
-                "ended: the run has ended, and %lu frames sent to it are not acknowledged: begin another, with another name "
-                "and file",
-                (unsigned long)client->frames.count);
+                "ended: the run has ended, and %lu frames and %lu messages of scalars sent to it are not acknowledged: begin "
+                "another, with another name and file",
+                (unsigned long)client->frames.count, (unsigned long)client->scalars.count);
 }
 
 static vd_status work(vd_client *client, awaited what, uint64_t bytes, uint32_t timeout_ms) {

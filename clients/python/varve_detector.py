@@ -215,7 +215,7 @@ class Client:
         try:
             if self._welcomed and self._kept:
                 self._ping(PING_FLAG_FLUSH)
-            settled = lambda: not self._kept and (self._finished is not None or not self._out and not self._scalars)
+            settled = lambda: not self._kept and not self._scalars and (self._finished is not None or not self._out)
             self._work(settled, timeout, "waiting for acknowledgements")
         finally:
             self._flushing = False
@@ -348,8 +348,8 @@ class Client:
     def _raise_if_ended(self):
         """The run has ended, by this client's word or another's: nothing more comes to it."""
         if self._finished is not None:
-            text = f"the run has ended, and {len(self._kept)} frames sent to it are not acknowledged: begin another, with another name and file"
-            raise Refused("ended", text)
+            lacking = f"{len(self._kept)} frames and {len(self._scalars)} messages of scalars sent to it are not acknowledged"
+            raise Refused("ended", f"the run has ended, and {lacking}: begin another, with another name and file")
 
     def _work(self, done, timeout, what, late=False):
         """Sends and receives until `done`, or the time is over: then it raises Timeout, unless `late`."""

@@ -84,11 +84,12 @@ pub enum ClientError {
     Full { address: String, waited: Duration, why: String },
     #[error("no answer within {0:?}")]
     Late(Duration),
+    /// The run, by others: with so many frames and messages of scalars that are not in it as far as is known.
     #[error(
-        "the run has ended, and {unacknowledged} frames brought to it are not acknowledged: begin another, with another name and \
-         file"
+        "the run has ended, and {frames} frames and {scalars} messages of scalars brought to it are not acknowledged: begin \
+         another, with another name and file"
     )]
-    Ended { unacknowledged: usize },
+    Ended { frames: usize, scalars: usize },
     #[error("frame {0}: frames are numbered from 0, and below 2^64 - 1; is it a negative number, read as unsigned?")]
     Number(u64),
     #[error(transparent)]
@@ -224,7 +225,7 @@ impl Client {
                 return Err(error.clone());
             }
             if state.finished.is_some() {
-                return Err(ClientError::Ended { unacknowledged: state.kept.len() });
+                return Err(state.ended_without());
             }
             if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
                 return Err(ClientError::Late(wait));
@@ -312,7 +313,7 @@ impl Client {
     /// If they are not in time, or the client has failed.
     pub fn settle(&self, wait: Duration) -> Result<(), ClientError> {
         self.flush();
-        self.wait(wait, |state| (state.is_settled() || state.has_ended_well().is_some()).then_some(()))
+        self.wait(wait, |state| state.is_settled().then_some(()))
     }
 
     /// Says that nothing more comes, and waits for the end of the run.
@@ -367,9 +368,14 @@ impl State {
         self.failed.is_some() || self.finished.is_some()
     }
 
-    /// The run's counts, if it has ended with all frames that were brought.
+    /// The run's counts, if it has ended with all that was brought.
     fn has_ended_well(&mut self) -> Option<FinishedHead> {
-        self.finished.filter(|_| self.kept.is_empty() && self.waiting.is_empty())
+        self.finished.filter(|_| self.is_settled())
+    }
+
+    fn ended_without(&self) -> ClientError {
+        let unsent = self.waiting.iter().filter(|item| matches!(item, Item::Scalars(_))).count();
+        ClientError::Ended { frames: self.kept.len(), scalars: self.sent_scalars.len() + unsent }
     }
 
     pub fn acknowledge(&mut self, level: Level, own: Level, ranges: &[std::ops::Range<u64>]) {

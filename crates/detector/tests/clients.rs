@@ -5,6 +5,7 @@ mod common;
 
 use common::cutter::Cutter;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -272,6 +273,54 @@ fn clients_wait_for_a_service_that_is_restarted() {
         check(directory.path(), program.name, frames);
         second.stop();
     }
+}
+
+/// Says what calls come to once the run was ended while its client had nothing under way.
+const IDLE: &str = r#"
+import json, sys, time
+sys.path.insert(0, sys.argv[2])
+from varve_detector import Client, Refused
+start = {"file": "idle.h5", "description": {"element": "u8", "frame": [4, 4]}}
+client = Client(sys.argv[1], "idle", start=start, timeout=20)
+client.send(0, bytes(16))
+client.wait()
+print("ready", flush=True)
+sys.stdin.readline()
+begun = (time.monotonic(), time.process_time())
+try:
+    for _ in range(100):
+        client.poll(0.1)
+    sys.exit("it hears nothing")
+except Refused as error:
+    assert "the run has ended" in str(error), error
+try:
+    client.send(1, bytes(16))
+    sys.exit("a frame is taken")
+except Refused:
+    pass
+client.wait()
+assert client.end().received == 1
+assert time.process_time() - begun[1] < 1 and time.monotonic() - begun[0] < 10
+"#;
+
+#[test]
+fn an_idle_client_hears_that_its_run_was_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = service(directory.path());
+    let mut child = Command::new("python3")
+        .args(["-I", "-S", "-B", "-c", IDLE, &service.address().to_string()])
+        .arg(clients().join("python"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    service.shared().run("idle").expect("it runs").end(How::Finished, "");
+    writeln!(child.stdin.take().expect("piped"), "ended").expect("it listens");
+    assert!(child.wait().expect("it ends").success());
+    service.stop();
 }
 
 /// Promise: a client whose run others end hears of it with its next frame, and does not go on as if frames were taken.

@@ -12,7 +12,7 @@ use varve_detector::hdf5::ElementType;
 use varve_detector::journal::{self, Entry};
 use varve_detector::layout::Layout;
 use varve_detector::recover::{Recovered, recover};
-use varve_detector::writer::Writer;
+use varve_detector::writer::{Settings, Writer};
 
 const FRAMES: u64 = 30;
 
@@ -163,6 +163,34 @@ fn what_was_cut_off_is_damaged_though_the_file_is_long_again() {
         }
     }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), files.to_string());
+}
+
+/// The same of what lies far below the file's end, where holes alone tell.
+#[test]
+fn what_a_hole_stands_for_is_damaged() {
+    const SIDE: u64 = 2048;
+    const FRAMES: u64 = 12;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![SIDE, SIDE]);
+    description.filter = Filter::RAW;
+    let settings = Settings { queue_bytes: 64 << 20, ..settings() };
+    let writer = Writer::create(&path, description, settings, quiet()).expect("a run started");
+    for number in 0..FRAMES {
+        let payload = Payload::Plain(vec![number as u8 + 1; (SIDE * SIDE * 2) as usize]);
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    while writer.progress().durable < FRAMES {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // As after a kill.
+    drop(writer);
+    let file = std::fs::File::options().write(true).open(&path).expect("without a lock");
+    let end = file.metadata().expect("the file").len();
+    file.set_len(17 << 20).and_then(|()| file.write_all_at(&[1; 100], end)).expect("cut, and long again");
+    drop(file);
+    let counts = recover(&path).expect("recovered").counts;
+    assert_eq!((counts.received, counts.damaged), (2, FRAMES - 2), "{counts:?}");
 }
 
 fn tell(path: &Path, acknowledged: &[u64], scalars: &[&str], untimed: &[u64]) {

@@ -26,11 +26,10 @@ pub use run::{Run, Status, Unfinished};
 pub use share::ShareOptions;
 
 use crate::description::Description;
-use crate::frame::Level;
 use crate::journal;
 use crate::stream::{ErrorCode, Refusal};
+use crate::writer::Settings;
 use crate::writer::join::{Coordinator, Joined};
-use crate::writer::{Acknowledge, Settings};
 use lock::Lock;
 use parking_lot::Mutex;
 use records::{Record, Records, Taken};
@@ -195,7 +194,7 @@ impl Service {
         // The one run that there is.
         config.runs_max = 0;
         let board = Arc::new(Board::default());
-        let (share, head) = Share::join(joining.coordinator.clone(), Arc::clone(&board)).map_err(refused)?;
+        let (share, head) = Share::join(joining.coordinator.clone(), board.clone()).map_err(refused)?;
         let description: Description =
             serde_json::from_str(&head.description).map_err(|error| bad(error.to_string()))?;
         let path = request::place(&root, Path::new(&head.file)).map_err(&bad)?;
@@ -208,7 +207,7 @@ impl Service {
         }
         let (settings, coordinator) = (config.settings.clone(), Arc::new(Asking(Arc::clone(&share))));
         let joined = (head.epoch, coordinator as Arc<dyn Coordinator>);
-        let joined = Joined::join(&path, description.clone(), settings, joined, poster(&board));
+        let joined = Joined::join(&path, description.clone(), settings, joined, board.clone());
         let joined = joined.map_err(|error| bad(error.to_string()))?;
         let name = joining.coordinator.run.clone();
         let request =
@@ -407,10 +406,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Posts what a writer acknowledges.
-fn poster(board: &Arc<Board>) -> Acknowledge {
-    let board = Arc::clone(board);
-    Arc::new(move |level: Level, numbers: &[u64]| board.post(level, numbers))
 }

@@ -61,8 +61,8 @@ pub struct Settings {
     pub extent_bytes: u64,
     /// How long what was written may wait to be synced and published.
     pub commit_interval: Duration,
-    /// Frames of so many plain bytes that are taken and not durable do not wait for that: a client keeps its own until they are,
-    /// and has room for so many only.
+    /// Frames of so many plain bytes that are taken and not durable do not wait for that where a client waits for it, which
+    /// keeps its own until then and has room for so many only.
     pub pressing_bytes: u64,
 }
 
@@ -80,9 +80,35 @@ impl Default for Settings {
     }
 }
 
-/// Is told which frames have reached a level; called by the writer's threads, must not wait. Of a frame that comes in
-/// regions it is told each time that regions have reached it; [`Pipeline::level`] says which.
-pub type Acknowledge = Arc<dyn Fn(Level, &[u64]) + Send + Sync>;
+/// Who is told how far frames have come; called by the writer's threads, must not wait.
+pub trait Listener: Send + Sync {
+    /// These frames have reached the level. Of a frame that comes in regions it is told each time that regions have
+    /// reached it; [`Pipeline::level`] says which.
+    fn reached(&self, level: Level, numbers: &[u64]);
+
+    /// Whether anybody keeps frames until they are at the level or a further one.
+    fn waits_for(&self, level: Level) -> bool;
+}
+
+/// Nobody is told.
+impl Listener for () {
+    fn reached(&self, _: Level, _: &[u64]) {}
+
+    fn waits_for(&self, _: Level) -> bool {
+        false
+    }
+}
+
+/// Waits for every level.
+impl<F: Fn(Level, &[u64]) + Send + Sync> Listener for F {
+    fn reached(&self, level: Level, numbers: &[u64]) {
+        self(level, numbers);
+    }
+
+    fn waits_for(&self, _: Level) -> bool {
+        true
+    }
+}
 
 /// Nanoseconds since 1970.
 pub fn now() -> Nanoseconds {
@@ -141,7 +167,7 @@ impl Writer {
         path: &Path,
         mut description: Description,
         settings: Settings,
-        acknowledge: Acknowledge,
+        listener: Arc<dyn Listener>,
     ) -> Result<Writer, WriteError> {
         description.check()?;
         if let Some(choice) = &mut description.plugin {
@@ -191,7 +217,7 @@ impl Writer {
         let mut committed = Committed::new(catalog);
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
         sync_directory(path).map_err(io)?;
-        let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), acknowledge)?;
+        let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), listener)?;
         new.0.clear();
         Writer::start(Arc::new(shared), committed).map_err(io)
     }

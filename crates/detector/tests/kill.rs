@@ -45,7 +45,7 @@ fn victim_writes() {
         commit_interval: Duration::from_millis(20),
         ..Settings::default()
     };
-    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(|level, numbers| {
+    let acknowledge = Arc::new(|level: Level, numbers: &[u64]| {
         if level >= Level::Written {
             let words: String = numbers.iter().map(|number| format!("ack {number}\n")).collect();
             std::io::stdout().lock().write_all(words.as_bytes()).expect("the kill test listens");

@@ -35,7 +35,7 @@ fn description(layout: &str) -> Description {
 /// Ten frames, of which number 3 never comes, and number 0 without an angle.
 fn write(path: &Path, description: Description) -> Writer {
     let settings = Settings { commit_interval: Duration::from_millis(5), ..Settings::default() };
-    let writer = Writer::create(path, description, settings, Arc::new(|_, _| {})).expect("a run started");
+    let writer = Writer::create(path, description, settings, Arc::new(())).expect("a run started");
     for number in (0..10).filter(|number| *number != 3) {
         let payload = Payload::Plain(frames::frame(number, 8 * 16));
         let taken = (START + number) * 1_000_000_000 + 250_000_000;

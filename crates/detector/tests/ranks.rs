@@ -23,8 +23,7 @@ fn four_ranks_read_disjoint_slices() {
         description.scan = vec![scan];
         description.structure = Structure::Nexus;
         description.fill = Some(777.0.into());
-        let writer =
-            Writer::create(&path, description, Settings::default(), Arc::new(|_, _| {})).expect("a run started");
+        let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).expect("a run started");
         // Above 1,024 chunks, and every seventh frame lost.
         for number in (0..1500).filter(|number| number % 7 != 3) {
             let payload = Payload::Plain(frames::frame(number, 12 * 20));

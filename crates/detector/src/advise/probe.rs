@@ -177,7 +177,7 @@ impl<'w> Probe<'w> {
             queue_bytes: (64 << 20).max(4 * self.frames[0].len()),
             ..Settings::default()
         };
-        let writer = Writer::create(&place.0, description, settings, Arc::new(|_, _| {}))?;
+        let writer = Writer::create(&place.0, description, settings, Arc::new(()))?;
         let begun = Instant::now();
         let mut number = 0;
         while number == 0 || (begun.elapsed() < time && writer.progress().stored_bytes < self.bytes_max) {

@@ -25,7 +25,7 @@ fn our_own_files_are_replayed_whatever_their_filter() {
         description.scan = vec![Some(2), Some(3)];
         description.filter = filter.parse().unwrap();
         description.structure = structure;
-        let writer = Writer::create(&path, description, Settings::default(), Arc::new(|_, _| {})).unwrap();
+        let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap();
         for number in 0..6 {
             let payload = Payload::Plain(pixels(number));
             writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).unwrap();

@@ -3,6 +3,7 @@
 
 use crate::frame::Level;
 use crate::stream::{Ack, FinishedHead, FromService, Notice, Ranges, Refusal, answers::RANGES_MAX, level_bit};
+use crate::writer::Listener;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -49,21 +50,6 @@ impl Board {
         self.reached.get_or_init(|| reached);
     }
 
-    pub fn post(&self, level: Level, numbers: &[u64]) {
-        let Some(reached) = self.reached.get() else {
-            return self.post_ranges(0, level, &numbers.iter().copied().collect());
-        };
-        // Of memory its receiver says so: here a region may be noted that finds no room yet.
-        if level == Level::Memory {
-            return;
-        }
-        let sources = self.posted.lock().sources.len();
-        for source in 0..sources {
-            let has = |number: &u64| reached(*number, source as u32) >= Some(level);
-            self.post_ranges(source, level, &numbers.iter().copied().filter(has).collect());
-        }
-    }
-
     /// Of one source, or of all, who is then the first.
     pub fn post_ranges(&self, source: usize, level: Level, new: &Ranges) {
         let mut posted = self.posted.lock();
@@ -107,6 +93,29 @@ impl Board {
     pub fn each(&self, tell: impl Fn(&Outbox)) {
         let outboxes: Vec<_> = self.posted.lock().outboxes.iter().filter_map(Weak::upgrade).collect();
         outboxes.iter().for_each(|outbox| tell(outbox));
+    }
+}
+
+impl Listener for Board {
+    fn reached(&self, level: Level, numbers: &[u64]) {
+        let Some(reached) = self.reached.get() else {
+            return self.post_ranges(0, level, &numbers.iter().copied().collect());
+        };
+        // Of memory its receiver says so: here a region may be noted that finds no room yet.
+        if level == Level::Memory {
+            return;
+        }
+        let sources = self.posted.lock().sources.len();
+        for source in 0..sources {
+            let has = |number: &u64| reached(*number, source as u32) >= Some(level);
+            self.post_ranges(source, level, &numbers.iter().copied().filter(has).collect());
+        }
+    }
+
+    fn waits_for(&self, level: Level) -> bool {
+        let posted = self.posted.lock();
+        let waits = |outbox: Arc<Outbox>| LEVELS[level as usize..].iter().any(|level| outbox.wants(*level));
+        posted.outboxes.iter().filter_map(Weak::upgrade).any(waits)
     }
 }
 
@@ -270,6 +279,22 @@ mod tests {
 
     fn written(frames: std::ops::Range<u64>) -> FromService {
         FromService::Ack(Ack { level: Level::Written, frames: vec![frames] })
+    }
+
+    /// Promise: frames are waited for at a level by connections that are there and told of that level or a further one.
+    #[test]
+    fn who_waits_for_a_level() {
+        let board = Board::default();
+        let waits = |board: &Board| LEVELS.map(|level| board.waits_for(level));
+        assert_eq!(waits(&board), [false; 3]);
+        let written = Arc::new(Outbox::new(level_bit(Level::Written), 0, [0; 16]));
+        board.attach(&written);
+        assert_eq!(waits(&board), [true, true, false]);
+        let durable = Arc::new(Outbox::new(level_bit(Level::Durable), 0, [1; 16]));
+        board.attach(&durable);
+        assert_eq!(waits(&board), [true; 3]);
+        drop((written, durable));
+        assert_eq!(waits(&board), [false; 3]);
     }
 
     /// Promise: whatever else is said, levels that were reached before are told first, and at once.

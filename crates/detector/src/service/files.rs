@@ -3,7 +3,7 @@
 use super::records::{How, Record, Taken};
 use super::run::Run;
 use super::sink::Sink;
-use super::{About, Shared, StartRequest, board, poster};
+use super::{About, Shared, StartRequest, board};
 use crate::frame::Level;
 use crate::journal;
 use crate::recover::{self, RecoverError};
@@ -56,7 +56,7 @@ impl Shared {
         let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
         let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
-        let writer = Writer::create(path, request.description.clone(), settings, poster(&board))?;
+        let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
         if request.has_regions() {
             board.tell_apart(writer.reached());
         }
@@ -160,7 +160,7 @@ impl Shared {
         }
         let sets = request.set_of(request.source_count() - 1) + 1;
         let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
-        match Writer::resume(path, self.settings(request), poster(&board)) {
+        match Writer::resume(path, self.settings(request), board.clone()) {
             Ok((writer, resumed)) => {
                 let reached = writer.reached();
                 for set in 0..sets {

@@ -116,7 +116,7 @@ impl Writer {
             return Err(self.refused(&refused, 0));
         }
         count(shared, &numbers);
-        (shared.acknowledge)(Level::Memory, &numbers);
+        shared.listener.reached(Level::Memory, &numbers);
         Ok(())
     }
 
@@ -232,7 +232,7 @@ fn enter(shared: &Shared, slabs: &[SlabEntry]) -> io::Result<()> {
     let mut progress = shared.progress.lock();
     progress.stored_bytes = progress.stored_bytes.saturating_add(stored);
     drop(progress);
-    (shared.acknowledge)(Level::Memory, &all);
+    shared.listener.reached(Level::Memory, &all);
     shared.remember_incomplete(slabs);
     shared.enter(slabs.to_vec())
 }

@@ -4,7 +4,7 @@
 
 use super::ground::{Ground, Joint};
 use super::pipeline::{Pipeline, Shared, reached};
-use super::{Acknowledge, Settings, WriteError};
+use super::{Listener, Settings, WriteError};
 use crate::description::Description;
 use crate::frame::Level;
 use crate::hdf5::lock::WrittenFile;
@@ -46,7 +46,7 @@ impl Deref for Joined {
 }
 
 impl Joined {
-    /// Opens the file of a run, which the coordinator made, and starts the threads. `acknowledge` is told of level
+    /// Opens the file of a run, which the coordinator made, and starts the threads. `listener` is told of level
     /// memory only: the others come from the coordinator.
     ///
     /// # Errors
@@ -56,13 +56,13 @@ impl Joined {
         description: Description,
         settings: Settings,
         (epoch, coordinator): (u32, Arc<dyn Coordinator>),
-        acknowledge: Acknowledge,
+        listener: Arc<dyn Listener>,
     ) -> Result<Joined, WriteError> {
         description.check()?;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).and_then(WrittenFile::new).map_err(io)?;
         let ground = Ground::Joint(Joint::new(epoch, coordinator));
-        let shared = Arc::new(Shared::new((path, file), description, settings, ground, acknowledge)?);
+        let shared = Arc::new(Shared::new((path, file), description, settings, ground, listener)?);
         let pipeline = Pipeline::start(Arc::clone(&shared)).map_err(io)?;
         let reporter = std::thread::Builder::new().name("report".into()).spawn(move || report(&shared)).map_err(io)?;
         Ok(Joined { pipeline, reporter: Some(reporter) })

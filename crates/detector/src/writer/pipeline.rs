@@ -6,7 +6,7 @@ use super::ground::{Ground, Own};
 use super::levels::Levels;
 use super::queue::{Part, Patience, Queue, Refused};
 use super::stripes::Stripes;
-use super::{Acknowledge, Progress, Settings, WriteError, check, gather, now, outcome};
+use super::{Listener, Progress, Settings, WriteError, check, gather, now, outcome};
 use crate::description::{Allocate, Description, Scalar, ScalarColumn};
 use crate::filters::{Encoder, Plugin};
 use crate::frame::{Frame, Level};
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     pub stopped: Condvar,
     /// The run failed because the store had no more room: what lies in the file already can still be told of.
     pub ran_full: AtomicBool,
-    pub acknowledge: Acknowledge,
+    pub listener: Arc<dyn Listener>,
 }
 
 /// What waits for the journal beside frames.
@@ -76,7 +76,7 @@ impl Shared {
         description: Description,
         settings: Settings,
         ground: Ground,
-        acknowledge: Acknowledge,
+        listener: Arc<dyn Listener>,
     ) -> Result<Shared, WriteError> {
         let plugin = description.plugin.as_ref().map(Plugin::load).transpose()?;
         Ok(Shared {
@@ -94,7 +94,7 @@ impl Shared {
             stop: Mutex::new(false),
             stopped: Condvar::new(),
             ran_full: AtomicBool::new(false),
-            acknowledge,
+            listener,
             description,
             settings,
             ground,
@@ -155,15 +155,17 @@ impl Shared {
         self.progress.lock().taken += new as u64;
     }
 
-    /// Whether more waits to be synced than should for long.
+    /// Whether more waits to be synced than should for long, and somebody for it.
     fn is_pressing(&self) -> bool {
         let progress = self.progress.lock();
-        let synced = match self.ground {
-            Ground::Own(_) => progress.durable,
-            Ground::Joint(_) => progress.written,
+        let (level, synced) = match self.ground {
+            Ground::Own(_) => (Level::Durable, progress.durable),
+            Ground::Joint(_) => (Level::Written, progress.written),
         };
         let waiting = progress.taken.saturating_sub(synced);
-        waiting.saturating_mul(self.description.frame_bytes() as u64) >= self.settings.pressing_bytes
+        drop(progress);
+        self.listener.waits_for(level)
+            && waiting.saturating_mul(self.description.frame_bytes() as u64) >= self.settings.pressing_bytes
     }
 
     /// Waits for the next round; whether it is the last.
@@ -203,7 +205,7 @@ impl Shared {
             Level::Durable => progress.durable += counted,
         }
         drop(progress);
-        (self.acknowledge)(level, &numbers);
+        self.listener.reached(level, &numbers);
     }
 
     /// Nothing more is taken; what has been written will still be published.
@@ -366,7 +368,7 @@ impl Pipeline {
             .map_err(|why| WriteError::Frame { number, why })?;
         if let Some(level) = shared.levels.take(number, source) {
             self.mark_duplicate(number)?;
-            (shared.acknowledge)(level, &[number]);
+            shared.listener.reached(level, &[number]);
             return Ok(None);
         }
         let part = Part { frame, source, received: now() };
@@ -382,7 +384,7 @@ impl Pipeline {
         })?;
         shared.took(&[number]);
         shared.highest.fetch_max(number, Ordering::Relaxed);
-        (shared.acknowledge)(Level::Memory, &[number]);
+        shared.listener.reached(Level::Memory, &[number]);
         Ok(charge)
     }
 
@@ -555,11 +557,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let told: Arc<Mutex<Vec<(Level, u64)>>> = Arc::default();
         let telling = Arc::clone(&told);
-        let acknowledge: Acknowledge =
-            Arc::new(move |level, numbers| telling.lock().extend(numbers.iter().map(|number| (level, *number))));
+        let listener = Arc::new(move |level: Level, numbers: &[u64]| {
+            telling.lock().extend(numbers.iter().map(|number| (level, *number)))
+        });
         let description = Description::new(ElementType::U16, vec![2, 2]);
         let path = directory.path().join("run.h5");
-        let writer = Writer::create(&path, description, Settings::default(), acknowledge).unwrap();
+        let writer = Writer::create(&path, description, Settings::default(), listener).unwrap();
         writer.shared.reach(Level::Durable, vec![(7, vec![])]);
         writer.shared.reach(Level::Written, vec![(7, vec![])]);
         assert_eq!(*told.lock(), [(Level::Written, 7), (Level::Durable, 7)]);

@@ -3,7 +3,7 @@
 use super::committer::Committed;
 use super::ground::{Ground, Own};
 use super::pipeline::Shared;
-use super::{Acknowledge, Settings, WriteError, Writer, now, sync_directory};
+use super::{Listener, Settings, WriteError, Writer, now, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
 use crate::frame::FrameStatus;
@@ -33,7 +33,11 @@ impl Writer {
     ///
     /// # Errors
     /// If there is no journal, its writer still runs, or the files cannot be read or written.
-    pub fn resume(path: &Path, settings: Settings, acknowledge: Acknowledge) -> Result<(Writer, Resumed), WriteError> {
+    pub fn resume(
+        path: &Path,
+        settings: Settings,
+        listener: Arc<dyn Listener>,
+    ) -> Result<(Writer, Resumed), WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let found = recover::Found::read(path)?;
         let recover::Sound { entries, mut catalog, restored, damage } = found.sound().map_err(io)?;
@@ -56,8 +60,7 @@ impl Writer {
         let recover::Found { file, contents, .. } = found;
         let mut committed = Committed::new(catalog);
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
-        let shared =
-            Shared::new((path, file), contents.description, settings, Ground::Own(Box::new(own)), acknowledge)?;
+        let shared = Shared::new((path, file), contents.description, settings, Ground::Own(Box::new(own)), listener)?;
         shared.highest.store(frames.end(), Ordering::Relaxed);
         let slabs = entries.iter().filter_map(|entry| match entry {
             Entry::Slab(slab) => Some(slab.clone()),

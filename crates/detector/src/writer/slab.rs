@@ -54,7 +54,7 @@ impl Pipeline {
         let numbers: Vec<u64> = numbers.collect();
         shared.took(&numbers);
         shared.highest.fetch_max(last, Ordering::Relaxed);
-        (shared.acknowledge)(Level::Memory, &numbers);
+        shared.listener.reached(Level::Memory, &numbers);
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Pipeline {
         }
         for (number, level) in before {
             self.mark_duplicate(*number)?;
-            level.iter().for_each(|level| (self.shared.acknowledge)(*level, &[*number]));
+            level.iter().for_each(|level| self.shared.listener.reached(*level, &[*number]));
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     let mut description = Description::new(ElementType::U16, vec![8, 8]);
     description.fill = Some(9.0.into());
     let (sender, written) = std::sync::mpsc::channel();
-    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
+    let acknowledge = Arc::new(move |level: Level, numbers: &[u64]| {
         if level == Level::Written {
             sender.send(numbers.len()).expect("the test listens");
         }
@@ -121,7 +121,7 @@ fn scalars_outlive_the_process_with_their_frames() {
     description.scalars = vec![ScalarColumn { name: "a".into(), kind: ScalarKind::Float }];
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
     let (said, hears) = std::sync::mpsc::channel();
-    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, _| {
+    let acknowledge = Arc::new(move |level: Level, _: &[u64]| {
         if level == Level::Written {
             said.send(()).expect("the test hears");
         }

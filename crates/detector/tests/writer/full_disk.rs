@@ -124,7 +124,7 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     description.fill = Some(2.0.into());
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = Arc::clone(&written);
-    let acknowledge: varve_detector::writer::Acknowledge = Arc::new(move |level, numbers| {
+    let acknowledge = Arc::new(move |level: Level, numbers: &[u64]| {
         if level == Level::Written {
             noted.lock().expect("not poisoned").extend_from_slice(numbers);
         }

@@ -28,7 +28,7 @@ impl File {
         }
         settings.threads = arguments.threads.unwrap_or(settings.threads);
         let writer =
-            Writer::create(path, description, settings, Arc::new(|_, _| {})).map_err(|error| failed(path, &error))?;
+            Writer::create(path, description, settings, Arc::new(())).map_err(|error| failed(path, &error))?;
         let wait = if series.rate.is_some() { Duration::ZERO } else { PATIENCE };
         Ok(File { path: path.to_owned(), writer, wait })
     }

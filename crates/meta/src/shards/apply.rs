@@ -4,9 +4,8 @@
 use super::names::{NameSet, Names};
 use super::partitions::Partition;
 use super::shard::{Shard, State};
-use crate::namespace::Seen;
 use crate::tables::{Change, Key, ReplyRecord, Row};
-use varve_types::{InodeId, Timestamp};
+use varve_types::{InodeId, Name, Timestamp};
 
 impl Shard {
     /// Applies one change of this shard to the resident rows and to the open batch.
@@ -23,21 +22,7 @@ impl Shard {
     fn set_row(&self, state: &mut State, key: Key, row: Option<Row>) {
         let number = state.open.number;
         match (&key, &row) {
-            (Key::Entry(directory, name), _) => {
-                let was_present = matches!(state.resident.seen(&key).0, Seen::Present(_));
-                if let Some(partition) = state.partitions.get_mut(*directory) {
-                    partition.changed_in = number;
-                    partition.used = true;
-                    if let Some(split) = &mut partition.split {
-                        split.note(name);
-                    }
-                    match (was_present, &row) {
-                        (false, Some(_)) => partition.names.insert(name.hash()),
-                        (true, None) => partition.names.remove(name.hash()),
-                        _ => {}
-                    }
-                }
-            }
+            (Key::Entry(directory, name), _) => return self.set_entry(state, *directory, name.clone(), row),
             (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
                 Some(partition) => partition.follow(row),
                 None => {
@@ -64,6 +49,25 @@ impl Shard {
         }
         state.open.write(&key, row.as_ref());
         state.resident.set(key, row, number);
+    }
+
+    fn set_entry(&self, state: &mut State, directory: InodeId, name: Name, row: Option<Row>) {
+        let (number, hash, is_present) = (state.open.number, name.hash(), row.is_some());
+        let mut partition = state.partitions.get_mut(directory);
+        if let Some(split) = partition.as_mut().and_then(|partition| partition.split.as_mut()) {
+            split.note(&name);
+        }
+        let key = Key::Entry(directory, name);
+        state.open.write(&key, row.as_ref());
+        let was_present = state.resident.set(key, row, number);
+        let Some(partition) = partition else { return };
+        partition.changed_in = number;
+        partition.used = true;
+        match (was_present, is_present) {
+            (false, true) => partition.names.insert(hash),
+            (true, false) => partition.names.remove(hash),
+            _ => {}
+        }
     }
 
     fn tally(&self, state: &mut State, directory: InodeId, entries: i64, subdirectories: i64, at: Timestamp) {

@@ -153,7 +153,9 @@ impl Shard {
         state.fetched = 0;
         state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
-        state.resident.shrink(state.appended, |key| partitions.hold(key) || locks.contains_key(key));
+        let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
+        state.resident.forget_absent(state.appended, |key| partitions.know(key) && !pinned(key));
+        state.resident.shrink(state.appended, pinned);
     }
 
     /// Gives back its part of the memory that all shards together hold too much.

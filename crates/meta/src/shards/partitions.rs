@@ -171,6 +171,16 @@ impl Partitions {
         }
     }
 
+    /// Whether it is known without its row that the name of `key` is absent, if it is.
+    pub fn know(&self, key: &Key) -> bool {
+        match key {
+            Key::Entry(directory, name) => {
+                self.loaded.get(directory).is_some_and(|partition| !partition.names.may_hold(name.hash()))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the names of a partition with so many entries may be kept, if all others make room.
     pub fn has_room_for(&self, entries: u64) -> bool {
         usize::try_from(entries).is_ok_and(|entries| entries.saturating_mul(NAME_BYTES) <= self.budget.bytes_max())

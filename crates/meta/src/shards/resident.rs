@@ -5,12 +5,14 @@
 //! all shards of the server share and that only rows of these two kinds may exceed.
 
 mod budget;
+mod places;
 
 pub use budget::CacheBudget;
 
 use crate::namespace::Seen;
 use crate::tables::{Key, Row};
-use std::collections::{HashMap, HashSet, VecDeque};
+use places::Places;
+use std::collections::HashSet;
 use std::sync::Arc;
 use varve_types::{HashRange, InodeId, Name};
 use varve_world::key_hash::KeyHashing;
@@ -20,19 +22,20 @@ use varve_world::key_hash::KeyHashing;
 pub struct BatchNumber(pub(super) u64);
 
 struct Slot {
-    /// `None`: known to be absent. Apart, for the map has a good many places that are empty, and absent rows are many where
-    /// much is removed.
+    /// `None`: known to be absent. Apart, for a good many places are empty, and absent rows are many where much is removed.
     row: Option<Box<Row>>,
-    bytes: usize,
+    bytes: u32,
     changed_in: BatchNumber,
     /// Second chance: set on use, cleared when the hand passes.
     used: std::cell::Cell<bool>,
 }
 
 pub(super) struct Resident {
-    slots: HashMap<Key, Slot, KeyHashing>,
-    /// Keys in the order in which the hand visits them. Each key of `slots` stands here once.
-    hand: VecDeque<Key>,
+    slots: Places<Slot>,
+    /// The place that is visited next.
+    hand: usize,
+    /// Places of rows that became absent in batches that were not appended yet, when last looked at.
+    absent: Vec<usize>,
     fetching: HashSet<Key, KeyHashing>,
     bytes: usize,
     /// The bytes that the budget was last told of.
@@ -40,21 +43,19 @@ pub(super) struct Resident {
     budget: Arc<CacheBudget>,
 }
 
-/// What a slot costs besides its row: key with its name, place in the map and in the hand's queue, of which a good part is
-/// empty. A round figure from their sizes.
-const SLOT_BYTES: usize = 256;
+/// What a slot costs besides its row: its place, of which a good part is empty, what finds it, and the name. A round figure
+/// from their sizes.
+const SLOT_BYTES: usize = 192;
 
-/// Keys that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
+/// Places that one call to shrink visits at most, so that no request waits long behind it. Each batch adds fewer.
 const VISITS_MAX: usize = 2048;
-
-/// Places kept for a row, where they are counted.
-const PLACES_TIMES: usize = 2;
 
 impl Resident {
     pub fn new(budget: Arc<CacheBudget>) -> Resident {
         Resident {
-            slots: HashMap::default(),
-            hand: VecDeque::new(),
+            slots: Places::new(),
+            hand: 0,
+            absent: Vec::new(),
             fetching: HashSet::default(),
             bytes: 0,
             told: 0,
@@ -83,9 +84,9 @@ impl Resident {
 
     /// The row, and the batch in which it last changed.
     pub fn seen(&self, key: &Key) -> (Seen<'_>, BatchNumber) {
-        match self.slots.get(key) {
+        match self.slots.find(key).and_then(|place| self.slots.at(place)) {
             None => (Seen::Unknown, BatchNumber(0)),
-            Some(slot) => {
+            Some((_, slot)) => {
                 slot.used.set(true);
                 (slot.row.as_deref().map_or(Seen::Absent, Seen::Present), slot.changed_in)
             }
@@ -94,14 +95,15 @@ impl Resident {
 
     /// For changing a row in place; the caller says in which batch.
     pub fn row_mut(&mut self, key: &Key, batch: BatchNumber) -> Option<&mut Row> {
-        let slot = self.slots.get_mut(key)?;
+        let place = self.slots.find(key)?;
+        let slot = self.slots.at_mut(place)?;
         slot.changed_in = batch;
         slot.row.as_deref_mut()
     }
 
     /// Marks `key` as being read from the table; `false` if it already is, or is resident.
     pub fn begin_fetch(&mut self, key: &Key) -> bool {
-        !self.slots.contains_key(key) && self.fetching.insert(key.clone())
+        !self.knows(key) && self.fetching.insert(key.clone())
     }
 
     pub fn is_fetching(&self, key: &Key) -> bool {
@@ -111,14 +113,14 @@ impl Resident {
     /// Takes in what the table said, unless a decision has set the row meanwhile.
     pub fn end_fetch(&mut self, key: &Key, row: Option<Row>) {
         self.fetching.remove(key);
-        if !self.slots.contains_key(key) {
+        if !self.knows(key) {
             self.set(key.clone(), row, BatchNumber(0));
         }
     }
 
     /// Takes in a row that may be asked for, unless more is known of it.
     pub fn take_ahead(&mut self, key: Key, row: Row) {
-        if !self.slots.contains_key(&key) && !self.fetching.contains(&key) {
+        if !self.knows(&key) && !self.fetching.contains(&key) {
             self.set(key, Some(row), BatchNumber(0));
         }
     }
@@ -127,27 +129,53 @@ impl Resident {
         self.fetching.remove(key);
     }
 
-    /// Sets what a decision made of the row, in `batch`.
-    pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) {
-        let bytes = SLOT_BYTES + row.as_ref().map_or(0, row_bytes);
+    /// Sets what a decision made of the row, in `batch`; whether there was one.
+    pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) -> bool {
+        let bytes = u32::try_from(SLOT_BYTES + row.as_ref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
         // A loaded partition knows without it that a name is absent.
         let used = std::cell::Cell::new(row.is_some());
         let slot = Slot { row: row.map(Box::new), bytes, changed_in: batch, used };
-        self.bytes += bytes;
-        match self.slots.insert(key.clone(), slot) {
-            Some(old) => self.bytes -= old.bytes,
-            None => self.hand.push_back(key),
+        let is_absent = slot.row.is_none();
+        self.bytes += bytes as usize;
+        let (place, old) = self.slots.insert(key, slot);
+        if is_absent && batch > BatchNumber(0) {
+            self.absent.push(place);
         }
+        old.is_some_and(|old| {
+            self.bytes -= old.bytes as usize;
+            old.row.is_some()
+        })
+    }
+
+    fn knows(&self, key: &Key) -> bool {
+        self.slots.find(key).is_some()
+    }
+
+    fn drop_at(&mut self, place: usize) {
+        self.bytes -= self.slots.remove(place).map_or(0, |slot| slot.bytes as usize);
     }
 
     pub fn forget(&mut self, keep: impl Fn(&Key) -> bool) {
-        let Resident { slots, hand, bytes, .. } = self;
-        hand.retain(|key| {
-            keep(key) || {
-                *bytes -= slots.remove(key).map_or(0, |slot| slot.bytes);
-                false
+        for place in 0..self.slots.end() {
+            if self.slots.at(place).is_some_and(|(key, _)| !keep(key)) {
+                self.drop_at(place);
             }
+        }
+    }
+
+    /// Drops what became absent in batches that are appended, where `knows` says that it is known without.
+    pub fn forget_absent(&mut self, appended: BatchNumber, knows: impl Fn(&Key) -> bool) {
+        let mut absent = std::mem::take(&mut self.absent);
+        absent.retain(|place| {
+            // Another row may be in the place by now.
+            let Some((key, Slot { row: None, changed_in, .. })) = self.slots.at(*place) else { return false };
+            let is_appended = *changed_in <= appended;
+            if is_appended && !self.fetching.contains(key) && knows(key) {
+                self.drop_at(*place);
+            }
+            !is_appended
         });
+        self.absent = absent;
     }
 
     /// Drops what was not used lately, as far as the budget wants it at once. `pinned`: keys that must stay.
@@ -157,27 +185,28 @@ impl Resident {
         self.shrink_to(bytes_max, appended, pinned);
     }
 
-    /// To how many bytes it is to shrink, as all are, and in how many steps, each of which visits [`VISITS_MAX`] keys: one visit
-    /// marks a row, and the next one drops it.
+    /// To how many bytes it is to shrink, as all are, and in how many steps, each of which visits [`VISITS_MAX`] places: one
+    /// visit marks a row, and the next one drops it.
     pub fn begin_give_back(&mut self) -> (usize, usize) {
         self.tell();
-        (self.budget.leaves(self.bytes), 2 * self.hand.len() / VISITS_MAX + 1)
+        (self.budget.leaves(self.bytes), 2 * self.slots.end() / VISITS_MAX + 1)
     }
 
     /// One step; whether one more is needed.
     pub fn shrink_to(&mut self, bytes_max: usize, appended: BatchNumber, pinned: impl Fn(&Key) -> bool) -> bool {
-        let mut visits = VISITS_MAX.min(2 * self.hand.len());
+        let mut visits = VISITS_MAX.min(2 * self.slots.end());
         while self.bytes > bytes_max && visits > 0 {
             visits -= 1;
-            let Some(key) = self.hand.pop_front() else { break };
-            let Some(slot) = self.slots.get(&key) else { continue };
+            if self.hand >= self.slots.end() {
+                self.hand = 0;
+            }
+            let place = self.hand;
+            self.hand += 1;
+            let Some((key, slot)) = self.slots.at(place) else { continue };
             let stays =
-                slot.used.replace(false) || slot.changed_in > appended || self.fetching.contains(&key) || pinned(&key);
-            if stays {
-                self.hand.push_back(key);
-            } else {
-                self.bytes -= slot.bytes;
-                self.slots.remove(&key);
+                slot.used.replace(false) || slot.changed_in > appended || self.fetching.contains(key) || pinned(key);
+            if !stays {
+                self.drop_at(place);
             }
         }
         self.tell();
@@ -186,12 +215,10 @@ impl Resident {
 
     /// Gives up the places of what was dropped, once most are empty: they are not counted, and are some of a row's memory.
     pub fn give_up_places(&mut self) {
-        let wanted = PLACES_TIMES * self.slots.len();
-        if self.slots.capacity() > PLACES_TIMES * wanted {
-            self.slots.shrink_to(wanted);
-        }
-        if self.hand.capacity() > PLACES_TIMES * wanted {
-            self.hand.shrink_to(wanted);
+        if self.slots.is_sparse() {
+            // What was to be looked at again is found by the hand.
+            self.absent = Vec::new();
+            self.slots.shrink();
         }
     }
 

@@ -22,10 +22,11 @@ use tokio::task::JoinHandle;
 use varve_types::ShardId;
 use varve_world::key_hash::KeyHashing;
 
-/// How long rows come together. A shard under load passes thousands on at a time, and an idle one sleeps.
-const COLLECTED_FOR: Duration = Duration::from_millis(50);
+/// How long rows come together. A shard under load passes tens of thousands on at a time, and an idle one sleeps. In their
+/// order they go into a memtable, whose rows lie all over memory: the more come together, the closer each is to the one before.
+const COLLECTED_FOR: Duration = Duration::from_millis(200);
 /// Bytes at which that time is over, and those at which writes wait for SlateDB, which waits for its store.
-const BYTES_EARLY: usize = 1024 * 1024;
+const BYTES_EARLY: usize = 4 * 1024 * 1024;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 type Rows = HashMap<Bytes, Option<Bytes>, KeyHashing>;

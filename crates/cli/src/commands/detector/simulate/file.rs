@@ -27,8 +27,7 @@ impl File {
             settings = advice.settings(settings);
         }
         settings.threads = arguments.threads.unwrap_or(settings.threads);
-        let writer =
-            Writer::create(path, description, settings, Arc::new(())).map_err(|error| failed(path, &error))?;
+        let writer = Writer::create(path, description, settings, Arc::new(())).map_err(|error| failed(path, &error))?;
         let wait = if series.rate.is_some() { Duration::ZERO } else { PATIENCE };
         Ok(File { path: path.to_owned(), writer, wait })
     }

@@ -548,6 +548,7 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Payload;
     use crate::hdf5::ElementType;
     use crate::writer::Writer;
 
@@ -567,5 +568,31 @@ mod tests {
         writer.shared.reach(Level::Written, vec![(7, vec![])]);
         assert_eq!(*told.lock(), [(Level::Written, 7), (Level::Durable, 7)]);
         assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
+    }
+
+    /// Promise: syncing does not wait for its interval where somebody waits for it with much, and else does.
+    #[test]
+    fn syncing_hurries_for_who_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings =
+            Settings { commit_interval: Duration::from_secs(3600), pressing_bytes: 1, ..Settings::default() };
+        let begin = |name: &str, listener: Arc<dyn Listener>| {
+            let description = Description::new(ElementType::U16, vec![2, 2]);
+            let writer = Writer::create(&directory.path().join(name), description, settings.clone(), listener).unwrap();
+            let frame = Frame { number: 0, taken: 1, payload: Payload::Plain(vec![0; 8]) };
+            writer.submit(frame, Duration::from_secs(10)).unwrap();
+            writer
+        };
+        let unheard = begin("unheard.h5", Arc::new(()));
+        let waited_for = begin("waited-for.h5", Arc::new(|_: Level, _: &[u64]| {}));
+        let begun = Instant::now();
+        while waited_for.progress().durable == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "its interval is waited for");
+            std::thread::sleep(ROUNDS_GAP);
+        }
+        std::thread::sleep(4 * ROUNDS_GAP);
+        assert_eq!((unheard.progress().taken, unheard.progress().durable), (1, 0));
+        unheard.finish().unwrap();
+        waited_for.finish().unwrap();
     }
 }

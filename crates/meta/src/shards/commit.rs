@@ -154,7 +154,7 @@ impl Shard {
         state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
         let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
-        state.resident.forget_absent(state.appended, |key| partitions.know(key) && !pinned(key));
+        state.resident.forget_absent(state.appended, |key| partitions.know_absent(key) && !pinned(key));
         state.resident.shrink(state.appended, pinned);
     }
 

@@ -171,8 +171,8 @@ impl Partitions {
         }
     }
 
-    /// Whether it is known without its row that the name of `key` is absent, if it is.
-    pub fn know(&self, key: &Key) -> bool {
+    /// Whether the names of its partition say that the entry of `key` is absent, without its row.
+    pub fn know_absent(&self, key: &Key) -> bool {
         match key {
             Key::Entry(directory, name) => {
                 self.loaded.get(directory).is_some_and(|partition| !partition.names.may_hold(name.hash()))

@@ -129,7 +129,7 @@ impl Resident {
         self.fetching.remove(key);
     }
 
-    /// Sets what a decision made of the row, in `batch`; whether there was one.
+    /// Sets what a decision made of the row, in `batch`; whether there was one in memory.
     pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) -> bool {
         let bytes = u32::try_from(SLOT_BYTES + row.as_ref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
         // A loaded partition knows without it that a name is absent.
@@ -163,14 +163,14 @@ impl Resident {
         }
     }
 
-    /// Drops what became absent in batches that are appended, where `knows` says that it is known without.
-    pub fn forget_absent(&mut self, appended: BatchNumber, knows: impl Fn(&Key) -> bool) {
+    /// Drops rows that became absent in batches that are appended, of those that `may_go`.
+    pub fn forget_absent(&mut self, appended: BatchNumber, may_go: impl Fn(&Key) -> bool) {
         let mut absent = std::mem::take(&mut self.absent);
         absent.retain(|place| {
             // Another row may be in the place by now.
             let Some((key, Slot { row: None, changed_in, .. })) = self.slots.at(*place) else { return false };
             let is_appended = *changed_in <= appended;
-            if is_appended && !self.fetching.contains(key) && knows(key) {
+            if is_appended && !self.fetching.contains(key) && may_go(key) {
                 self.drop_at(*place);
             }
             !is_appended

@@ -8,7 +8,10 @@ use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 use varve_world::key_hash::KeyHashing;
 
-/// Where an entry lies. The hash goes with it, so that neither growth nor a look for another key reads the entry.
+/// How many times as many places as entries are kept.
+const SPARSE_TIMES: usize = 4;
+
+/// Where an entry lies, of four thousand million places. The hash goes with it, so that neither growth nor a look for another key reads the entry.
 struct Place {
     hash: u32,
     at: u32,
@@ -117,9 +120,6 @@ impl<T> Places<T> {
 fn is_at<T>(entries: &[Option<(Key, T)>], place: &Place, hash: u32, key: &Key) -> bool {
     place.hash == hash && entries[place.at as usize].as_ref().is_some_and(|(its, _)| its == key)
 }
-
-/// How many times the entries there may be places.
-const SPARSE_TIMES: usize = 4;
 
 /// The table takes its bucket from the lowest bits and a mark from the highest ones.
 fn spread(hash: u32) -> u64 {

@@ -154,8 +154,7 @@ fn what_is_known_to_be_absent_is_dropped() {
     resident.set(key(3), row(10), BatchNumber(3));
     resident.forget_absent(BatchNumber(1), |_| true);
     assert_eq!(resident.len(), 4, "batch 2 is not appended");
-    let knows = |asked: &Key| *asked != key(1);
-    resident.forget_absent(BatchNumber(2), knows);
+    resident.forget_absent(BatchNumber(2), |asked| *asked != key(1));
     assert_eq!([0, 1, 2].map(|n| resident.seen(&key(n)).0), [Seen::Unknown, Seen::Absent, Seen::Unknown]);
     assert!(matches!(resident.seen(&key(3)).0, Seen::Present(_)));
     let bytes = resident.bytes();

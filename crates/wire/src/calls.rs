@@ -277,6 +277,16 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// Whether it changes rows of several shards as a rule, each of which writes to its own log: it takes several times as long.
+    pub fn spans_shards(&self) -> bool {
+        matches!(
+            self,
+            Call::MakeDirectory { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. } | Call::Link { .. }
+        )
+    }
+}
+
 /// Where a file's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileContent {

@@ -12,10 +12,15 @@ use varve_types::{SessionId, VolumeSettings};
 use varve_wire::handshake::{Purpose, VolumeKey, Welcome, WorkerAddress};
 use varve_wire::{Request, Response};
 use varve_world::clock::{Clock, Moment};
+use varve_world::patience::LOOK;
 use varve_world::volume_dir::VolumeDir;
 
 /// Idle connections kept to one worker: as many threads as a mount has, and a bound on the server's descriptors.
 const IDLE_PER_WORKER_MAX: usize = 64;
+
+/// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
+/// callers (`docs/measurements/2026-11-25-looks.md`).
+const LOOK_OVER_SHARDS: Duration = Duration::from_micros(300);
 
 struct Pool {
     address: WorkerAddress,
@@ -116,7 +121,8 @@ impl BlockingTransport {
             Some(connection) => connection,
             None => self.open(pool, pools.local)?,
         };
-        connection.send(request).map_err(|error| match error.kind() {
+        let look = if request.call.spans_shards() { LOOK_OVER_SHARDS } else { LOOK };
+        connection.send(request, look).map_err(|error| match error.kind() {
             std::io::ErrorKind::Other => CallError::Unsendable(error.to_string()),
             _ => lost(error.to_string()),
         })?;

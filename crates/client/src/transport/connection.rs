@@ -16,7 +16,7 @@ use varve_types::{SessionId, VolumeId};
 use varve_wire::frame;
 use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome, WorkerAddress};
 use varve_world::mailbox::{Answer, Asking};
-use varve_world::patience::{Look, Patience};
+use varve_world::patience::{LOOK, Look, Patience};
 use varve_world::random;
 
 /// A worker of the same host or network takes a connection within this time or is not there.
@@ -114,7 +114,7 @@ impl Connection {
             proof: identity.key.prove(Side::Client, &nonce, &greeting.nonce),
             mailbox: matches!(self.stream, Stream::Unix(_)),
         };
-        self.send(&hello).map_err(broken)?;
+        self.send(&hello, LOOK).map_err(broken)?;
         if hello.mailbox {
             self.wait_for_bytes().and_then(|()| self.read_with_mailbox()).map_err(broken)?;
         }
@@ -132,12 +132,12 @@ impl Connection {
         Ok(welcome)
     }
 
-    /// Writes one message.
-    pub fn send<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
+    /// Writes one message. `look`: for how long its answer is looked for before the thread sleeps.
+    pub fn send<M: serde::Serialize>(&mut self, message: &M, look: Duration) -> io::Result<()> {
         self.output.clear();
         frame::encode(message, &mut self.output).map_err(io::Error::other)?;
         self.input.clear();
-        self.look = self.patience.look();
+        self.look = self.patience.look_for(look);
         let posted = self.mailbox.as_ref().is_some_and(|mailbox| mailbox.ask(&self.output, self.look.is_some()));
         let written = match &mut self.stream {
             _ if posted => Ok(()),

@@ -278,12 +278,10 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether it changes rows of several shards as a rule, each of which writes to its own log: it takes several times as long.
+    /// Whether it changes rows of several shards as a rule, each of which writes to its own log: it takes several times as
+    /// long. A directory's home is mostly another shard than its name's; a rename stays mostly within one.
     pub fn spans_shards(&self) -> bool {
-        matches!(
-            self,
-            Call::MakeDirectory { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. } | Call::Link { .. }
-        )
+        matches!(self, Call::MakeDirectory { .. } | Call::RemoveDirectory { .. })
     }
 }
 

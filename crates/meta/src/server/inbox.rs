@@ -3,7 +3,7 @@
 use super::guest::{self, Visit};
 use super::opening::To;
 use super::worker::Worker;
-use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers};
+use crate::shards::{PeerCall, PeerFuture, PeerReply, Peers, Shard};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +77,10 @@ impl Peers for WorkerPeers {
 
     fn is_near(&self, shard: ShardId) -> bool {
         self.worker.upgrade().is_some_and(|worker| worker.shared.owner(shard) == worker.index)
+    }
+
+    fn near(&self, shard: ShardId) -> Option<Rc<Shard>> {
+        self.worker.upgrade()?.shard(shard)
     }
 }
 

@@ -120,6 +120,25 @@ impl Leases {
     /// Waits until no session but `session` holds a lease on any of `keys`, and keeps them from being leased until the
     /// answer is dropped. Waits at most [`LEASE`].
     pub async fn hold(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Hold {
+        let (hold, until) = self.begin_hold(keys, session);
+        loop {
+            // Nothing is granted on a held key, so `until` cannot move away.
+            let left = until.since(self.clock.monotonic());
+            if left.is_zero() {
+                return hold;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    /// The same where nobody need be waited for.
+    pub fn hold_at_once(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> Option<Hold> {
+        let (hold, until) = self.begin_hold(keys, session);
+        (until <= self.clock.monotonic()).then_some(hold)
+    }
+
+    /// Keeps `keys` from being leased; and until when leases of others run.
+    fn begin_hold(self: &Arc<Leases>, keys: &[LeaseKey], session: SessionId) -> (Hold, Moment) {
         let hold = Hold { leases: Arc::clone(self), keys: keys.to_vec() };
         let mut until = self.inherited_until;
         for &key in keys {
@@ -130,14 +149,7 @@ impl Leases {
             let others = lease.holders.iter().filter(|(holder, _)| *holder != session);
             until = others.map(|(_, end)| *end).fold(until, Moment::max);
         }
-        loop {
-            // Nothing is granted on a held key, so `until` cannot move away.
-            let left = until.since(self.clock.monotonic());
-            if left.is_zero() {
-                return hold;
-            }
-            tokio::time::sleep(left).await;
-        }
+        (hold, until)
     }
 
     fn stripe(&self, key: LeaseKey) -> &Mutex<Stripe> {

@@ -1,11 +1,14 @@
 //! Verbs that need wait for nothing but the log: what they must see is resident, nobody else is changing it, and what they
-//! change is this shard's. Most do, and are decided by a plain call; all others are run ([`Shard::run`]).
+//! change is this shard's, or the rows of one directory in a shard that this one's worker serves too. Most do, and are decided
+//! by a plain call; all others are run ([`Shard::run`]).
 
 use super::foreign::Foreign;
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Address, Decided, Makes, Run, Shard, Way};
 use crate::namespace::{Effect, Verb};
+use crate::tables::{Change, Key};
+use std::rc::Rc;
 use varve_types::InodeId;
 
 /// What became of a verb.
@@ -14,21 +17,84 @@ pub enum Ran<O> {
     Seen(Result<O, Refusal>),
     /// It changed something, which may be shown when `batch` is appended and then `effects` are done.
     Changed { outcome: O, batch: BatchNumber, effects: Vec<Effect> },
+    /// Its fresh directory's rows are on their way to the log of their home. When they are there it is run on.
+    Placed(Placed),
+}
+
+/// Rows of a fresh directory at its home, which is another shard than that of its name.
+pub struct Placed {
+    home: Rc<Shard>,
+    batch: BatchNumber,
+    fresh: InodeId,
+    keys: Vec<Key>,
+}
+
+impl Placed {
+    /// The home, and its batch that holds the rows.
+    pub fn awaits(&self) -> (Rc<Shard>, BatchNumber) {
+        (Rc::clone(&self.home), self.batch)
+    }
 }
 
 impl Shard {
     /// Runs a verb without waiting; `None`: that cannot be, and nothing has been done.
-    pub fn run_at_once<V: Verb>(&self, verb: &V, run: &Run<'_, V::Outcome>) -> Option<Ran<V::Outcome>> {
+    pub fn run_at_once<V: Verb>(self: &Rc<Self>, verb: &V, run: &Run<'_, V::Outcome>) -> Option<Ran<V::Outcome>> {
         if !self.is_undisturbed(run.address) {
             return None;
         }
         let fresh = match run.makes {
             Makes::Nothing => InodeId::ROOT,
             Makes::File => self.inode_at_hand()?,
-            Makes::Directory { .. } => return None,
+            Makes::Directory { home } => self.inode_of_at_hand(home)?,
         };
-        let way = Way::of(fresh);
+        match self.decide(verb, run, &Way::of(fresh), &Foreign::default()).ok()? {
+            (Decided::FreshElsewhere(rows), _) => self.place_at_once(fresh, rows).map(Ran::Placed),
+            (Decided::Missing(keys), _) if V::REMOVES_DIRECTORY => self.remove_at_once(verb, run, keys),
+            (decided, newest) => self.ran(decided, newest),
+        }
+    }
+
+    /// Runs a verb on whose rows are placed, and appended; `None`: that cannot be, and nothing has been done.
+    pub fn run_placed_at_once<V: Verb>(
+        &self,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        placed: &Placed,
+    ) -> Option<Ran<V::Outcome>> {
+        if !self.is_undisturbed(run.address) {
+            return None;
+        }
+        let way = Way { placed: Some(Vec::new()), ..Way::of(placed.fresh) };
         let (decided, newest) = self.decide(verb, run, &way, &Foreign::default()).ok()?;
+        self.ran(decided, newest)
+    }
+
+    /// Runs a verb on as [`Shard::run`] does, whose rows are placed, and were `appended` or could not be.
+    pub async fn run_placed<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: Run<'_, V::Outcome>,
+        placed: Placed,
+        appended: Result<(), Refusal>,
+    ) -> Result<V::Outcome, Refusal> {
+        let Placed { fresh, keys, .. } = placed;
+        match appended {
+            Ok(()) => self.run_on(verb, &run, Way { placed: Some(keys), ..Way::of(fresh) }).await,
+            Err(refusal) => {
+                self.withdraw(fresh, keys).await;
+                Err(refusal)
+            }
+        }
+    }
+
+    fn place_at_once(&self, fresh: InodeId, rows: Vec<Change>) -> Option<Placed> {
+        let home = self.peers.near(fresh.shard()).filter(|home| home.takes_changes())?;
+        let keys = rows.iter().filter_map(Change::put_key).cloned().collect();
+        let batch = home.take_rows(rows);
+        Some(Placed { home, batch, fresh, keys })
+    }
+
+    fn ran<O>(&self, decided: Decided<O>, newest: BatchNumber) -> Option<Ran<O>> {
         let seen = match decided {
             Decided::Done { outcome, effects, batch } => return Some(Ran::Changed { outcome, batch, effects }),
             Decided::Answered(outcome) => Ok(outcome),

@@ -97,16 +97,23 @@ impl Shard {
         }
     }
 
+    /// An id of `home` that was never given before, if there is one at hand.
+    pub(super) fn inode_of_at_hand(&self, home: ShardId) -> Option<InodeId> {
+        if home == self.id {
+            return self.inode_at_hand();
+        }
+        let counter = self.state.borrow_mut().inodes.borrowed.get_mut(&home)?.next()?;
+        Some(InodeId::new(home, counter))
+    }
+
     /// An id of `home` that was never given before.
     pub(super) async fn fresh_inode_of(self: &Rc<Self>, home: ShardId) -> Result<InodeId, Refusal> {
         if home == self.id {
             return self.fresh_inode().await;
         }
         loop {
-            if let Some(range) = self.state.borrow_mut().inodes.borrowed.get_mut(&home)
-                && let Some(counter) = range.next()
-            {
-                return Ok(InodeId::new(home, counter));
+            if let Some(inode) = self.inode_of_at_hand(home) {
+                return Ok(inode);
             }
             match self.peers.call(home, PeerCall::FreshInodes(BORROWED)).await {
                 PeerReply::InodesFrom(first) => {

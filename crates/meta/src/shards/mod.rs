@@ -36,7 +36,7 @@ pub mod table;
 mod transaction;
 mod whole;
 
-pub use at_once::Ran;
+pub use at_once::{Placed, Ran};
 pub use effects::SESSIONS_RETURN;
 pub use listing::Page;
 pub use log::{DamagedPlace, TornEnd, torn_end};

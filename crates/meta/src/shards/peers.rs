@@ -1,11 +1,14 @@
 //! What shards ask of each other. Inside one server these are messages between workers; between servers they will be
-//! calls on the wire, which is why nothing here is shared memory.
+//! calls on the wire, which is why nothing in them is shared memory. A shard whose worker serves the other one too may go
+//! to it directly, where neither has to wait (`at_once.rs`).
 
 use super::refusal::{Cause, Refusal};
+use super::shard::Shard;
 use crate::tables::{Change, IntentRow, Key, ReplyRecord, Row, TransactionId};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use varve_types::{Epoch, InodeId, PartitionIndex, PartitionMap, ShardId};
 
 /// An attempt at a split: the epoch of its source, and its number there. Of two the later is the greater.
@@ -145,4 +148,7 @@ pub trait Peers {
 
     /// Whether the asking shard's own worker serves this one too.
     fn is_near(&self, shard: ShardId) -> bool;
+
+    /// The shard itself, if it is near and open.
+    fn near(&self, shard: ShardId) -> Option<Rc<Shard>>;
 }

@@ -11,16 +11,20 @@
 //! bring the directory back without what was set on it since it was made. A shard that is opened again knows of no hold
 //! and would take creates, so a hold counts for [`HOLD_VALID`], and no shard is opened again sooner than that.
 
+use super::at_once::Ran;
+use super::foreign::Foreign;
 use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::Refusal;
-use super::shard::Shard;
-use super::transaction::{Begun, IntentKept};
+use super::resident::BatchNumber;
+use super::shard::{Decided, Run, Shard, State, Way};
+use super::transaction::{self, Begun, IntentKept};
+use crate::namespace::{Seen, Verb};
 use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::{PartitionIndex, ShardId};
+use varve_types::{InodeId, PartitionIndex, ShardId};
 use varve_world::clock::Moment;
 
 /// How long after it was asked for a hold may be relied on.
@@ -92,7 +96,7 @@ fn are_all_of_one_directory(keys: &[Key], rows: &[ForeignRow]) -> bool {
 impl Shard {
     /// Asks `shard` for rows of a directory that is to be removed, and notes in `held` if it holds them.
     pub(super) async fn fetch_to_remove(&self, shard: ShardId, keys: Vec<Key>, held: &mut Option<Held>) -> PeerReply {
-        let transaction = self.state.borrow_mut().transactions.begin(self.id, self.table.epoch());
+        let transaction = self.begin_transaction();
         let asked = self.clock.monotonic();
         let reply = self.peers.call(shard, PeerCall::FetchToRemove(transaction, keys.clone())).await;
         let hold = Held { transaction, shard, keys, asked };
@@ -161,13 +165,68 @@ impl Shard {
         }
     }
 
+    /// Steps 1 and 2 without waiting, where all rows of the directory, which are `keys`, are in a shard that is near; `None`:
+    /// that cannot be, and nothing has been done.
+    pub(super) fn remove_at_once<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        keys: Vec<Key>,
+    ) -> Option<Ran<V::Outcome>> {
+        let shard = self.place(&self.state.borrow(), keys.first()?);
+        let holder = self.peers.near(shard)?;
+        let (transaction, asked) = (self.begin_transaction(), self.clock.monotonic());
+        let rows = holder.hold_at_once(transaction, &keys);
+        let removed = rows.and_then(|rows| {
+            let mut foreign = Foreign::default();
+            keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
+            self.remove_held_at_once(verb, run, &foreign, &Held { transaction, shard, keys, asked })
+        });
+        if removed.is_none() {
+            self.state.borrow_mut().transactions.forget_undecided(transaction);
+            if holder.end_intent(transaction, false).is_some() {
+                holder.changed.notify_waiters();
+            }
+        }
+        removed
+    }
+
+    fn remove_held_at_once<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        foreign: &Foreign,
+        held: &Held,
+    ) -> Option<Ran<V::Outcome>> {
+        let way = Way::of(InodeId::ROOT);
+        let (Decided::Several { changes, effects, outcome, reply }, _) = self.decide(verb, run, &way, foreign).ok()?
+        else {
+            return None;
+        };
+        if self.state.borrow().removals.waiting.len() >= REMOVALS_MAX {
+            return None;
+        }
+        let Begun { transaction, own, parts } = self.begin(changes, foreign, Some(held)).ok()?;
+        let all_held = parts.len() == 1 && parts.get(&held.shard).is_some_and(|part| held.is_all_of(part));
+        let decided = match all_held {
+            true => self.decide_removal(transaction, &own, &[held.shard], reply).ok(),
+            false => None,
+        };
+        if decided.is_none() {
+            self.unlock_own(transaction, &own);
+        }
+        let batch = decided?;
+        self.work.notify_one();
+        Some(Ran::Changed { outcome, batch, effects })
+    }
+
     fn decide_removal(
         self: &Rc<Self>,
         transaction: TransactionId,
         own: &[Change],
         holders: &[ShardId],
         reply: Option<ReplyRecord>,
-    ) -> Result<super::resident::BatchNumber, Refusal> {
+    ) -> Result<BatchNumber, Refusal> {
         let mut state = self.state.borrow_mut();
         self.apply_own(&mut state, transaction, own, reply)?;
         state.transactions.note_decided(transaction, holders);
@@ -235,17 +294,49 @@ impl Shard {
             return PeerReply::Rows(rows);
         }
         let reads = keys.iter().zip(&rows).map(|(key, row)| ReadRecord { key: key.clone(), digest: row.digest });
-        let intent = IntentRow {
-            participants: vec![self.id],
-            reads: reads.collect(),
-            changes: keys.into_iter().map(Change::Delete).collect(),
-            reply: None,
-        };
-        match self.hold(transaction, intent).await {
+        let reads = reads.collect();
+        match self.hold(transaction, self.removal_of(keys, reads)).await {
             PeerReply::Vote(true) => PeerReply::Held(rows),
             // It has a name in it, or is being changed: whoever decides sees.
             _ => PeerReply::Rows(rows),
         }
+    }
+
+    /// A row of this shard as it may be shown to others now; `None`: it may not.
+    fn appended_row(&self, state: &State, key: &Key) -> Option<ForeignRow> {
+        let (seen, changed_in) = self.seen_here(state, key);
+        let row = match seen {
+            Seen::Unknown => return None,
+            Seen::Absent => None,
+            Seen::Present(row) => Some(row.clone()),
+        };
+        (changed_in <= state.appended).then(|| ForeignRow { digest: transaction::digest(row.as_ref()), row })
+    }
+
+    /// The intent to delete rows of this shard.
+    fn removal_of(&self, keys: Vec<Key>, reads: Vec<ReadRecord>) -> IntentRow {
+        let changes = keys.into_iter().map(Change::Delete).collect();
+        IntentRow { participants: vec![self.id], reads, changes, reply: None }
+    }
+
+    /// [`Shard::rows_to_remove`] without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
+    fn hold_at_once(self: &Rc<Self>, transaction: TransactionId, keys: &[Key]) -> Option<Vec<ForeignRow>> {
+        if !self.takes_changes() {
+            return None;
+        }
+        let mut state = self.state.borrow_mut();
+        let rows: Vec<_> = keys.iter().map(|key| self.appended_row(&state, key)).collect::<Option<_>>()?;
+        if !are_all_of_one_directory(keys, &rows) {
+            return None;
+        }
+        let intent = self.removal_of(keys.to_vec(), Vec::new());
+        if !self.may_prepare(&state, &intent) {
+            return None;
+        }
+        self.keep_intent(&mut state, transaction, intent, IntentKept::InMemory);
+        drop(state);
+        self.watch_holds();
+        Some(rows)
     }
 
     /// Step 1.

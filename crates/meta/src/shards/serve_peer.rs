@@ -2,6 +2,7 @@
 
 use super::fetch::peer_reply;
 use super::peers::{PeerCall, PeerReply};
+use super::resident::BatchNumber;
 use super::shard::Shard;
 use crate::namespace::Seen;
 use crate::tables::{Change, Key, Row};
@@ -71,13 +72,18 @@ impl Shard {
 
     /// Applies rows that nobody else can know of; appended when it answers.
     async fn apply_for_peer(self: &Rc<Self>, changes: Vec<Change>) -> PeerReply {
-        let batch = {
-            let mut state = self.state.borrow_mut();
-            changes.into_iter().for_each(|change| self.apply(&mut state, change));
-            state.open.number
-        };
-        self.work.notify_one();
+        let batch = self.take_rows(changes);
         self.appended(batch).await.map_or_else(peer_reply, |()| PeerReply::Done)
+    }
+
+    /// The same; they are shown when the batch is appended.
+    pub(super) fn take_rows(&self, changes: Vec<Change>) -> BatchNumber {
+        let mut state = self.state.borrow_mut();
+        changes.into_iter().for_each(|change| self.apply(&mut state, change));
+        let batch = state.open.number;
+        drop(state);
+        self.work.notify_one();
+        batch
     }
 
     /// Places the rows of a fresh inode at its home, before its entry is decided on here.
@@ -91,11 +97,8 @@ impl Shard {
 
     /// Removes what [`Shard::place_fresh`] placed, for the entry was refused. What stays if this fails is debris that no
     /// name reaches and no other inode can collide with; fsck removes it.
-    pub(super) async fn withdraw(&self, fresh: InodeId, placed: Vec<Change>) {
-        let deletes = placed.into_iter().filter_map(|change| match change {
-            Change::Put(key, _) => Some(Change::Delete(key)),
-            Change::Delete(_) | Change::Tally { .. } => None,
-        });
+    pub(super) async fn withdraw(&self, fresh: InodeId, placed: Vec<Key>) {
+        let deletes = placed.into_iter().map(Change::Delete);
         match self.peers.call(fresh.shard(), PeerCall::Apply(deletes.collect())).await {
             PeerReply::Done => {}
             other => tracing::warn!("rows of inode {fresh}, which got no name, stay: {other:?}"),

@@ -197,6 +197,10 @@ impl Shard {
         }
     }
 
+    pub(super) fn takes_changes(&self) -> bool {
+        self.state.borrow().failed.is_none() && !self.is_at_rest()
+    }
+
     /// Why this shard must be opened again, if it must.
     pub fn failed(&self) -> Option<Cause> {
         self.state.borrow().failed.clone()
@@ -210,12 +214,21 @@ impl Shard {
             Makes::File => self.fresh_inode().await?,
             Makes::Directory { home } => Box::pin(self.fresh_inode_of(home)).await?,
         };
-        let mut way = Way::of(fresh);
-        let result = self.run_with(verb, &run, &mut way).await;
+        self.run_on(verb, &run, Way::of(fresh)).await
+    }
+
+    /// Runs a verb to its end from where it is on its way.
+    pub(super) async fn run_on<V: Verb>(
+        self: &Rc<Self>,
+        verb: &V,
+        run: &Run<'_, V::Outcome>,
+        mut way: Way,
+    ) -> Result<V::Outcome, Refusal> {
+        let result = self.run_with(verb, run, &mut way).await;
         if result.is_err()
-            && let Some(rows) = way.placed
+            && let Some(placed) = way.placed
         {
-            Box::pin(self.withdraw(fresh, rows)).await;
+            Box::pin(self.withdraw(way.fresh, placed)).await;
         }
         if let Some(holder) = way.rename_lock {
             self.peers.call(InodeId::ROOT.shard(), PeerCall::UnlockRenames(holder)).await;
@@ -283,7 +296,7 @@ impl Shard {
                 (outcome, effects)
             }
             Decided::FreshElsewhere(changes) => {
-                way.placed = Some(changes.clone());
+                way.placed = Some(changes.iter().filter_map(Change::put_key).cloned().collect());
                 Box::pin(self.place_fresh(way.fresh, changes)).await?;
                 return Ok(None);
             }
@@ -529,7 +542,7 @@ pub(super) struct Way {
     /// The id for what the verb makes, if it makes something.
     pub fresh: InodeId,
     /// Rows of `fresh` that stand at its home already.
-    pub placed: Option<Vec<Change>>,
+    pub placed: Option<Vec<Key>>,
     pub rename_lock: Option<u64>,
     /// Rows of a directory that another shard holds until its removal is decided.
     pub held: Option<Held>,

@@ -176,8 +176,12 @@ impl Shard {
         join_all(shards.into_iter().map(ask)).await;
     }
 
+    pub(super) fn begin_transaction(&self) -> TransactionId {
+        self.state.borrow_mut().transactions.begin(self.id, self.table.epoch())
+    }
+
     /// Sorts the decision by shards and locks this shard's part. What is held for it already gives it its id.
-    fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
+    pub(super) fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
         let mut state = self.state.borrow_mut();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
         let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
@@ -323,13 +327,24 @@ impl Shard {
             // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
             return Ok(None);
         }
-        lock(&mut state, transaction, &intent.changes);
+        self.keep_intent(&mut state, transaction, intent, kept);
+        Ok(Some(state.open.number))
+    }
+
+    /// Locks what a checked intent will change.
+    pub(super) fn keep_intent(
+        &self,
+        state: &mut State,
+        transaction: TransactionId,
+        intent: IntentRow,
+        kept: IntentKept,
+    ) {
+        lock(state, transaction, &intent.changes);
         if kept == IntentKept::Stored {
             state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         }
         let since = self.clock.monotonic();
         state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
-        Ok(Some(state.open.number))
     }
 
     async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
@@ -347,7 +362,7 @@ impl Shard {
         Ok(())
     }
 
-    fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
+    pub(super) fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
         let as_read = |record: &ReadRecord| match self.seen_here(state, &record.key).0 {
             Seen::Unknown => false,
             Seen::Absent => record.digest.is_none(),

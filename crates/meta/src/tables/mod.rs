@@ -145,6 +145,16 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The key of a row that is put.
+    pub fn put_key(&self) -> Option<&Key> {
+        match self {
+            Change::Put(key, _) => Some(key),
+            Change::Delete(_) | Change::Tally { .. } => None,
+        }
+    }
+}
+
 /// A shard's part of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionRow {

@@ -1,12 +1,13 @@
 //! One request at its shard.
 
+use super::super::leases::Hold;
 use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
 use crate::namespace::{
     self, At, Context, Decision, Effect, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
-use crate::shards::{Address, BatchNumber, Makes, OpenFiles, OtherWriters, Ran, Record, Run, Shard};
+use crate::shards::{Address, BatchNumber, Makes, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Run, Shard};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -36,6 +37,8 @@ pub enum Answered {
 pub enum Done {
     Seen(Reply),
     Changed(Changed),
+    /// To be run on when this is appended.
+    Placed(Placed),
 }
 
 /// A change that was made, and is not to be shown before `batch` is appended and `effects` are done.
@@ -43,6 +46,8 @@ pub struct Changed {
     pub body: Bytes,
     pub batch: BatchNumber,
     pub effects: Vec<Effect>,
+    /// What may not be leased before it is answered.
+    pub hold: Option<Hold>,
 }
 
 impl From<Reply> for Answered {
@@ -66,10 +71,35 @@ impl Case<'_> {
         makes: Makes,
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<Answered, Failure> {
+        self.change_by(address, makes, reply, async |run| self.shard.run(verb, run).await).await
+    }
+
+    /// [`Case::change`] from where rows of what it makes are placed, and were `appended` or could not be.
+    pub async fn change_placed<V: Verb>(
+        &self,
+        verb: &V,
+        address: Address,
+        (placed, appended): (Placed, Result<(), Refusal>),
+        reply: impl Fn(&V::Outcome) -> Reply,
+    ) -> Result<Answered, Failure> {
+        self.change_by(address, Makes::Nothing, reply, async |run| {
+            self.shard.run_placed(verb, run, placed, appended).await
+        })
+        .await
+    }
+
+    async fn change_by<O>(
+        &self,
+        address: Address,
+        makes: Makes,
+        reply: impl Fn(&O) -> Reply,
+        run: impl AsyncFnOnce(Run<'_, O>) -> Result<O, Refusal>,
+    ) -> Result<Answered, Failure> {
         let recorded = RefCell::new(None);
-        let encode = |outcome: &V::Outcome| self.encode(reply(outcome), &recorded);
-        let run = Run { caller: &self.credentials, address, makes, record: Some(self.record(&encode)) };
-        let outcome = self.shard.run(verb, run).await.map_err(translate::failure)?;
+        let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
+        let record = Some(self.record(&encode));
+        let outcome = run(Run { caller: &self.credentials, address, makes, record }).await;
+        let outcome = outcome.map_err(translate::failure)?;
         Ok(match recorded.take() {
             Some(body) => Answered::Encoded(body),
             None => Answered::Reply(reply(&outcome)),
@@ -81,7 +111,7 @@ impl Case<'_> {
         let run = Run { caller: &self.credentials, address, makes: Makes::Nothing, record: None };
         match self.shard.run_at_once(verb, &run) {
             Some(Ran::Seen(seen)) => seen.map(Some).map_err(translate::failure),
-            Some(Ran::Changed { .. }) | None => Ok(None),
+            Some(Ran::Changed { .. } | Ran::Placed(_)) | None => Ok(None),
         }
     }
 
@@ -93,15 +123,41 @@ impl Case<'_> {
         makes: Makes,
         reply: impl Fn(&V::Outcome) -> Reply,
     ) -> Result<Option<Done>, Failure> {
+        self.at_once(address, makes, reply, |run| self.shard.run_at_once(verb, &run))
+    }
+
+    /// [`Case::change_placed`] without waiting, where the rows are appended; `None`: that cannot be.
+    pub fn change_placed_at_once<V: Verb>(
+        &self,
+        verb: &V,
+        address: Address,
+        placed: &Placed,
+        reply: impl Fn(&V::Outcome) -> Reply,
+    ) -> Option<Changed> {
+        let run = |run: Run<'_, V::Outcome>| self.shard.run_placed_at_once(verb, &run, placed);
+        match self.at_once(address, Makes::Nothing, reply, run) {
+            Ok(Some(Done::Changed(changed))) => Some(changed),
+            _ => None,
+        }
+    }
+
+    fn at_once<O>(
+        &self,
+        address: Address,
+        makes: Makes,
+        reply: impl Fn(&O) -> Reply,
+        run: impl FnOnce(Run<'_, O>) -> Option<Ran<O>>,
+    ) -> Result<Option<Done>, Failure> {
         let recorded = RefCell::new(None);
-        let encode = |outcome: &V::Outcome| self.encode(reply(outcome), &recorded);
-        let run = Run { caller: &self.credentials, address, makes, record: Some(self.record(&encode)) };
-        Ok(match self.shard.run_at_once(verb, &run) {
+        let encode = |outcome: &O| self.encode(reply(outcome), &recorded);
+        let record = Some(self.record(&encode));
+        Ok(match run(Run { caller: &self.credentials, address, makes, record }) {
             None => None,
             Some(Ran::Seen(seen)) => Some(Done::Seen(reply(&seen.map_err(translate::failure)?))),
+            Some(Ran::Placed(placed)) => Some(Done::Placed(placed)),
             Some(Ran::Changed { outcome, batch, effects }) => {
                 let body = recorded.take().unwrap_or_else(|| encode(&outcome));
-                Some(Done::Changed(Changed { body, batch, effects }))
+                Some(Done::Changed(Changed { body, batch, effects, hold: None }))
             }
         })
     }

@@ -1,12 +1,12 @@
 //! Calls about names in directories.
 
 use super::super::leases::{LeaseKey, Ticket};
-use super::case::{Answered, Case, Done};
+use super::case::{Answered, Case, Changed, Done};
 use super::{errno, translate};
 use crate::namespace::{
     Create, Entry, Link, Lookup, MakeDirectory, Node, RemoveDirectory, Rename, ReviveDirectory, Unlink,
 };
-use crate::shards::{Address, Makes};
+use crate::shards::{Address, Makes, Placed, Refusal};
 use varve_types::{Errno, FileKind, InodeId, Mode, Name, ShardId};
 use varve_wire::{EntryReply, Failure, Locator, NewNode, RenameFlags, Reply};
 
@@ -84,11 +84,42 @@ impl Case<'_> {
         }
     }
 
-    pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<Answered, Failure> {
+    fn making(&self, parent: u64, name: &[u8], mode: u16) -> Result<(MakeDirectory, Address, Makes), Failure> {
         let (parent, name, address) = self.name(parent, name)?;
         let home = self.home_for(parent, &name);
-        let verb = MakeDirectory { parent, name, mode: Mode::new(mode.into()) };
-        self.change(&verb, address, Makes::Directory { home }, made).await
+        Ok((MakeDirectory { parent, name, mode: Mode::new(mode.into()) }, address, Makes::Directory { home }))
+    }
+
+    pub async fn make_directory(&self, parent: u64, name: &[u8], mode: u16) -> Result<Answered, Failure> {
+        let (verb, address, makes) = self.making(parent, name, mode)?;
+        self.change(&verb, address, makes, made).await
+    }
+
+    pub fn make_directory_at_once(&self, parent: u64, name: &[u8], mode: u16) -> Result<Option<Done>, Failure> {
+        let (verb, address, makes) = self.making(parent, name, mode)?;
+        self.change_at_once(&verb, address, makes, made)
+    }
+
+    pub fn make_placed_directory_at_once(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        placed: &Placed,
+    ) -> Option<Changed> {
+        let (verb, address, _) = self.making(parent, name, mode).ok()?;
+        self.change_placed_at_once(&verb, address, placed, made)
+    }
+
+    pub async fn make_placed_directory(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        placed: (Placed, Result<(), Refusal>),
+    ) -> Result<Answered, Failure> {
+        let (verb, address, _) = self.making(parent, name, mode)?;
+        self.change_placed(&verb, address, placed, made).await
     }
 
     pub async fn revive_directory(&self, parent: u64, name: &[u8]) -> Result<Answered, Failure> {
@@ -117,6 +148,24 @@ impl Case<'_> {
         let (parent, name, address) = self.name(parent, name)?;
         let _hold = self.hold(&[LeaseKey::name(parent, name.hash())]).await;
         self.change(&RemoveDirectory { parent, name }, address, Makes::Nothing, translate::removed).await
+    }
+
+    pub fn remove_directory_at_once(&self, parent: u64, name: &[u8]) -> Result<Option<Done>, Failure> {
+        let (parent, name, address) = self.name(parent, name)?;
+        let key = LeaseKey::name(parent, name.hash());
+        let hold = match self.worker.shared.embedded {
+            true => None,
+            false => match self.worker.shared.leases.hold_at_once(&[key], self.caller.session) {
+                Some(hold) => Some(hold),
+                None => return Ok(None),
+            },
+        };
+        let verb = RemoveDirectory { parent, name };
+        let done = self.change_at_once(&verb, address, Makes::Nothing, translate::removed)?;
+        Ok(done.map(|done| match done {
+            Done::Changed(changed) => Done::Changed(Changed { hold, ..changed }),
+            other => other,
+        }))
     }
 
     pub async fn rename(

@@ -3,13 +3,12 @@
 use super::foreign::Foreign;
 use super::names::{NameSet, Names};
 use super::partitions::Partition;
-use super::peers::{ForeignRow, PeerCall, PeerReply, SplitState};
+use super::peers::{PeerCall, PeerReply, SplitState};
 use super::refusal::{Cause, Refusal};
 use super::removal::Held;
 use super::resident::BatchNumber;
 use super::shard::{Address, Shard, State};
 use super::table::{Cursor, TableError};
-use super::transaction;
 use crate::namespace::Seen;
 use crate::tables::codec;
 use crate::tables::{Key, PartitionRow, PartitionState, Row};
@@ -424,7 +423,7 @@ impl Shard {
                     Seen::Present(row) => Some(row.clone()),
                 };
                 newest = newest.max(batch);
-                rows.push(ForeignRow { digest: transaction::digest(row.as_ref()), row });
+                rows.push(row);
                 break;
             }
         }

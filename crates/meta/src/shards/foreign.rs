@@ -20,8 +20,8 @@ impl Foreign {
     pub fn seen(&self, key: &Key) -> Seen<'_> {
         match self.rows.get(key) {
             None => Seen::Unknown,
-            Some(ForeignRow { row: None, .. }) => Seen::Absent,
-            Some(ForeignRow { row: Some(row), .. }) => Seen::Present(row),
+            Some(None) => Seen::Absent,
+            Some(Some(row)) => Seen::Present(row),
         }
     }
 

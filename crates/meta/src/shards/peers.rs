@@ -19,12 +19,7 @@ pub struct SplitAttempt {
 }
 
 /// A row of another shard, as it was when it was asked for.
-#[derive(Clone, Debug)]
-pub struct ForeignRow {
-    pub row: Option<Row>,
-    /// See `transaction::digest`.
-    pub digest: Option<u64>,
-}
+pub type ForeignRow = Option<Row>;
 
 #[derive(Clone, Debug)]
 pub enum PeerCall {

@@ -17,7 +17,7 @@ use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Decided, Run, Shard, State, Way};
-use super::transaction::{self, Begun, IntentKept};
+use super::transaction::{Begun, IntentKept, Sorted, digest};
 use crate::namespace::{Seen, Verb};
 use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
@@ -51,6 +51,12 @@ pub(super) struct Removals {
     watched: bool,
 }
 
+impl Removals {
+    fn are_many(&self) -> bool {
+        self.waiting.len() >= REMOVALS_MAX
+    }
+}
+
 /// Whether all that other shards change is that rows of a removed directory go.
 pub(super) fn only_removes(parts: &BTreeMap<ShardId, IntentRow>) -> bool {
     let goes =
@@ -67,12 +73,14 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether `part` changes these rows and no others, and rests on no others.
-    fn is_all_of(&self, part: &IntentRow) -> bool {
-        let is_held = |change: &Change| matches!(change, Change::Delete(key) if self.keys.contains(key));
-        part.changes.len() == self.keys.len()
-            && part.changes.iter().all(is_held)
-            && part.reads.iter().all(|record| self.keys.contains(&record.key))
+    pub fn holds(&self, key: &Key) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Whether `changes` are those of these rows and of no others.
+    pub fn is_all_of(&self, changes: &[Change]) -> bool {
+        let is_held = |change: &Change| matches!(change, Change::Delete(key) if self.holds(key));
+        changes.len() == self.keys.len() && changes.iter().all(is_held)
     }
 }
 
@@ -80,7 +88,7 @@ impl Held {
 fn are_all_of_one_directory(keys: &[Key], rows: &[ForeignRow]) -> bool {
     let (mut home, mut partition) = (None, None);
     for (key, row) in keys.iter().zip(rows) {
-        match (key, &row.row) {
+        match (key, row) {
             (Key::Directory(id), Some(Row::Directory(row))) if row.xattrs.is_empty() => home = Some(id),
             (Key::Partition(id, PartitionIndex::FIRST), Some(Row::Partition(row)))
                 if row.depth == 0 && row.state == PartitionState::Live =>
@@ -96,7 +104,7 @@ fn are_all_of_one_directory(keys: &[Key], rows: &[ForeignRow]) -> bool {
 impl Shard {
     /// Asks `shard` for rows of a directory that is to be removed, and notes in `held` if it holds them.
     pub(super) async fn fetch_to_remove(&self, shard: ShardId, keys: Vec<Key>, held: &mut Option<Held>) -> PeerReply {
-        let transaction = self.begin_transaction();
+        let transaction = self.state.borrow_mut().transactions.begin(self.id, self.table.epoch());
         let asked = self.clock.monotonic();
         let reply = self.peers.call(shard, PeerCall::FetchToRemove(transaction, keys.clone())).await;
         let hold = Held { transaction, shard, keys, asked };
@@ -130,15 +138,13 @@ impl Shard {
         held: Option<Held>,
         reply: Option<ReplyRecord>,
     ) -> Result<(), Refusal> {
-        let Begun { transaction, own, mut parts } = begun;
-        let holders: Vec<_> = parts.keys().copied().collect();
+        let Begun { transaction, sorted: Sorted { own, parts, holder } } = begun;
+        let holders: Vec<_> = parts.keys().copied().chain(holder).collect();
         let asked = held.as_ref().map_or_else(|| self.clock.monotonic(), |held| held.asked);
-        match held {
-            Some(held) if parts.get(&held.shard).is_some_and(|part| held.is_all_of(part)) => {
-                parts.remove(&held.shard);
-            }
-            Some(held) => self.call_off(transaction, [held.shard]).await,
-            None => {}
+        if let Some(held) = held
+            && holder.is_none()
+        {
+            self.call_off(transaction, [held.shard]).await;
         }
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Hold(transaction, intent)).await)
@@ -147,7 +153,7 @@ impl Shard {
         let refused = votes.into_iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
         let decided = match refused {
             _ if self.clock.monotonic() > asked.after(HOLD_VALID) => Err(Refusal::Busy),
-            _ if self.state.borrow().removals.waiting.len() >= REMOVALS_MAX => Err(Refusal::Busy),
+            _ if self.state.borrow().removals.are_many() => Err(Refusal::Busy),
             Some((_, PeerReply::Failed(cause))) => Err(Refusal::Failed(cause)),
             Some(_) => Err(Refusal::Busy),
             None => self.decide_removal(transaction, &own, &holders, reply),
@@ -165,6 +171,40 @@ impl Shard {
         }
     }
 
+    fn decide_removal(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        own: &[Change],
+        holders: &[ShardId],
+        reply: Option<ReplyRecord>,
+    ) -> Result<BatchNumber, Refusal> {
+        let mut state = self.state.borrow_mut();
+        self.apply_own(&mut state, transaction, own, reply)?;
+        let batch = self.note_removal(&mut state, transaction, holders);
+        drop(state);
+        self.changed.notify_waiters();
+        Ok(batch)
+    }
+
+    /// A removal is decided, in the batch that it returns: its rows elsewhere are to go.
+    fn note_removal(
+        self: &Rc<Self>,
+        state: &mut State,
+        transaction: TransactionId,
+        holders: &[ShardId],
+    ) -> BatchNumber {
+        state.transactions.note_decided(transaction, holders);
+        state.removals.waiting.push((transaction, holders.to_vec()));
+        if !std::mem::replace(&mut state.removals.awaited, true) {
+            let shard = self.clone();
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(GATHERED_FOR).await;
+                shard.carry_out_removals().await;
+            });
+        }
+        state.open.number
+    }
+
     /// Steps 1 and 2 without waiting, where all rows of the directory, which are `keys`, are in a shard that is near; `None`:
     /// that cannot be, and nothing has been done.
     pub(super) fn remove_at_once<V: Verb>(
@@ -173,20 +213,17 @@ impl Shard {
         run: &Run<'_, V::Outcome>,
         keys: Vec<Key>,
     ) -> Option<Ran<V::Outcome>> {
+        if self.state.borrow().removals.are_many() {
+            return None;
+        }
         let shard = self.place(&self.state.borrow(), keys.first()?);
         let holder = self.peers.near(shard)?;
-        let (transaction, asked) = (self.begin_transaction(), self.clock.monotonic());
-        let rows = holder.hold_at_once(transaction, &keys);
-        let removed = rows.and_then(|rows| {
-            let mut foreign = Foreign::default();
-            keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
-            self.remove_held_at_once(verb, run, &foreign, &Held { transaction, shard, keys, asked })
-        });
-        if removed.is_none() {
-            self.state.borrow_mut().transactions.forget_undecided(transaction);
-            if holder.end_intent(transaction, false).is_some() {
-                holder.changed.notify_waiters();
-            }
+        let transaction = self.state.borrow_mut().transactions.next_id(self.id, self.table.epoch());
+        let held = Held { transaction, shard, keys, asked: self.clock.monotonic() };
+        let foreign = holder.hold_at_once(&held)?;
+        let removed = self.remove_held_at_once(verb, run, &foreign, &held);
+        if removed.is_none() && holder.end_intent(transaction, false).is_some() {
+            holder.changed.notify_waiters();
         }
         removed
     }
@@ -203,45 +240,19 @@ impl Shard {
         else {
             return None;
         };
-        if self.state.borrow().removals.waiting.len() >= REMOVALS_MAX {
+        let mut state = self.state.borrow_mut();
+        let sorted = self.sort(&state, changes, foreign, Some(held)).ok()?;
+        if !sorted.parts.is_empty() || sorted.holder.is_none() {
             return None;
         }
-        let Begun { transaction, own, parts } = self.begin(changes, foreign, Some(held)).ok()?;
-        let all_held = parts.len() == 1 && parts.get(&held.shard).is_some_and(|part| held.is_all_of(part));
-        let decided = match all_held {
-            true => self.decide_removal(transaction, &own, &[held.shard], reply).ok(),
-            false => None,
-        };
-        if decided.is_none() {
-            self.unlock_own(transaction, &own);
+        sorted.own.into_iter().for_each(|change| self.apply(&mut state, change));
+        if let Some(reply) = reply {
+            self.remember(&mut state, reply);
         }
-        let batch = decided?;
+        let batch = self.note_removal(&mut state, held.transaction, &[held.shard]);
+        drop(state);
         self.work.notify_one();
         Some(Ran::Changed { outcome, batch, effects })
-    }
-
-    fn decide_removal(
-        self: &Rc<Self>,
-        transaction: TransactionId,
-        own: &[Change],
-        holders: &[ShardId],
-        reply: Option<ReplyRecord>,
-    ) -> Result<BatchNumber, Refusal> {
-        let mut state = self.state.borrow_mut();
-        self.apply_own(&mut state, transaction, own, reply)?;
-        state.transactions.note_decided(transaction, holders);
-        state.removals.waiting.push((transaction, holders.to_vec()));
-        let batch = state.open.number;
-        if !std::mem::replace(&mut state.removals.awaited, true) {
-            let shard = self.clone();
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(GATHERED_FOR).await;
-                shard.carry_out_removals().await;
-            });
-        }
-        drop(state);
-        self.changed.notify_waiters();
-        Ok(batch)
     }
 
     /// Steps 3 and 4 of all removals; returns when they are done. Where the fsync fails this shard is opened again, and
@@ -293,50 +304,52 @@ impl Shard {
         if !are_all_of_one_directory(&keys, &rows) {
             return PeerReply::Rows(rows);
         }
-        let reads = keys.iter().zip(&rows).map(|(key, row)| ReadRecord { key: key.clone(), digest: row.digest });
-        let reads = reads.collect();
-        match self.hold(transaction, self.removal_of(keys, reads)).await {
+        let read = |(key, row): (&Key, &ForeignRow)| ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
+        let reads = keys.iter().zip(&rows).map(read).collect();
+        match self.hold(transaction, self.removal_of(&keys, reads)).await {
             PeerReply::Vote(true) => PeerReply::Held(rows),
             // It has a name in it, or is being changed: whoever decides sees.
             _ => PeerReply::Rows(rows),
         }
     }
 
-    /// A row of this shard as it may be shown to others now; `None`: it may not.
-    fn appended_row(&self, state: &State, key: &Key) -> Option<ForeignRow> {
-        let (seen, changed_in) = self.seen_here(state, key);
-        let row = match seen {
-            Seen::Unknown => return None,
-            Seen::Absent => None,
-            Seen::Present(row) => Some(row.clone()),
-        };
-        (changed_in <= state.appended).then(|| ForeignRow { digest: transaction::digest(row.as_ref()), row })
-    }
-
-    /// The intent to delete rows of this shard.
-    fn removal_of(&self, keys: Vec<Key>, reads: Vec<ReadRecord>) -> IntentRow {
-        let changes = keys.into_iter().map(Change::Delete).collect();
-        IntentRow { participants: vec![self.id], reads, changes, reply: None }
-    }
-
-    /// [`Shard::rows_to_remove`] without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
-    fn hold_at_once(self: &Rc<Self>, transaction: TransactionId, keys: &[Key]) -> Option<Vec<ForeignRow>> {
+    /// The same without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
+    fn hold_at_once(self: &Rc<Self>, held: &Held) -> Option<Foreign> {
         if !self.takes_changes() {
             return None;
         }
         let mut state = self.state.borrow_mut();
-        let rows: Vec<_> = keys.iter().map(|key| self.appended_row(&state, key)).collect::<Option<_>>()?;
-        if !are_all_of_one_directory(keys, &rows) {
+        let rows: Vec<_> = held.keys.iter().map(|key| self.appended_row(&state, key)).collect::<Option<_>>()?;
+        if !are_all_of_one_directory(&held.keys, &rows) {
             return None;
         }
-        let intent = self.removal_of(keys.to_vec(), Vec::new());
+        let intent = self.removal_of(&held.keys, Vec::new());
         if !self.may_prepare(&state, &intent) {
             return None;
         }
-        self.keep_intent(&mut state, transaction, intent, IntentKept::InMemory);
+        self.keep_intent(&mut state, held.transaction, intent, IntentKept::InMemory);
         drop(state);
         self.watch_holds();
-        Some(rows)
+        let mut foreign = Foreign::default();
+        held.keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
+        Some(foreign)
+    }
+
+    /// A row of this shard as it may be shown to others now; `None`: it may not.
+    fn appended_row(&self, state: &State, key: &Key) -> Option<ForeignRow> {
+        let (seen, changed_in) = self.seen_here(state, key);
+        match seen {
+            _ if changed_in > state.appended => None,
+            Seen::Unknown => None,
+            Seen::Absent => Some(None),
+            Seen::Present(row) => Some(Some(row.clone())),
+        }
+    }
+
+    /// The intent to delete rows of this shard.
+    fn removal_of(&self, keys: &[Key], reads: Vec<ReadRecord>) -> IntentRow {
+        let changes = keys.iter().cloned().map(Change::Delete).collect();
+        IntentRow { participants: vec![self.id], reads, changes, reply: None }
     }
 
     /// Step 1.

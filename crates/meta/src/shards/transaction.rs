@@ -84,9 +84,14 @@ impl Transactions {
         self.prepared.get(&transaction)?.unanswered.clone()
     }
 
-    pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
+    /// An id for what is decided before anybody can ask for its outcome.
+    pub fn next_id(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         self.counter += 1;
-        let transaction = TransactionId { coordinator, epoch, counter: self.counter };
+        TransactionId { coordinator, epoch, counter: self.counter }
+    }
+
+    pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
+        let transaction = self.next_id(coordinator, epoch);
         self.undecided.insert(transaction);
         transaction
     }
@@ -120,7 +125,7 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let begun = self.begin(changes, foreign, held.as_ref())?;
         let held = held.take();
-        if answer == AnswerWhen::Decided && only_removes(&begun.parts) {
+        if answer == AnswerWhen::Decided && only_removes(&begun.sorted.parts) {
             return self.remove_in_order(begun, held, reply).await;
         }
         if let Some(held) = &held {
@@ -139,7 +144,7 @@ impl Shard {
         begun: Begun,
         reply: Option<ReplyRecord>,
     ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
-        let Begun { transaction, own, parts } = begun;
+        let Begun { transaction, sorted: Sorted { own, parts, holder: _ } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)
@@ -176,35 +181,55 @@ impl Shard {
         join_all(shards.into_iter().map(ask)).await;
     }
 
-    pub(super) fn begin_transaction(&self) -> TransactionId {
-        self.state.borrow_mut().transactions.begin(self.id, self.table.epoch())
-    }
-
     /// Sorts the decision by shards and locks this shard's part. What is held for it already gives it its id.
-    pub(super) fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
+    fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
         let mut state = self.state.borrow_mut();
-        let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
-        let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
-        for change in changes {
-            let shard = self.place_of_change(&state, &change);
-            parts.entry(shard).or_insert_with(empty).changes.push(change);
-        }
-        for (key, row) in foreign.iter() {
-            let record = ReadRecord { key: key.clone(), digest: row.digest };
-            parts.entry(self.place(&state, key)).or_insert_with(empty).reads.push(record);
-        }
-        let participants: Vec<_> = parts.keys().copied().collect();
-        parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
-        let own = parts.remove(&self.id).map_or_else(Vec::new, |part| part.changes);
-        if own.iter().any(|change| self.must_wait(&state, change)) {
-            return Err(Refusal::Busy);
-        }
+        let sorted = self.sort(&state, changes, foreign, held)?;
         let transaction = match held {
             Some(held) => held.transaction,
             None => state.transactions.begin(self.id, self.table.epoch()),
         };
-        lock(&mut state, transaction, &own);
-        Ok(Begun { transaction, own, parts })
+        lock(&mut state, transaction, &sorted.own);
+        Ok(Begun { transaction, sorted })
+    }
+
+    /// Sorts a decision by shards. `Busy`: this shard's part has to wait.
+    pub(super) fn sort(
+        &self,
+        state: &State,
+        changes: Vec<Change>,
+        foreign: &Foreign,
+        held: Option<&Held>,
+    ) -> Result<Sorted, Refusal> {
+        let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
+        let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
+        for change in changes {
+            let shard = self.place_of_change(state, &change);
+            parts.entry(shard).or_insert_with(empty).changes.push(change);
+        }
+        let is_held = |held: &&Held| {
+            let part = parts.get(&held.shard);
+            part.is_some_and(|part| held.is_all_of(&part.changes)) && foreign.iter().all(|(key, _)| held.holds(key))
+        };
+        let holder = held.filter(is_held).map(|held| held.shard);
+        match holder {
+            Some(holder) => {
+                parts.remove(&holder);
+            }
+            None => {
+                for (key, row) in foreign.iter() {
+                    let record = ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
+                    parts.entry(self.place(state, key)).or_insert_with(empty).reads.push(record);
+                }
+            }
+        }
+        let participants: Vec<_> = parts.keys().copied().collect();
+        let own = parts.remove(&self.id).map_or_else(Vec::new, |part| part.changes);
+        parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
+        if own.iter().any(|change| self.must_wait(state, change)) {
+            return Err(Refusal::Busy);
+        }
+        Ok(Sorted { own, parts, holder })
     }
 
     /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.
@@ -511,9 +536,17 @@ impl Shard {
 /// A several-shard change with its coordinator's part locked.
 pub(super) struct Begun {
     pub transaction: TransactionId,
+    pub sorted: Sorted,
+}
+
+/// A decision by shards.
+pub(super) struct Sorted {
+    /// What the coordinator changes.
     pub own: Vec<Change>,
     /// What each other shard is to check and change.
     pub parts: BTreeMap<ShardId, IntentRow>,
+    /// The shard that holds its part already, and every row of others that the decision rests on.
+    pub holder: Option<ShardId>,
 }
 
 /// An intent of this shard.

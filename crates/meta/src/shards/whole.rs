@@ -63,7 +63,7 @@ impl Shard {
     async fn partition_of_peer(&self, directory: InodeId, index: PartitionIndex) -> Result<Part, Refusal> {
         let shard = index.shard(directory.shard(), self.settings.shards);
         match self.peers.call(shard, PeerCall::Fetch(vec![Key::Partition(directory, index)])).await {
-            PeerReply::Rows(mut rows) => Ok(match rows.pop().and_then(|found| found.row) {
+            PeerReply::Rows(mut rows) => Ok(match rows.pop().flatten() {
                 Some(Row::Partition(row)) if row.index == index => Part::Row(row),
                 _ => Part::Absent,
             }),

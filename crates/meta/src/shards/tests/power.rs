@@ -89,12 +89,24 @@ struct Done {
     begun: usize,
 }
 
-/// Runs the operations on a copy of the prepared volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Workers {
+    OneAShard,
+    /// So that shards go to each other directly.
+    OneForAll,
+}
+
+/// Runs the operations on a copy of the prepared volume, whose shards have a worker each.
 fn run(prepared: &State, operations: &[Operation]) -> Run {
+    run_by(Workers::OneAShard, prepared, operations)
+}
+
+fn run_by(workers: Workers, prepared: &State, operations: &[Operation]) -> Run {
     let directory = tempfile::tempdir().unwrap();
     prepared.write_to(directory.path()).unwrap();
     let recording = Recording::begin(directory.path()).unwrap();
     let (pictures, given) = Cluster::run_in(directory.path(), async |cluster| {
+        cluster.peers.all_near.set(workers == Workers::OneForAll);
         let mut pictures = vec![picture::take(&cluster).await];
         let mut given = Vec::new();
         for (number, operation) in operations.iter().enumerate() {
@@ -356,6 +368,26 @@ fn a_directory_that_was_revived_is_there_at_once() {
         let tried = Tried::default();
         let run = run(&prepared, &[Operation::MkdirAcross, *second]).with_second_alone(&prepared);
         run.lose_power(0, Every(1), 64, &tried);
+        tally.add(&tried);
+    });
+}
+
+/// Where one worker has both shards, directories are made and removed by plain calls: the first that is made takes ids first,
+/// what follows need not wait.
+#[test]
+fn directories_of_one_worker() {
+    let prepared = prepared();
+    let (mkdir, rmdir) = (Operation::MkdirAcross, Operation::RmdirAcross);
+    let sequences: [&[Operation]; 3] = [
+        &[Operation::Rmdir, Operation::Sync],
+        &[mkdir, rmdir, Operation::Sync, mkdir, Operation::Create],
+        &[mkdir, rmdir, Operation::Close, mkdir, rmdir, mkdir, Operation::Sync],
+    ];
+    let seeds = if soak() { 16 } else { 2 };
+    let tally = Tally::begin("directories of one worker");
+    in_parallel(&sequences, |_, sequence| {
+        let tried = Tried::default();
+        run_by(Workers::OneForAll, &prepared, sequence).lose_power(0, Every(1), seeds, &tried);
         tally.add(&tried);
     });
 }

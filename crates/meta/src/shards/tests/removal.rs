@@ -1,18 +1,29 @@
 use super::cluster::{Cluster, name};
-use crate::namespace::{At, RemoveDirectory, SetXattr, Unlink, XattrMode};
+use crate::namespace::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
 use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Refusal, Run};
 use crate::tables::Key;
 use bytes::Bytes;
-use varve_types::{Credentials, Errno, InodeId, NameHash, PartitionIndex, ShardId};
+use std::rc::Rc;
+use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
 
 async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), Refusal> {
     let verb = RemoveDirectory { parent: InodeId::ROOT, name: name(directory) };
     cluster.at_name(InodeId::ROOT, &name(directory), Makes::Nothing, &verb).await.map(drop)
 }
 
+/// Runs `test` with shards that are each of another worker, and with all of one worker, which goes to them directly.
+fn far_and_near<F: Future<Output = ()>>(test: impl Fn(Rc<Cluster>) -> F) {
+    for near in [false, true] {
+        Cluster::run(4, 1000, |cluster| {
+            cluster.peers.all_near.set(near);
+            test(cluster)
+        });
+    }
+}
+
 #[test]
 fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
-    Cluster::run(4, 1000, |cluster| async move {
+    far_and_near(|cluster| async move {
         let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
         cluster.create(made, "f").await.unwrap();
         assert_eq!(rmdir(&cluster, "d").await.unwrap_err(), Errno::ENOTEMPTY.into());
@@ -25,7 +36,7 @@ fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
         assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
         for key in [Key::Directory(made), Key::Partition(made, PartitionIndex::FIRST)] {
             match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![key])).await {
-                PeerReply::Rows(rows) => assert_eq!(rows[0].row, None),
+                PeerReply::Rows(rows) => assert_eq!(rows[0], None),
                 other => panic!("{other:?}"),
             }
         }
@@ -45,6 +56,52 @@ fn an_empty_directory_is_removed_with_one_question() {
     });
 }
 
+/// Where one worker has both shards they need not ask, but for ids, which come some at a time.
+#[test]
+fn directories_of_near_shards_are_made_and_removed_at_once() {
+    Cluster::run(4, 1000, |cluster| async move {
+        cluster.peers.all_near.set(true);
+        cluster.mkdir(InodeId::ROOT, "first", ShardId(2)).await;
+        let (asked, at_once) = (cluster.peers.calls.get(), cluster.at_once.get());
+        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        assert_eq!(made.shard(), ShardId(2));
+        cluster.create(made, "f").await.unwrap();
+        let unlink = Unlink { parent: made, name: name("f") };
+        cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+        rmdir(&cluster, "d").await.unwrap();
+        assert_eq!(cluster.peers.calls.get(), asked);
+        assert_eq!(cluster.at_once.get() - at_once, 4);
+    });
+}
+
+/// Of two that make the same name at once, one is refused, and what was placed for it goes.
+#[test]
+fn a_directory_that_gets_no_name_leaves_no_rows() {
+    Cluster::run(4, 1000, |cluster| async move {
+        cluster.peers.all_near.set(true);
+        let first = cluster.mkdir(InodeId::ROOT, "first", ShardId(2)).await;
+        let verb = MakeDirectory { parent: InodeId::ROOT, name: name("d"), mode: Mode::new(0o755) };
+        let at = name("d");
+        let makes = Makes::Directory { home: ShardId(2) };
+        let make = || cluster.at_name(InodeId::ROOT, &at, makes, &verb);
+        let (one, other) = futures::join!(make(), make());
+        let (made, refused) = if one.is_ok() { (one, other) } else { (other, one) };
+        assert_eq!(refused.unwrap_err(), Errno::EEXIST.into());
+        let made = made.unwrap().inode;
+        let taken = [InodeId(first.0 + 1), InodeId(first.0 + 2)];
+        assert!(taken.contains(&made));
+        for inode in taken.into_iter().filter(|inode| *inode != made) {
+            for key in [Key::Directory(inode), Key::Partition(inode, PartitionIndex::FIRST)] {
+                match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![key])).await {
+                    PeerReply::Rows(rows) => assert_eq!(rows[0], None),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        cluster.create(made, "f").await.unwrap();
+    });
+}
+
 #[test]
 fn what_was_held_for_a_removal_that_is_refused_is_free_again() {
     Cluster::run(4, 1000, |cluster| async move {
@@ -53,6 +110,10 @@ fn what_was_held_for_a_removal_that_is_refused_is_free_again() {
         let caller = &Credentials { uid: 7, gid: 7, groups: Vec::new() };
         let address = Address::Name(InodeId::ROOT, NameHash::of(b"d"));
         let run = Run { caller, address, makes: Makes::Nothing, record: None };
+        cluster.peers.all_near.set(true);
+        assert!(cluster.shard(ShardId(0)).run_at_once(&verb, &run).is_none());
+        cluster.peers.all_near.set(false);
+        assert_eq!(cluster.shard(ShardId(2)).status().transactions_open, 0);
         assert_eq!(cluster.shard(ShardId(0)).run(&verb, run).await.unwrap_err(), Errno::EACCES.into());
         for shard in [ShardId(0), ShardId(2)] {
             assert_eq!(cluster.shard(shard).status().transactions_open, 0, "shard {shard}");
@@ -100,7 +161,7 @@ fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
         for (shard, key) in rows {
             assert_eq!(cluster.shard(shard).status().transactions_open, 0, "shard {shard}");
             match cluster.peers.call(shard, PeerCall::Fetch(vec![key.clone()])).await {
-                PeerReply::Rows(rows) => assert_eq!(rows[0].row, None, "{key:?}"),
+                PeerReply::Rows(rows) => assert_eq!(rows[0], None, "{key:?}"),
                 PeerReply::Absent => {}
                 other => panic!("{key:?}: {other:?}"),
             }
@@ -111,7 +172,7 @@ fn a_directory_goes_with_its_xattrs_and_with_all_its_partitions() {
 /// Who creates in a directory and who removes it at the same time: one of them is refused, and never both are done.
 #[test]
 fn a_removal_and_a_create_are_never_both_done() {
-    Cluster::run(4, 1000, |cluster| async move {
+    far_and_near(|cluster| async move {
         for n in 0..200 {
             let at = format!("d{n}");
             let made = cluster.mkdir(InodeId::ROOT, &at, ShardId(n % 4)).await;

@@ -7,6 +7,7 @@
 //! a partition is computed, `(home + index) mod shards`.
 
 use crate::{NameHash, ShardCount, ShardId};
+use smallvec::{SmallVec, smallvec};
 
 /// One partition of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,13 +80,13 @@ impl HashRange {
 pub struct PartitionMap {
     shards: ShardCount,
     /// Bit `i` of word `i / 64` says that partition `i` exists. Bit 0 always does.
-    words: Vec<u64>,
+    words: SmallVec<[u64; 1]>,
 }
 
 impl PartitionMap {
     /// A directory that was never split.
     pub fn whole(shards: ShardCount) -> PartitionMap {
-        let mut words = vec![0; usize::from(shards.get()).div_ceil(64)];
+        let mut words = smallvec![0; usize::from(shards.get()).div_ceil(64)];
         words[0] = 1;
         PartitionMap { shards, words }
     }
@@ -93,7 +94,7 @@ impl PartitionMap {
     /// `None` where the words are not a map of so many shards: wrong length, bit 0 missing, a partition without the
     /// one it was cut from, or one beyond the shards.
     pub fn from_words(shards: ShardCount, words: Vec<u64>) -> Option<PartitionMap> {
-        let map = PartitionMap { shards, words };
+        let map = PartitionMap { shards, words: SmallVec::from_vec(words) };
         let count = usize::from(shards.get());
         let sound = map.words.len() == count.div_ceil(64)
             && map.words[0] & 1 == 1

@@ -48,7 +48,9 @@ pub(super) fn is_empty(partitions: &Partitions<'_>) -> bool {
 
 /// Takes away all rows of a directory but its entry.
 pub(super) fn delete(directory: InodeId, row: &DirectoryRow, partitions: &Partitions<'_>) -> Vec<Change> {
-    let mut changes = vec![Change::Delete(Key::Directory(directory))];
+    // With room for the two of its name.
+    let mut changes = Vec::with_capacity(3 + partitions.len() + row.xattrs.len());
+    changes.push(Change::Delete(Key::Directory(directory)));
     changes.extend(partitions.iter().map(|(index, _)| Change::Delete(Key::Partition(directory, *index))));
     changes.extend(row.xattrs.iter().map(|name| Change::Delete(Key::Xattr(directory, name.clone()))));
     changes

@@ -39,8 +39,8 @@ impl Rule for RemoveDirectory {
             Target::File { .. } => return Err(Errno::ENOTDIR.into()),
             Target::Broken => return Err(Errno::EIO.into()),
         };
-        let mut changes = vec![slot.delete(), slot.tally(-1, -1, context.now)];
-        changes.extend(removal.changes);
+        let mut changes = removal.changes;
+        changes.extend([slot.delete(), slot.tally(-1, -1, context.now)]);
         Ok(commit(changes, Removed { last_name_of: removal.last_name_of, at: context.now }))
     }
 }

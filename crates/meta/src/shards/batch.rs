@@ -3,6 +3,7 @@
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::Shard;
+use super::table::TableBatch;
 use crate::tables::{Key, ReplyRecord, Row, codec};
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
@@ -13,6 +14,9 @@ pub type Waiter = Box<dyn FnOnce(&Rc<Shard>, Result<(), Refusal>)>;
 /// Encoded rows lie side by side in blocks of this size, which live until the last of them is in a table: some hundred
 /// rows share the cost of one allocation, and an idle shard holds no more than one block.
 const BLOCK_BYTES: usize = 16 * 1024;
+
+/// Rows for which an idle shard keeps room in its open batch.
+const ROWS_KEPT_MAX: usize = 64;
 
 pub(super) struct Batch {
     pub number: BatchNumber,
@@ -25,22 +29,34 @@ pub(super) struct Batch {
 
 impl Batch {
     pub fn first() -> Batch {
-        Batch::new(BatchNumber(1), Encoder::default())
+        Batch::empty(BatchNumber(1))
     }
 
-    fn new(number: BatchNumber, encoder: Encoder) -> Batch {
-        Batch { number, writes: Vec::new(), records: Vec::new(), waiters: Vec::new(), encoder }
+    fn empty(number: BatchNumber) -> Batch {
+        Batch { number, writes: Vec::new(), records: Vec::new(), waiters: Vec::new(), encoder: Encoder::default() }
     }
 
     /// Closes this batch and begins the next one in its place.
     pub fn close(&mut self) -> Batch {
-        let next = Batch::new(BatchNumber(self.number.0 + 1), Encoder::default());
+        let next = Batch::empty(BatchNumber(self.number.0 + 1));
         std::mem::replace(self, next)
     }
 
-    /// What of a closed batch serves the one that is open, once all is written to it.
-    pub fn hand_encoder(&mut self, open: &mut Batch) {
-        open.encoder = std::mem::take(&mut self.encoder);
+    /// The rows of a closed batch for the table, which nothing more is written to. The memory that they lay in serves `open`,
+    /// the batch after it.
+    pub fn into_rows(mut self, open: &mut Batch) -> TableBatch {
+        let mut rows = TableBatch::with_capacity(self.writes.len());
+        for (key, row) in self.writes.drain(..) {
+            match row {
+                Some(row) => rows.put(key, row),
+                None => rows.delete(key),
+            }
+        }
+        if open.writes.is_empty() && self.writes.capacity() <= ROWS_KEPT_MAX {
+            open.writes = self.writes;
+        }
+        open.encoder = self.encoder;
+        rows
     }
 
     pub fn write(&mut self, key: &Key, row: Option<&Row>) {

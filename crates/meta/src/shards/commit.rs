@@ -120,16 +120,8 @@ impl Shard {
             let Some(obsolete) = state.replies.obsolete(now) else { break };
             batch.write(&obsolete, None);
         }
-        batch.hand_encoder(&mut state.open);
         state.in_flight = std::mem::take(&mut batch.waiters);
-        let mut table_batch = TableBatch::default();
-        for (key, row) in batch.writes {
-            match row {
-                Some(row) => table_batch.put(key, row),
-                None => table_batch.delete(key),
-            }
-        }
-        Some((batch.number, table_batch))
+        Some((batch.number, batch.into_rows(&mut state.open)))
     }
 
     fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {

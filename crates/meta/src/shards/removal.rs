@@ -236,16 +236,14 @@ impl Shard {
         held: &Held,
     ) -> Option<Ran<V::Outcome>> {
         let way = Way::of(InodeId::ROOT);
-        let (Decided::Several { changes, effects, outcome, reply }, _) = self.decide(verb, run, &way, foreign).ok()?
-        else {
-            return None;
-        };
+        let (decided, _) = self.decide(verb, run, &way, foreign).ok()?;
+        let Decided::Several { own, elsewhere, effects, outcome, reply } = decided else { return None };
+        let Sorted { own, holder: Some(_), .. } = self.sort(own, elsewhere, foreign, Some(held)) else { return None };
         let mut state = self.state.borrow_mut();
-        let sorted = self.sort(&state, changes, foreign, Some(held)).ok()?;
-        if !sorted.parts.is_empty() || sorted.holder.is_none() {
+        if own.iter().any(|change| self.must_wait(&state, change)) {
             return None;
         }
-        sorted.own.into_iter().for_each(|change| self.apply(&mut state, change));
+        own.into_iter().for_each(|change| self.apply(&mut state, change));
         if let Some(reply) = reply {
             self.remember(&mut state, reply);
         }

@@ -309,12 +309,13 @@ impl Shard {
                 }
                 return Ok(None);
             }
-            Decided::Several { changes, effects, outcome, reply } => {
+            Decided::Several { own, elsewhere, effects, outcome, reply } => {
                 let answer = match way.rename_lock {
                     Some(_) => AnswerWhen::Applied,
                     None => AnswerWhen::Decided,
                 };
-                Box::pin(self.commit_over_shards(changes, &foreign, &mut way.held, reply, answer)).await?;
+                let sorted = self.sort(own, elsewhere, &foreign, way.held.as_ref());
+                Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await?;
                 (outcome, effects)
             }
         };
@@ -376,16 +377,17 @@ impl Shard {
             },
             reply: (record.encode)(&outcome),
         });
-        let (mut changes, elsewhere) = match changes.iter().all(|change| self.is_here(&state, change)) {
+        let is_here = |change: &Change| self.is_here(&state, change);
+        let (changes, elsewhere) = match changes.iter().all(is_here) {
             true => (changes, Vec::new()),
-            false => changes.into_iter().partition(|change| self.is_here(&state, change)),
+            false => changes.into_iter().partition(is_here),
         };
         if !foreign.is_empty() || !elsewhere.iter().all(|change| is_about(change, way.fresh)) {
-            changes.extend(elsewhere);
-            if way.rename_lock.is_none() && changes.iter().any(|change| moves_directory(&state, foreign, change)) {
+            let moves = |change: &Change| moves_directory(&state, foreign, change);
+            if way.rename_lock.is_none() && changes.iter().chain(&elsewhere).any(moves) {
                 return Ok((Decided::NeedsRenameLock, newest));
             }
-            return Ok((Decided::Several { changes, effects, outcome, reply }, newest));
+            return Ok((Decided::Several { own: changes, elsewhere, effects, outcome, reply }, newest));
         }
         if !elsewhere.is_empty() && way.placed.is_none() {
             return Ok((Decided::FreshElsewhere(elsewhere), newest));
@@ -570,7 +572,8 @@ pub(super) enum Decided<O> {
     /// A directory gets another parent, which one request in the volume may do at a time.
     NeedsRenameLock,
     Several {
-        changes: Vec<Change>,
+        own: Vec<Change>,
+        elsewhere: Vec<Change>,
         effects: Vec<Effect>,
         outcome: O,
         reply: Option<crate::tables::ReplyRecord>,

@@ -273,6 +273,10 @@ pub struct TableBatch {
 }
 
 impl TableBatch {
+    pub fn with_capacity(rows: usize) -> TableBatch {
+        TableBatch { rows: Vec::with_capacity(rows) }
+    }
+
     pub fn put(&mut self, key: impl Into<Bytes>, row: impl Into<Bytes>) {
         self.push(key.into(), ValueDeletable::Value(row.into()));
     }

@@ -117,13 +117,12 @@ impl Shard {
     /// decide again.
     pub(super) async fn commit_over_shards(
         self: &Rc<Self>,
-        changes: Vec<Change>,
-        foreign: &Foreign,
+        sorted: Sorted,
         held: &mut Option<Held>,
         reply: Option<ReplyRecord>,
         answer: AnswerWhen,
     ) -> Result<(), Refusal> {
-        let begun = self.begin(changes, foreign, held.as_ref())?;
+        let begun = self.begin(sorted, held.as_ref())?;
         let held = held.take();
         if answer == AnswerWhen::Decided && only_removes(&begun.sorted.parts) {
             return self.remove_in_order(begun, held, reply).await;
@@ -181,10 +180,12 @@ impl Shard {
         join_all(shards.into_iter().map(ask)).await;
     }
 
-    /// Sorts the decision by shards and locks this shard's part. What is held for it already gives it its id.
-    fn begin(&self, changes: Vec<Change>, foreign: &Foreign, held: Option<&Held>) -> Result<Begun, Refusal> {
+    /// Locks this shard's part. What is held for the change already gives it its id. `Busy`: this shard's part has to wait.
+    fn begin(&self, sorted: Sorted, held: Option<&Held>) -> Result<Begun, Refusal> {
         let mut state = self.state.borrow_mut();
-        let sorted = self.sort(&state, changes, foreign, held)?;
+        if sorted.own.iter().any(|change| self.must_wait(&state, change)) {
+            return Err(Refusal::Busy);
+        }
         let transaction = match held {
             Some(held) => held.transaction,
             None => state.transactions.begin(self.id, self.table.epoch()),
@@ -193,43 +194,37 @@ impl Shard {
         Ok(Begun { transaction, sorted })
     }
 
-    /// Sorts a decision by shards. `Busy`: this shard's part has to wait.
+    /// Sorts by shards what a decision changes elsewhere, and what it has seen there.
     pub(super) fn sort(
         &self,
-        state: &State,
-        changes: Vec<Change>,
+        own: Vec<Change>,
+        elsewhere: Vec<Change>,
         foreign: &Foreign,
         held: Option<&Held>,
-    ) -> Result<Sorted, Refusal> {
+    ) -> Sorted {
+        let is_held = |held: &&Held| held.is_all_of(&elsewhere) && foreign.iter().all(|(key, _)| held.holds(key));
+        if let Some(held) = held.filter(is_held) {
+            return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard) };
+        }
+        let state = self.state.borrow();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
         let empty = || IntentRow { participants: Vec::new(), changes: Vec::new(), reads: Vec::new(), reply: None };
-        for change in changes {
-            let shard = self.place_of_change(state, &change);
-            parts.entry(shard).or_insert_with(empty).changes.push(change);
+        for change in elsewhere {
+            parts.entry(self.place_of_change(&state, &change)).or_insert_with(empty).changes.push(change);
         }
-        let is_held = |held: &&Held| {
-            let part = parts.get(&held.shard);
-            part.is_some_and(|part| held.is_all_of(&part.changes)) && foreign.iter().all(|(key, _)| held.holds(key))
-        };
-        let holder = held.filter(is_held).map(|held| held.shard);
-        match holder {
-            Some(holder) => {
-                parts.remove(&holder);
-            }
-            None => {
-                for (key, row) in foreign.iter() {
-                    let record = ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
-                    parts.entry(self.place(state, key)).or_insert_with(empty).reads.push(record);
-                }
-            }
+        for (key, row) in foreign.iter() {
+            let record = ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
+            parts.entry(self.place(&state, key)).or_insert_with(empty).reads.push(record);
         }
-        let participants: Vec<_> = parts.keys().copied().collect();
-        let own = parts.remove(&self.id).map_or_else(Vec::new, |part| part.changes);
+        // A row that was another shard's when it was fetched, and is this one's now.
+        parts.remove(&self.id);
+        let mut participants: Vec<_> = parts.keys().copied().collect();
+        if !own.is_empty() {
+            participants.push(self.id);
+        }
+        participants.sort_unstable();
         parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
-        if own.iter().any(|change| self.must_wait(state, change)) {
-            return Err(Refusal::Busy);
-        }
-        Ok(Sorted { own, parts, holder })
+        Sorted { own, parts, holder: None }
     }
 
     /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.

@@ -64,7 +64,11 @@ impl<T> Places<T> {
             Entry::Vacant(vacant) => {
                 let at = free.pop().unwrap_or(entries.len() as u32);
                 match entries.get_mut(at as usize) {
-                    Some(empty) => *empty = Some((key, entry)),
+                    Some(empty) => {
+                        debug_assert!(empty.is_none(), "a free place has an entry");
+                        // Nothing is dropped: to look whether there is something would read memory that is in no cache.
+                        std::mem::forget(std::mem::replace(empty, Some((key, entry))));
+                    }
                     None => entries.push(Some((key, entry))),
                 }
                 vacant.insert(Place { hash, at });

@@ -314,7 +314,8 @@ impl Shard {
                     Some(_) => AnswerWhen::Applied,
                     None => AnswerWhen::Decided,
                 };
-                let sorted = self.sort(own, elsewhere, &foreign, way.held.as_ref());
+                let held = way.held.as_ref().filter(|_| answer == AnswerWhen::Decided);
+                let sorted = self.sort(own, elsewhere, &foreign, held);
                 Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await?;
                 (outcome, effects)
             }

@@ -90,6 +90,7 @@ impl Transactions {
         TransactionId { coordinator, epoch, counter: self.counter }
     }
 
+    /// An id for what is not decided yet.
     pub fn begin(&mut self, coordinator: ShardId, epoch: Epoch) -> TransactionId {
         let transaction = self.next_id(coordinator, epoch);
         self.undecided.insert(transaction);
@@ -143,7 +144,7 @@ impl Shard {
         begun: Begun,
         reply: Option<ReplyRecord>,
     ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
-        let Begun { transaction, sorted: Sorted { own, parts, holder: _ } } = begun;
+        let Begun { transaction, sorted: Sorted { own, parts, .. } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
             (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)

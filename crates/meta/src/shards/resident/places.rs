@@ -67,7 +67,7 @@ impl<T> Places<T> {
                     Some(empty) => {
                         debug_assert!(empty.is_none(), "a free place has an entry");
                         // Nothing is dropped: to look whether there is something would read memory that is in no cache.
-                        std::mem::forget(std::mem::replace(empty, Some((key, entry))));
+                        std::mem::forget(empty.replace((key, entry)));
                     }
                     None => entries.push(Some((key, entry))),
                 }

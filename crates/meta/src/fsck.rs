@@ -121,7 +121,8 @@ kinds! {
     StrayEntries = Leftover, "stray-entries",
         "rows that a split moved away, or of a directory that was removed; a server clears them away when it loads the partition";
     DirectoryWithoutName = Leftover, "directory-without-name",
-        "a mkdir or rmdir was cut short; the rows take space and nothing else";
+        "a mkdir was cut short, or a server was killed in the moment after an rmdir; the rows take space and nothing else, until \
+         `varve fsck --repair`";
     LostDirectory = Leftover, "lost-directory",
         "no name leads to this directory, and there are names in it: its own was lost with power, or with another row";
     DirectoryWithoutRow = Leftover, "directory-without-row",

@@ -2,8 +2,9 @@
 //!
 //! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows
 //! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches, [`transaction`]
-//! carries changes over several shards, [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`]
-//! removes them, [`whole`] sees a directory over all its shards, [`open`] begins and ends.
+//! carries changes over several shards, in each of which [`participant`] does its part under [`locks`], and [`removal`] those
+//! that only take a directory away; [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`] removes
+//! them, [`whole`] sees a directory over all its shards, [`open`] begins and ends.
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod ahead;
@@ -18,10 +19,12 @@ mod foreign;
 mod garbage;
 mod inodes;
 mod listing;
+mod locks;
 pub mod log;
 mod names;
 mod open;
 mod open_files;
+mod participant;
 mod partitions;
 mod peers;
 mod refusal;

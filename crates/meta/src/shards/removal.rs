@@ -13,11 +13,12 @@
 
 use super::at_once::Ran;
 use super::foreign::Foreign;
+use super::participant::{ASK_AFTER, IntentKept};
 use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Decided, Run, Shard, State, Way};
-use super::transaction::{Begun, IntentKept, Sorted, digest};
+use super::transaction::{Begun, Sorted, digest};
 use crate::namespace::{Seen, Verb};
 use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
@@ -35,9 +36,6 @@ const GATHERED_FOR: Duration = Duration::from_millis(50);
 
 /// Removals that wait for that; beyond it more are answered Busy.
 const REMOVALS_MAX: usize = 20_000;
-
-/// A holder that has heard nothing for so long asks.
-const ASK_AFTER: Duration = Duration::from_secs(10);
 
 /// Removals of this shard's entries whose rows elsewhere are still held.
 #[derive(Default)]

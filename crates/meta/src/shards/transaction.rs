@@ -1,4 +1,5 @@
-//! Changes over several shards: two phases, presumed abort.
+//! Changes over several shards, as their coordinator carries them out: two phases, presumed abort. The participant's side is in
+//! `participant.rs`.
 //!
 //! (Changes of which other shards only remove rows of a directory go another way: `removal.rs`.)
 //!
@@ -15,29 +16,27 @@
 //! for but answered Busy, so opposite changes cannot deadlock.
 
 use super::foreign::Foreign;
+use super::locks::{lock, lock_keys, unlock};
+use super::participant::{IntentKept, Prepared};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
 use super::removal::{Held, only_removes};
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
-use crate::namespace::Seen;
 use crate::tables::codec;
 use crate::tables::{Change, DecisionRow, IntentRow, Key, PartitionRow, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::{Epoch, InodeId, ShardId, Timestamp};
+use varve_types::{Epoch, ShardId, Timestamp};
 use varve_world::clock::Moment;
 use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A prepared participant that has heard nothing for so long asks the coordinator.
-const ASK_AFTER: Duration = Duration::from_secs(10);
-
 /// Pause between attempts to reach a shard about a decision. Without limit in number: a decision must be carried out,
 /// and the shard either answers or this server stops.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 pub(super) struct Transactions {
@@ -47,7 +46,7 @@ pub(super) struct Transactions {
     /// Coordinated here, committed, and not applied everywhere.
     decided: HashMap<TransactionId, Vec<ShardId>, KeyHashing>,
     /// Intents of this shard.
-    prepared: HashMap<TransactionId, Prepared, KeyHashing>,
+    pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// Who may rename directories across parents, in the volume (kept by the root's home).
     pub rename_lock: Option<u64>,
 }
@@ -304,152 +303,6 @@ impl Shard {
         state.closing || state.failed.is_some()
     }
 
-    // The participant's side.
-
-    pub(super) async fn prepare(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
-        let batch = match self.place_intent(transaction, intent, IntentKept::Stored).await {
-            Ok(Some(batch)) => batch,
-            Ok(None) => return PeerReply::Vote(true),
-            Err(reply) => return reply,
-        };
-        self.work.notify_one();
-        let durable = match self.appended(batch).await {
-            Ok(()) => self.sync().await,
-            Err(refusal) => Err(refusal),
-        };
-        if let Err(refusal) = durable {
-            return super::fetch::peer_reply(refusal);
-        }
-        tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
-        PeerReply::Vote(true)
-    }
-
-    /// Checks an intent and locks what it will change; `None` if it changes nothing here.
-    pub(super) async fn place_intent(
-        self: &Rc<Self>,
-        transaction: TransactionId,
-        intent: IntentRow,
-        kept: IntentKept,
-    ) -> Result<Option<BatchNumber>, PeerReply> {
-        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
-        let changed = intent.changes.iter().filter_map(|change| match change {
-            Change::Put(key, _) | Change::Delete(key) => Some(key),
-            Change::Tally { .. } => None,
-        });
-        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
-            return Err(PeerReply::Vote(false));
-        }
-        self.fetch_for_intent(&intent).await.map_err(super::fetch::peer_reply)?;
-        let mut state = self.state.borrow_mut();
-        if !self.may_prepare(&state, &intent) {
-            return Err(PeerReply::Vote(false));
-        }
-        if intent.changes.is_empty() {
-            // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
-            return Ok(None);
-        }
-        self.keep_intent(&mut state, transaction, intent, kept);
-        Ok(Some(state.open.number))
-    }
-
-    /// Locks what a checked intent will change.
-    pub(super) fn keep_intent(
-        &self,
-        state: &mut State,
-        transaction: TransactionId,
-        intent: IntentRow,
-        kept: IntentKept,
-    ) {
-        lock(state, transaction, &intent.changes);
-        if kept == IntentKept::Stored {
-            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
-        }
-        let since = self.clock.monotonic();
-        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
-    }
-
-    async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
-        for record in &intent.reads {
-            self.fetch_here(&record.key).await?;
-        }
-        for change in &intent.changes {
-            match change {
-                Change::Put(key, _) | Change::Delete(key) => self.fetch_here(key).await?,
-                Change::Tally { directory, name, .. } => {
-                    self.check_address(super::shard::Address::Name(*directory, name.hash())).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
-        let as_read = |record: &ReadRecord| match self.seen_here(state, &record.key).0 {
-            Seen::Unknown => false,
-            Seen::Absent => record.digest.is_none(),
-            Seen::Present(row) => record.digest == digest(Some(row)),
-        };
-        let free = |change: &Change| {
-            let known = match change {
-                Change::Put(key, _) | Change::Delete(key) => self.seen_here(state, key).0 != Seen::Unknown,
-                Change::Tally { directory, name, .. } => self
-                    .partition_here(state, *directory)
-                    .is_some_and(|row| row.index.range(row.depth).contains(name.hash())),
-            };
-            let empty = match change {
-                Change::Delete(key @ Key::Partition(..)) => match self.seen_here(state, key).0 {
-                    Seen::Present(Row::Partition(row)) => row.entries == 0,
-                    _ => true,
-                },
-                _ => true,
-            };
-            known && empty && self.place_of_change(state, change) == self.id && !self.must_wait(state, change)
-        };
-        state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
-    }
-
-    /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
-    pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
-        let unpinned = match self.state.borrow().transactions.prepared.get(&transaction) {
-            Some(Prepared { intent, pins: false, .. }) => Some(intent.clone()),
-            _ => None,
-        };
-        if let Some(intent) = unpinned
-            && commit
-            && let Err(refusal) = self.load_for_intent(&intent).await
-        {
-            return super::fetch::peer_reply(refusal);
-        }
-        let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
-        self.changed.notify_waiters();
-        if kept == IntentKept::InMemory {
-            return PeerReply::Done;
-        }
-        self.work.notify_one();
-        let durable = match self.appended(batch).await {
-            Ok(()) => self.sync().await,
-            Err(refusal) => Err(refusal),
-        };
-        durable.map_or_else(super::fetch::peer_reply, |()| PeerReply::Done)
-    }
-
-    /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
-    pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
-        let mut state = self.state.borrow_mut();
-        let Prepared { intent, pins, kept, .. } = state.transactions.prepared.remove(&transaction)?;
-        unlock_keys(&mut state, transaction, &intent.changes);
-        if pins {
-            unpin(&mut state, &intent.changes);
-        }
-        if commit {
-            intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
-        }
-        if kept == IntentKept::Stored {
-            state.open.write(&Key::Intent(transaction), None);
-        }
-        Some((state.open.number, kept))
-    }
-
     /// Answers whether a change coordinated here is committed; aborts it if it is undecided.
     pub(super) async fn outcome(self: &Rc<Self>, transaction: TransactionId) -> PeerReply {
         let decided = {
@@ -471,26 +324,6 @@ impl Shard {
         PeerReply::Committed(decided)
     }
 
-    pub(super) async fn ask_if_forgotten(self: Rc<Self>, transaction: TransactionId, after: Duration) {
-        tokio::time::sleep(after).await;
-        while self.state.borrow().transactions.prepared.contains_key(&transaction) && !self.stopping() {
-            match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
-                PeerReply::Committed(commit) => {
-                    self.resolve(transaction, commit).await;
-                }
-                other => {
-                    tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
-                    if let PeerReply::Failed(cause) = other
-                        && let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction)
-                    {
-                        prepared.unanswered = Some(cause);
-                    }
-                    tokio::time::sleep(ASK_AGAIN).await;
-                }
-            }
-        }
-    }
-
     /// Takes up what an earlier epoch left, found in the table at open.
     pub(super) fn restore_transaction(self: &Rc<Self>, key: Key, row: Row) {
         let mut state = self.state.borrow_mut();
@@ -508,24 +341,6 @@ impl Shard {
             }
             (key, row) => unreachable!("{key:?} of kind {:?} is no transaction", row.kind()),
         }
-    }
-
-    /// Hides what `intent`, found at rest, changes.
-    pub(super) fn lock_for(&self, transaction: TransactionId, intent: &IntentRow) {
-        lock_keys(&mut self.state.borrow_mut(), transaction, &intent.changes);
-    }
-
-    /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
-    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
-        for directory in intent.changes.iter().filter_map(directory_of) {
-            self.load_partition(directory).await?;
-        }
-        for change in &intent.changes {
-            if let Change::Put(key, _) | Change::Delete(key) = change {
-                self.read_row(key).await?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -545,79 +360,10 @@ pub(super) struct Sorted {
     pub holder: Option<ShardId>,
 }
 
-/// An intent of this shard.
-struct Prepared {
-    intent: IntentRow,
-    /// It keeps its partitions loaded; one found at open does not.
-    pins: bool,
-    kept: IntentKept,
-    since: Moment,
-    /// What its coordinator's shard failed with when it was last asked for the outcome.
-    unanswered: Option<Cause>,
-}
-
-/// Where an intent is until it is decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IntentKept {
-    Stored,
-    InMemory,
-}
-
 /// When a several-shard change is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerWhen {
     Decided,
     /// Whoever comes next must find it applied everywhere.
     Applied,
-}
-
-/// The directory whose partition a change is about.
-fn directory_of(change: &Change) -> Option<InodeId> {
-    match change {
-        Change::Put(Key::Entry(directory, _) | Key::Partition(directory, _), _)
-        | Change::Delete(Key::Entry(directory, _) | Key::Partition(directory, _))
-        | Change::Tally { directory, .. } => Some(*directory),
-        _ => None,
-    }
-}
-
-/// Locks the keys of `changes`, and keeps their partitions loaded and in one piece.
-fn lock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
-    lock_keys(state, transaction, changes);
-    for directory in changes.iter().filter_map(directory_of) {
-        if let Some(partition) = state.partitions.get_mut(directory) {
-            partition.pending_tallies += 1;
-        }
-    }
-}
-
-fn lock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
-    for change in changes {
-        if let Change::Put(key, _) | Change::Delete(key) = change {
-            state.locks.insert(key.clone(), transaction);
-        }
-    }
-}
-
-fn unlock(state: &mut State, transaction: TransactionId, changes: &[Change]) {
-    unlock_keys(state, transaction, changes);
-    unpin(state, changes);
-}
-
-fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
-    for change in changes {
-        if let Change::Put(key, _) | Change::Delete(key) = change
-            && state.locks.get(key) == Some(&transaction)
-        {
-            state.locks.remove(key);
-        }
-    }
-}
-
-fn unpin(state: &mut State, changes: &[Change]) {
-    for directory in changes.iter().filter_map(directory_of) {
-        if let Some(partition) = state.partitions.get_mut(directory) {
-            partition.pending_tallies = partition.pending_tallies.saturating_sub(1);
-        }
-    }
 }

@@ -118,6 +118,8 @@ fn run_by(workers: Workers, prepared: &State, operations: &[Operation]) -> Run {
             }
             pictures.push(picture::take(&cluster).await);
         }
+        let at_once = cluster.at_once.get();
+        assert!(workers == Workers::OneAShard || at_once > 0, "nothing was done at once");
         (pictures, given)
     });
     let strays = recording.check().unwrap();

@@ -84,9 +84,11 @@ fn a_directory_that_gets_no_name_leaves_no_rows() {
         let at = name("d");
         let makes = Makes::Directory { home: ShardId(2) };
         let make = || cluster.at_name(InodeId::ROOT, &at, makes, &verb);
+        let begun = cluster.at_once.get();
         let (one, other) = futures::join!(make(), make());
         let (made, refused) = if one.is_ok() { (one, other) } else { (other, one) };
         assert_eq!(refused.unwrap_err(), Errno::EEXIST.into());
+        assert_eq!(cluster.at_once.get() - begun, 2, "both were placed");
         let made = made.unwrap().inode;
         let taken = [InodeId(first.0 + 1), InodeId(first.0 + 2)];
         assert!(taken.contains(&made));

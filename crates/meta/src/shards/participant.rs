@@ -1,0 +1,220 @@
+//! The participant's side of changes over several shards (`transaction.rs`): it checks an intent, locks what it will change, and
+//! applies or drops it when it is told to, or asks.
+
+use super::fetch::peer_reply;
+use super::locks::{directory_of, lock, lock_keys, unlock_keys, unpin};
+use super::peers::{PeerCall, PeerReply};
+use super::refusal::{Cause, Refusal};
+use super::resident::BatchNumber;
+use super::shard::{Address, Shard, State};
+use super::transaction::{ASK_AGAIN, digest};
+use crate::namespace::Seen;
+use crate::tables::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
+use std::rc::Rc;
+use std::time::Duration;
+use varve_world::clock::Moment;
+
+/// A prepared participant that has heard nothing for so long asks the coordinator.
+pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
+
+/// An intent of this shard.
+pub(super) struct Prepared {
+    pub intent: IntentRow,
+    /// It keeps its partitions loaded; one found at open does not.
+    pub pins: bool,
+    pub kept: IntentKept,
+    pub since: Moment,
+    /// What its coordinator's shard failed with when it was last asked for the outcome.
+    pub unanswered: Option<Cause>,
+}
+
+/// Where an intent is until it is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IntentKept {
+    Stored,
+    InMemory,
+}
+
+impl Shard {
+    pub(super) async fn prepare(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
+        let batch = match self.place_intent(transaction, intent, IntentKept::Stored).await {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return PeerReply::Vote(true),
+            Err(reply) => return reply,
+        };
+        self.work.notify_one();
+        let durable = match self.appended(batch).await {
+            Ok(()) => self.sync().await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = durable {
+            return peer_reply(refusal);
+        }
+        tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
+        PeerReply::Vote(true)
+    }
+
+    /// Checks an intent and locks what it will change; `None` if it changes nothing here.
+    pub(super) async fn place_intent(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        intent: IntentRow,
+        kept: IntentKept,
+    ) -> Result<Option<BatchNumber>, PeerReply> {
+        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
+        let changed = intent.changes.iter().filter_map(|change| match change {
+            Change::Put(key, _) | Change::Delete(key) => Some(key),
+            Change::Tally { .. } => None,
+        });
+        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
+            return Err(PeerReply::Vote(false));
+        }
+        self.fetch_for_intent(&intent).await.map_err(peer_reply)?;
+        let mut state = self.state.borrow_mut();
+        if !self.may_prepare(&state, &intent) {
+            return Err(PeerReply::Vote(false));
+        }
+        if intent.changes.is_empty() {
+            // Nothing to lock: what it rests on was so while the coordinator's own part was locked.
+            return Ok(None);
+        }
+        self.keep_intent(&mut state, transaction, intent, kept);
+        Ok(Some(state.open.number))
+    }
+
+    /// Locks what a checked intent will change.
+    pub(super) fn keep_intent(
+        &self,
+        state: &mut State,
+        transaction: TransactionId,
+        intent: IntentRow,
+        kept: IntentKept,
+    ) {
+        lock(state, transaction, &intent.changes);
+        if kept == IntentKept::Stored {
+            state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
+        }
+        let since = self.clock.monotonic();
+        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
+    }
+
+    async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
+        for record in &intent.reads {
+            self.fetch_here(&record.key).await?;
+        }
+        for change in &intent.changes {
+            match change {
+                Change::Put(key, _) | Change::Delete(key) => self.fetch_here(key).await?,
+                Change::Tally { directory, name, .. } => {
+                    self.check_address(Address::Name(*directory, name.hash())).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn may_prepare(&self, state: &State, intent: &IntentRow) -> bool {
+        let as_read = |record: &ReadRecord| match self.seen_here(state, &record.key).0 {
+            Seen::Unknown => false,
+            Seen::Absent => record.digest.is_none(),
+            Seen::Present(row) => record.digest == digest(Some(row)),
+        };
+        let free = |change: &Change| {
+            let known = match change {
+                Change::Put(key, _) | Change::Delete(key) => self.seen_here(state, key).0 != Seen::Unknown,
+                Change::Tally { directory, name, .. } => self
+                    .partition_here(state, *directory)
+                    .is_some_and(|row| row.index.range(row.depth).contains(name.hash())),
+            };
+            let empty = match change {
+                Change::Delete(key @ Key::Partition(..)) => match self.seen_here(state, key).0 {
+                    Seen::Present(Row::Partition(row)) => row.entries == 0,
+                    _ => true,
+                },
+                _ => true,
+            };
+            known && empty && self.place_of_change(state, change) == self.id && !self.must_wait(state, change)
+        };
+        state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
+    }
+
+    /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
+    pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
+        let unpinned = match self.state.borrow().transactions.prepared.get(&transaction) {
+            Some(Prepared { intent, pins: false, .. }) => Some(intent.clone()),
+            _ => None,
+        };
+        if let Some(intent) = unpinned
+            && commit
+            && let Err(refusal) = self.load_for_intent(&intent).await
+        {
+            return peer_reply(refusal);
+        }
+        let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
+        self.changed.notify_waiters();
+        if kept == IntentKept::InMemory {
+            return PeerReply::Done;
+        }
+        self.work.notify_one();
+        let durable = match self.appended(batch).await {
+            Ok(()) => self.sync().await,
+            Err(refusal) => Err(refusal),
+        };
+        durable.map_or_else(peer_reply, |()| PeerReply::Done)
+    }
+
+    /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
+    pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
+        let mut state = self.state.borrow_mut();
+        let Prepared { intent, pins, kept, .. } = state.transactions.prepared.remove(&transaction)?;
+        unlock_keys(&mut state, transaction, &intent.changes);
+        if pins {
+            unpin(&mut state, &intent.changes);
+        }
+        if commit {
+            intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
+        }
+        if kept == IntentKept::Stored {
+            state.open.write(&Key::Intent(transaction), None);
+        }
+        Some((state.open.number, kept))
+    }
+
+    pub(super) async fn ask_if_forgotten(self: Rc<Self>, transaction: TransactionId, after: Duration) {
+        tokio::time::sleep(after).await;
+        while self.state.borrow().transactions.prepared.contains_key(&transaction) && !self.stopping() {
+            match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
+                PeerReply::Committed(commit) => {
+                    self.resolve(transaction, commit).await;
+                }
+                other => {
+                    tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
+                    if let PeerReply::Failed(cause) = other
+                        && let Some(prepared) = self.state.borrow_mut().transactions.prepared.get_mut(&transaction)
+                    {
+                        prepared.unanswered = Some(cause);
+                    }
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Hides what `intent`, found at rest, changes.
+    pub(super) fn lock_for(&self, transaction: TransactionId, intent: &IntentRow) {
+        lock_keys(&mut self.state.borrow_mut(), transaction, &intent.changes);
+    }
+
+    /// Makes resident what an intent of an earlier epoch changes. Its keys are locked, by itself.
+    async fn load_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
+        for directory in intent.changes.iter().filter_map(directory_of) {
+            self.load_partition(directory).await?;
+        }
+        for change in &intent.changes {
+            if let Change::Put(key, _) | Change::Delete(key) = change {
+                self.read_row(key).await?;
+            }
+        }
+        Ok(())
+    }
+}

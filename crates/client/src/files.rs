@@ -13,9 +13,11 @@
 
 mod backing;
 mod content;
+mod forecast;
 mod inline;
 mod io;
 mod open;
+mod pages;
 mod settle;
 mod space;
 mod whole;
@@ -23,6 +25,7 @@ mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
+pub(crate) use pages::Version;
 pub use settle::Unsettled;
 
 use crate::{Failure, OpenMode, Result};
@@ -128,6 +131,7 @@ pub(crate) struct Files {
     dirty_bytes: AtomicUsize,
     settling: Mutex<settle::Settling>,
     write_behind: write_behind::WriteBehind,
+    forecast: forecast::Forecast,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
     /// Handles so far that it was offered for and that were not refused: what is written by those is not in the page cache.
@@ -147,6 +151,7 @@ impl Files {
             dirty_bytes: AtomicUsize::new(0),
             settling: Mutex::default(),
             write_behind: write_behind::WriteBehind::default(),
+            forecast: forecast::Forecast::default(),
             passthrough_refused: AtomicBool::new(false),
             passed_through: AtomicU64::new(0),
             direct_is_coherent: AtomicBool::new(false),

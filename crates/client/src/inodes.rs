@@ -4,6 +4,7 @@
 //! Kept for as long as the door counts lookups of the inode or has it open. All of it is a hint: a locator that is
 //! wrong is answered with `NotHere` and corrected ([`crate::locate`]).
 
+use crate::files::Version;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use varve_types::{FileKind, InodeId, Name};
@@ -28,6 +29,8 @@ struct Known {
     opens: u32,
     /// A directory whose row and entry are known to be on disk.
     durable: bool,
+    /// Of a file: what it was when the door's kernel last dropped its pages, if that is known.
+    pages: Option<Version>,
 }
 
 #[derive(Default)]
@@ -75,6 +78,7 @@ impl Inodes {
                         lookups,
                         opens: 0,
                         durable: false,
+                        pages: None,
                     };
                     stripe.insert(seen.inode, known);
                     None
@@ -104,6 +108,7 @@ impl Inodes {
             lookups: 0,
             opens: 0,
             durable: false,
+            pages: None,
         };
         stripe.entry(inode).or_insert_with(unknown).opens += 1;
     }
@@ -184,6 +189,15 @@ impl Inodes {
         if let Some(known) = self.stripe(directory).lock().get_mut(&directory) {
             known.durable |= known.parent == under.0 && known.name.as_ref() == Some(&under.1);
         }
+    }
+
+    /// The door opens a file, which is `now` as said, through its kernel's pages: whether those that it has are still right. It
+    /// drops them if not.
+    pub fn pages_are_right(&self, file: InodeId, now: Option<Version>) -> bool {
+        let mut stripe = self.stripe(file).lock();
+        let Some(known) = stripe.get_mut(&file) else { return false };
+        let before = std::mem::replace(&mut known.pages, now);
+        now.is_some() && before == now
     }
 
     fn change_and_prune(&self, inode: InodeId, change: impl FnOnce(&mut Known)) {

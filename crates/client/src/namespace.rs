@@ -107,7 +107,7 @@ impl FileSystem {
                 Ok(made) => {
                     // Known first: opening may have to find it by its name.
                     self.saw_made(parent, name, &made);
-                    return match self.opened_by_create(caller, &made, flags, server).await {
+                    return match self.opened_by_create(caller, parent, &made, flags, server).await {
                         Ok(opened) => {
                             let node = self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO));
                             self.remember_made(node, changes);

@@ -3,6 +3,7 @@
 use super::Files;
 use super::backing;
 use super::inline::InlineBuffer;
+use super::pages::Version;
 use super::write_behind::Stream;
 use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
@@ -48,6 +49,8 @@ pub(crate) struct OpenInode {
     pub stream: Mutex<Stream>,
     /// Of a file that this client has just made.
     pub made: Mutex<Option<Made>>,
+    /// The directory that it was made in, while this client writes it since then and what it will come to is not known.
+    pub growing_in: Mutex<Option<InodeId>>,
 }
 
 /// A file as it was made.
@@ -82,6 +85,8 @@ pub(crate) struct Content {
     pub writer: Credentials,
     /// Whoever wrote the backing file last has left its size unsettled.
     pub left: bool,
+    /// What the file was when it was opened last.
+    pub version: Option<Version>,
 }
 
 impl OpenInode {
@@ -93,6 +98,7 @@ impl OpenInode {
             written_at: None,
             writer: Credentials::root(),
             left: false,
+            version: None,
         };
         OpenInode {
             inode,
@@ -102,6 +108,7 @@ impl OpenInode {
             failed: Mutex::new(None),
             stream: Mutex::default(),
             made: Mutex::new(None),
+            growing_in: Mutex::new(None),
         }
     }
 
@@ -244,6 +251,7 @@ impl FileSystem {
             FileContent::None if reply.attributes.kind == WireKind::Directory => return Err(Errno::EISDIR.into()),
             FileContent::None => return Err(Errno::ENXIO.into()),
         }
+        content.version = Version::of(&reply);
         content.told(&reply);
         Ok(())
     }
@@ -328,6 +336,9 @@ impl FileSystem {
                     content.inline = None;
                     content.written_at = None;
                     self.files.mark_clean(open.inode);
+                    if let Some(directory) = open.growing_in.lock().take() {
+                        self.files.forecast.outgrew(directory);
+                    }
                     return Ok(());
                 }
                 Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,

@@ -70,7 +70,7 @@ impl FileSystem {
             // Somebody died who wrote it. Where too many wait, it stays as it is.
             self.settle_later(open, &content);
         }
-        let io = self.choose_io(open, offer);
+        let io = self.choose_io(open, &content, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.
             content.writer = caller.clone();
@@ -126,11 +126,10 @@ impl FileSystem {
     }
 
     /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
-    fn choose_io(&self, open: &OpenInode, offer: bool) -> Io {
+    fn choose_io(&self, open: &OpenInode, content: &Content, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
-        let refused = !self.core.config.passthrough || self.files.passthrough_refused.load(Relaxed);
-        let offered = offer && !refused && counts.cached == 0;
+        let offered = offer && self.offers_passthrough() && counts.cached == 0;
         match file {
             Some(file) if offered || counts.passthrough > 0 => {
                 counts.passthrough += 1;
@@ -142,9 +141,14 @@ impl FileSystem {
                 counts.cached += 1;
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
-                Io::Cached { keep: self.embedded() && never_passed }
+                let unchanged = self.core.inodes.pages_are_right(open.inode, content.version);
+                Io::Cached { keep: unchanged || self.embedded() && never_passed }
             }
         }
+    }
+
+    pub(super) fn offers_passthrough(&self) -> bool {
+        self.core.config.passthrough && !self.files.passthrough_refused.load(Relaxed)
     }
 
     fn not_passed_through(&self, counts: &mut Counts) {
@@ -180,10 +184,11 @@ impl FileSystem {
         }
     }
 
-    /// A handle of the file that a `Create` with `open` has just made. `server`: the one that was asked first.
+    /// A handle of the file that a `Create` with `open` has just made in `directory`. `server`: the one that was asked first.
     pub(crate) async fn opened_by_create(
         &self,
         caller: &Credentials,
+        directory: InodeId,
         made: &NodeReply,
         flags: OpenFlags,
         server: u64,
@@ -192,7 +197,6 @@ impl FileSystem {
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);
         self.core.register(inode, flags.mode);
-        let io = self.choose_io_of_new(&open, flags);
         let mut content = open.content.lock().await;
         let mut take_in = || self.take_in(&open, &mut content, made.clone(), true);
         let taken = match made.content {
@@ -200,6 +204,12 @@ impl FileSystem {
             FileContent::Backing(_) => waiting(async { take_in() }).await,
             _ => take_in(),
         };
+        let grows = flags.writable() && taken.is_ok();
+        let io = match grows && self.outgrows_early(caller, &open, &mut content, directory).await {
+            true => self.choose_io(&open, &content, true),
+            false => self.choose_io_of_new(&open, flags),
+        };
+        *open.growing_in.lock() = grows.then_some(directory);
         drop(content);
         let registered = match taken {
             Ok(()) => self.register_if_lost(inode, flags.mode, server).await,
@@ -253,11 +263,12 @@ impl FileSystem {
             if let Err(failure) = self.write_back(open, &mut content).await {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
             }
-            if open.counts.lock().writers == 0
-                && let Err(failure) = self.settle_written(open, &mut content).await
-            {
-                // The row goes on to say that the backing file's size counts, which is right, only slower.
-                tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+            if open.counts.lock().writers == 0 {
+                self.has_grown(open);
+                if let Err(failure) = self.settle_written(open, &mut content).await {
+                    // The row goes on to say that the backing file's size counts, which is right, only slower.
+                    tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+                }
             }
         }
         self.leave(open);

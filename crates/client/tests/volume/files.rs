@@ -2,12 +2,13 @@
 
 use crate::site::*;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 use varve_client::{ClientConfig, FileSystem, Io, OpenFlags, OpenMode, Opened, Whence, now};
-use varve_types::{Errno, Mode, SetAttributes, SetTime, Timestamp};
+use varve_types::{Errno, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
 pub const LIMIT: u64 = INLINE_LIMIT as u64;
 
-pub fn resized(fs: &FileSystem, inode: varve_types::InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
+pub fn resized(fs: &FileSystem, inode: InodeId, size: u64, handle: Option<varve_client::Handle>) -> u64 {
     let set = SetAttributes { size: Some(size), ..Default::default() };
     now(fs.set_attributes(&root(), inode, set, handle)).unwrap().attributes.size
 }
@@ -439,6 +440,83 @@ fn pages_are_kept_where_nothing_was_passed_through() {
         assert!(matches!(io, Io::Cached { keep } if keep != accepted), "{accepted}: {io:?}");
         close(&fs, handle);
     }
+}
+
+/// Promise: a mount that others may be beside keeps a file's pages from one open to the next while nobody changes it, small or
+/// large; who opens it after a change, or while somebody may be changing it, drops them.
+#[test]
+fn pages_are_kept_while_nobody_changes_the_file() {
+    for len in [100, 2 * LIMIT as usize] {
+        let site = Site::synced_every(4, Duration::from_millis(1));
+        let _server = site.serve();
+        let (fs, other) = (site.connect(), site.connect());
+        let (inode, handle) = create(&fs, "f");
+        write(&fs, handle, 0, &vec![1; len]);
+        close(&fs, handle);
+        now(fs.settle_all());
+        let kept = |fs: &FileSystem| {
+            let Opened { handle, io } = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
+            let Io::Cached { keep } = io else { panic!("{io:?}") };
+            close(fs, handle);
+            keep
+        };
+        assert!(!kept(&fs), "it was written since they were read first");
+        assert!(kept(&fs) && kept(&fs));
+        now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+        let theirs = now(other.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap().handle;
+        write(&other, theirs, 0, b"changed");
+        now(other.flush(theirs)).unwrap();
+        assert!(!kept(&fs), "another client has changed it");
+        write(&other, theirs, 0, b"changed again");
+        now(other.flush(theirs)).unwrap();
+        assert!(!kept(&fs));
+        close(&other, theirs);
+        now(other.settle_all());
+        let in_its_row = len <= LIMIT as usize;
+        assert_eq!(kept(&fs), in_its_row, "{len}: what was read of a backing file that was being written is not kept");
+        assert!(kept(&fs));
+        assert_eq!(resized(&other, inode, len as u64 - 1, None), len as u64 - 1);
+        now(other.settle_all());
+        assert!(!kept(&fs), "{len}: it was cut");
+        assert!(kept(&fs));
+    }
+}
+
+/// Promise: where the last new files of a directory have outgrown their rows, the next one is passed through from the
+/// beginning, and is what was written so; one that stays small ends that, for its directory alone.
+#[test]
+fn new_files_are_passed_through_where_those_before_them_were_large() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { passthrough: true, ..site.config() }).unwrap();
+    let make_in = |directory: InodeId, text: &str| {
+        now(fs.create(&root(), directory, &name(text), Mode::new(0o600), OpenFlags::READ_WRITE)).unwrap()
+    };
+    let make = |text: &str| make_in(ROOT, text);
+    let large = vec![1; 2 * LIMIT as usize];
+    for before in ["a", "b"] {
+        let (_, made) = make(before);
+        assert!(matches!(made.io, Io::Cached { .. }), "{before}: {:?}", made.io);
+        write(&fs, made.handle, 0, &large);
+        close(&fs, made.handle);
+    }
+    let elsewhere = now(fs.make_directory(&root(), ROOT, &name("d"), Mode::new(0o700))).unwrap().inode;
+    let (_, small) = make_in(elsewhere, "small");
+    assert!(matches!(small.io, Io::Cached { .. }));
+    close(&fs, small.handle);
+    let (_, reading) = now(fs.create(&root(), ROOT, &name("r"), Mode::new(0o600), OpenFlags::READ)).unwrap();
+    assert!(matches!(reading.io, Io::Cached { .. }), "nothing is going to be written");
+    close(&fs, reading.handle);
+    for (text, len) in [("c", large.len()), ("d2", large.len()), ("e", 5)] {
+        let (node, made) = make(text);
+        let Io::Passthrough(file) = &made.io else { panic!("{text}: {:?}", made.io) };
+        file.write_all_at(&large[..len], 0).unwrap();
+        assert_eq!(size(&fs, node.inode), len as u64);
+        now(fs.fsync(made.handle, false)).unwrap();
+        close(&fs, made.handle);
+        assert_eq!(content(&site.connect(), text), large[..len]);
+    }
+    assert!(matches!(make("f").1.io, Io::Cached { .. }), "the last one stayed small");
 }
 
 /// Promise: more dirty bytes than allowed are written back while files are still open, and old ones by the background.

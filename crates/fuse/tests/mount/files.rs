@@ -71,6 +71,25 @@ fn lock_range(file: &File, lock: i32, start: i64, length: i64) -> Result<(), i32
     }
 }
 
+/// Calls so far of an operation, as `varve stats` reads them: `{"calls":7,…,"operation":"read",…}`.
+fn calls(volume: &Volume, operation: &str) -> u64 {
+    let text = varve_fuse::stats(volume.path()).unwrap();
+    let upto = text.find(&format!("\"operation\":\"{operation}\"")).unwrap();
+    let from = text[..upto].rfind("\"calls\":").unwrap() + 8;
+    text[from..].split(',').next().unwrap().parse().unwrap()
+}
+
+/// Whether the kernel has taken so many files to read and write by itself. Else it takes none here, which is said.
+fn passes_through(volume: &Volume, files: usize) -> bool {
+    let stats = varve_fuse::stats(volume.path()).unwrap();
+    let passes = stats.contains(&format!("\"passthrough\":{{\"granted\":{files},\"refused\":0"));
+    if !passes {
+        assert!(!stats.contains("\"refused\":0"), "{stats}");
+        eprintln!("skipped: the kernel passes nothing through here: {stats}");
+    }
+    passes
+}
+
 /// What is written is read, also after the file outgrew its row.
 #[test]
 fn content_is_what_was_written() {
@@ -107,17 +126,9 @@ fn large_files_are_passed_through() {
     let Some(volume) = volume() else { return };
     let path = volume.join("large");
     fs::write(&path, pattern(1_000_000)).unwrap();
-    // The counters as `varve stats` reads them: `"passthrough":{"granted":1,…}` and `{"calls":7,…,"operation":"read",…}`.
-    let stats = || varve_fuse::stats(volume.path()).unwrap();
-    let calls = |operation: &str| {
-        let text = stats();
-        let upto = text.find(&format!("\"operation\":\"{operation}\"")).unwrap();
-        let from = text[..upto].rfind("\"calls\":").unwrap() + 8;
-        text[from..].split(',').next().unwrap().parse::<u64>().unwrap()
-    };
+    let calls = |operation| calls(&volume, operation);
     let (first, second) = (read_write(&path), read_write(&path));
-    if !stats().contains("\"granted\":2,\"refused\":0") {
-        eprintln!("skipped: the kernel passes nothing through here: {}", stats());
+    if !passes_through(&volume, 2) {
         return;
     }
     let before = (calls("read"), calls("write"));
@@ -136,6 +147,75 @@ fn large_files_are_passed_through() {
     drop((first, second));
     assert_eq!(fs::metadata(&path).unwrap().len(), wanted.len() as u64);
     assert!(fs::read(&path).unwrap() == wanted);
+    volume.close();
+}
+
+/// So are new ones, from their first byte, where those before them in their directory were large.
+#[test]
+fn new_files_among_large_ones_are_passed_through() {
+    let Some(volume) = volume() else { return };
+    let (large, tail) = (pattern(1_000_000), b"beyond the end");
+    let make = |name: &str, bytes: &[u8]| {
+        let mut file = File::create_new(volume.join(name)).unwrap();
+        file.write_all(bytes).unwrap();
+        file.sync_all().unwrap();
+        file.write_all(tail).unwrap();
+        let wanted = (bytes.len() + tail.len()) as u64;
+        assert_eq!(file.metadata().unwrap().len(), wanted);
+        drop(file);
+        assert_eq!(fs::metadata(volume.join(name)).unwrap().len(), wanted);
+    };
+    make("a", &large);
+    make("b", &large);
+    let before = calls(&volume, "write");
+    make("c", &large);
+    if !passes_through(&volume, 1) {
+        return;
+    }
+    make("d", b"small");
+    assert_eq!(calls(&volume, "write"), before);
+    make("e", b"small");
+    assert!(calls(&volume, "write") > before, "the one before it was small");
+    for (name, bytes) in [("a", &large[..]), ("c", &large), ("d", b"small"), ("e", b"small")] {
+        assert!(fs::read(volume.join(name)).unwrap() == [bytes, tail].concat(), "{name}");
+    }
+    volume.close();
+}
+
+/// The kernel keeps what it has read of a file that nobody changes, though there is another mount; what that changes is read
+/// by who opens the file after it was closed there.
+#[test]
+fn what_was_read_is_kept_until_the_other_mount_changes_it() {
+    if !can_mount() {
+        return;
+    }
+    let (volume, other) = Volume::mounted_twice("nopassthrough");
+    for length in [5_000, 1_000_000] {
+        let name = format!("f{length}");
+        let mut wanted = pattern(length);
+        fs::write(other.join(&name), &wanted).unwrap();
+        let reads = || calls(&volume, "read");
+        for round in 0..5u8 {
+            assert!(fs::read(volume.join(&name)).unwrap() == wanted, "{length} bytes, round {round}");
+            // It is settled a sync interval after the other has closed it.
+            let settled = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            loop {
+                let before = reads();
+                assert!(fs::read(volume.join(&name)).unwrap() == wanted);
+                if reads() == before {
+                    break;
+                }
+                assert!(std::time::Instant::now() < settled, "{length} bytes are read again and again");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            // As long as before, and at once.
+            let at = length / 5 * usize::from(round);
+            wanted[at..at + 7].copy_from_slice(b"changed");
+            let writer = File::options().write(true).open(other.join(&name)).unwrap();
+            writer.write_all_at(b"changed", at as u64).unwrap();
+        }
+    }
+    other.close();
     volume.close();
 }
 

@@ -78,6 +78,9 @@ pub fn shell(command: &str, arguments: &[&Path]) -> String {
     text
 }
 
+/// The volume's directory in its store.
+const VOLUME: &str = "volume";
+
 /// A new volume, served from inside this process and mounted: what `varve mount` makes of a store without a server.
 pub struct Volume {
     pub point: MountPoint,
@@ -94,13 +97,21 @@ impl Volume {
 
     /// `list`: as after `-o`.
     pub fn with_options(list: &str) -> Volume {
-        Volume::joined(list, |joining, _| FileSystem::connect(joining))
+        Volume::joined(list, true, |joining, _| FileSystem::connect(joining))
+    }
+
+    /// A volume that is mounted twice, by two that do not know of each other.
+    pub fn mounted_twice(list: &str) -> (Volume, Beside) {
+        let volume = Volume::joined(list, false, |joining, _| FileSystem::connect(joining));
+        let directory = VolumeDir::new(volume.store.path().join(VOLUME));
+        let (point, mounted, _) = mount(directory, list, FileSystem::connect);
+        (volume, Beside { point, mounted })
     }
 
     /// A volume whose changes end as the one that comes with it says.
     pub fn late() -> (Volume, Late) {
         let mut late = None;
-        let volume = Volume::joined("", |joining, server| {
+        let volume = Volume::joined("", true, |joining, server| {
             let late = late.insert(Late::of(Arc::clone(server)));
             FileSystem::connect_within(joining, Arc::new(late.clone()))
         });
@@ -109,10 +120,11 @@ impl Volume {
 
     fn joined(
         list: &str,
+        embedded: bool,
         join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
     ) -> Volume {
         let store = tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory");
-        let directory = VolumeDir::new(store.path().join("volume"));
+        let directory = VolumeDir::new(store.path().join(VOLUME));
         let settings = VolumeSettings {
             id: VolumeId(varve_world::random::bytes()),
             name: "test".into(),
@@ -125,19 +137,10 @@ impl Volume {
         varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
         let mut serving = ServerConfig::new(directory.clone());
         serving.workers = 2;
-        serving.embedded = true;
+        serving.embedded = embedded;
         serving.unix_directory = Some(store.path().join("sockets"));
         let server = Arc::new(Server::start(serving).expect("served"));
-        let mut options = MountOptions::new(directory.root().to_string_lossy());
-        options.parse(list).expect("known options");
-        let mut joining = ClientConfig::new(directory);
-        joining.passthrough = options.passthrough;
-        joining.direct_io = options.direct_io;
-        joining.read_only = options.read_only();
-        joining.deadline = Duration::from_secs(20);
-        let file_system = join(joining, &server).expect("connected");
-        let point = MountPoint::new();
-        let mounted = varve_fuse::mount(Arc::clone(&file_system), point.path(), &options).expect("mounted");
+        let (point, mounted, file_system) = mount(directory, list, |joining| join(joining, &server));
         Volume { point, mounted: Some(mounted), _file_system: file_system, server, store }
     }
 
@@ -154,6 +157,41 @@ impl Volume {
         self.mounted.take().expect("closed once").unmount().expect("unmounted");
         self.server.stop(STOP_DEADLINE).expect("stopped");
     }
+}
+
+/// The other mount of a volume.
+pub struct Beside {
+    point: MountPoint,
+    mounted: Mounted,
+}
+
+impl Beside {
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.point.join(name)
+    }
+
+    /// Unmounts, and fails the test if that does not end well.
+    pub fn close(self) {
+        self.mounted.unmount().expect("unmounted");
+    }
+}
+
+fn mount(
+    directory: VolumeDir,
+    list: &str,
+    join: impl FnOnce(ClientConfig) -> varve_client::Result<Arc<FileSystem>>,
+) -> (MountPoint, Mounted, Arc<FileSystem>) {
+    let mut options = MountOptions::new(directory.root().to_string_lossy());
+    options.parse(list).expect("known options");
+    let mut joining = ClientConfig::new(directory);
+    joining.passthrough = options.passthrough;
+    joining.direct_io = options.direct_io;
+    joining.read_only = options.read_only();
+    joining.deadline = Duration::from_secs(20);
+    let file_system = join(joining).expect("connected");
+    let point = MountPoint::new();
+    let mounted = varve_fuse::mount(Arc::clone(&file_system), point.path(), &options).expect("mounted");
+    (point, mounted, file_system)
 }
 
 /// What a test of a whole volume needs; `None`, with a word why, where this machine cannot mount.

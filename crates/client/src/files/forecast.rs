@@ -1,0 +1,124 @@
+//! Which new files will outgrow their rows: the files of a directory are often alike.
+//!
+//! The kernel can be given a file's backing file only when the file is opened, and of a new file nobody knows yet whether it
+//! will need one. Where the last files that this client has made in a directory all outgrew their rows, the next one is
+//! given its backing file from the beginning, and its bytes are not copied through this process. A file for which that was
+//! wrong stays in its backing file, which is right, only dearer, and ends the guess for its directory.
+
+use super::content::Content;
+use super::{OpenInode, backing};
+use crate::FileSystem;
+use crate::errand::waiting;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use varve_types::{Credentials, InodeId};
+use varve_world::key_hash::KeyHashing;
+
+/// So many new files of a directory have to outgrow their rows, one after the other, before that is expected of the next: of a
+/// directory in which large and small files alternate, nothing is.
+const ENOUGH: u8 = 2;
+
+/// Directories of which anything is remembered. When there are more, all is forgotten and learnt anew.
+const DIRECTORIES_MAX: usize = 1024;
+
+/// What the new files of directories have come to.
+#[derive(Default)]
+pub(crate) struct Forecast {
+    /// How many of a directory outgrew their rows since one did not, up to [`ENOUGH`]; never 0.
+    outgrown: Mutex<HashMap<InodeId, u8, KeyHashing>>,
+    /// There are any. Where small files are made, nobody has to ask further.
+    any: AtomicBool,
+}
+
+impl Forecast {
+    pub fn expects_large(&self, directory: InodeId) -> bool {
+        self.any.load(Relaxed) && self.outgrown.lock().get(&directory).is_some_and(|files| *files >= ENOUGH)
+    }
+
+    /// A new file of `directory` has outgrown its row.
+    pub fn outgrew(&self, directory: InodeId) {
+        let mut outgrown = self.outgrown.lock();
+        if outgrown.len() >= DIRECTORIES_MAX && !outgrown.contains_key(&directory) {
+            outgrown.clear();
+        }
+        let files = outgrown.entry(directory).or_insert(0);
+        *files = (*files + 1).min(ENOUGH);
+        self.any.store(true, Relaxed);
+    }
+
+    /// Or it was closed without having done so.
+    pub fn stayed_small(&self, directory: InodeId) {
+        if self.any.load(Relaxed) {
+            let mut outgrown = self.outgrown.lock();
+            outgrown.remove(&directory);
+            self.any.store(!outgrown.is_empty(), Relaxed);
+        }
+    }
+}
+
+impl FileSystem {
+    /// Gives a file that was just made in `directory` its backing file at once, where that is expected of it and the kernel can
+    /// be given that. Whether it has one now.
+    pub(super) async fn outgrows_early(
+        &self,
+        caller: &Credentials,
+        open: &OpenInode,
+        content: &mut Content,
+        directory: InodeId,
+    ) -> bool {
+        if !self.offers_passthrough() || !self.files.forecast.expects_large(directory) {
+            return false;
+        }
+        content.writer = caller.clone();
+        match waiting(self.promote(open, content, 0)).await {
+            Ok(()) => open.backing.read().unsettled,
+            Err(failure) => {
+                tracing::debug!(inode = %open.inode, "a new file stays in its row: {failure}");
+                false
+            }
+        }
+    }
+
+    /// Nobody here writes the file any more: what it has come to, if this client has made it.
+    pub(super) fn has_grown(&self, open: &OpenInode) {
+        let Some(directory) = open.growing_in.lock().take() else { return };
+        let size = open.file().map(|file| backing::stat(&file)).transpose();
+        match size {
+            Ok(Some(stat)) if stat.size > self.files.inline_limit() as u64 => self.files.forecast.outgrew(directory),
+            _ => self.files.forecast.stayed_small(directory),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: what several files in a row came to is expected of the next one of that directory, until one is different.
+    #[test]
+    fn files_of_a_directory_are_expected_to_be_alike() {
+        let forecast = Forecast::default();
+        let (here, there) = (InodeId(7), InodeId(8));
+        forecast.stayed_small(here);
+        for _ in 0..3 {
+            forecast.outgrew(here);
+            assert!(!forecast.expects_large(here), "one is not enough");
+            forecast.outgrew(here);
+            forecast.outgrew(here);
+            assert!(forecast.expects_large(here) && !forecast.expects_large(there));
+            forecast.stayed_small(here);
+            assert!(!forecast.expects_large(here));
+        }
+    }
+
+    /// Promise: no more is remembered than the limit.
+    #[test]
+    fn little_is_remembered() {
+        let forecast = Forecast::default();
+        for _ in 0..2 {
+            (0..3 * DIRECTORIES_MAX as u64).for_each(|at| forecast.outgrew(InodeId(at)));
+        }
+        assert!(forecast.outgrown.lock().len() <= DIRECTORIES_MAX);
+    }
+}

@@ -15,8 +15,10 @@ pub struct ClientConfig {
     pub read_only: bool,
     /// Offer the kernel descriptors of backing files ([`crate::Io::Passthrough`]).
     pub passthrough: bool,
-    /// Have the kernel read and write large files without its page cache ([`crate::Io::Direct`]), where it keeps that coherent.
-    pub direct_io: bool,
+    /// Have the kernel read and write large files that it is not given past its page cache ([`crate::Io::Direct`]), where it
+    /// keeps that coherent. `None`: where others may be beside this client, for then it asks for a file's attributes before
+    /// each read of its pages, which takes as long as a read past them.
+    pub direct_io: Option<bool>,
     /// Bytes written to small files that may wait in memory for their write-back; above it a writer writes its own
     /// file back at once.
     pub dirty_bytes_max: usize,
@@ -35,7 +37,7 @@ impl ClientConfig {
             deadline: Self::DEADLINE_DEFAULT,
             read_only: false,
             passthrough: false,
-            direct_io: false,
+            direct_io: None,
             dirty_bytes_max: Self::DIRTY_BYTES_DEFAULT,
         }
     }

@@ -88,10 +88,11 @@ impl OpenFlags {
 pub enum Io {
     /// Through its page cache. `keep`: pages from an earlier open are still right.
     Cached { keep: bool },
-    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside any others.
-    Direct,
+    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside any others. `keep`: as
+    /// above, for what is mapped.
+    Direct { keep: bool },
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
-    /// calls [`crate::FileSystem::decline_passthrough`] and goes on as `Cached { keep: false }`.
+    /// calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.
     Passthrough(Arc<File>),
 }
 
@@ -114,8 +115,25 @@ pub(crate) struct OpenHandle {
     pub flags: OpenFlags,
     /// In whose name content is written back.
     pub caller: Credentials,
-    pub passthrough: AtomicBool,
-    pub direct: bool,
+    pub way: Mutex<Way>,
+}
+
+/// [`Io`], as a handle remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Cached,
+    Direct,
+    Passthrough,
+}
+
+impl From<&Io> for Way {
+    fn from(io: &Io) -> Way {
+        match io {
+            Io::Cached { .. } => Way::Cached,
+            Io::Direct { .. } => Way::Direct,
+            Io::Passthrough(_) => Way::Passthrough,
+        }
+    }
 }
 
 /// Bytes a file can have: what `off_t` holds.

@@ -31,8 +31,8 @@ pub struct MountOptions {
     /// Whether the kernel may read and write backing files itself, where it can.
     pub passthrough: bool,
     /// Whether large files that are not passed through are read and written past the kernel's page cache of the mount, where
-    /// the kernel keeps it coherent with that.
-    pub direct_io: bool,
+    /// the kernel keeps it coherent with that. `None`: as it is faster ([`varve_client::ClientConfig`]).
+    pub direct_io: Option<bool>,
 }
 
 /// Threads below this would let one slow fsync hold up every other call.
@@ -107,6 +107,7 @@ const OWN: &[&str] = &[
     "passthrough",
     "nopassthrough",
     "direct_io",
+    "nodirect_io",
     "fsname=",
     "subtype=",
     "max_read=",
@@ -128,7 +129,7 @@ impl MountOptions {
             // A thread waits while its call is with the server, so there are more threads than processors.
             threads: (2 * processors).clamp(THREADS_MIN, THREADS_MAX),
             passthrough: true,
-            direct_io: false,
+            direct_io: None,
         }
     }
 
@@ -162,7 +163,8 @@ impl MountOptions {
             ("auto_unmount", None) => self.auto_unmount = true,
             ("passthrough", None) => self.passthrough = true,
             ("nopassthrough", None) => self.passthrough = false,
-            ("direct_io", None) => self.direct_io = true,
+            ("direct_io", None) => self.direct_io = Some(true),
+            ("nodirect_io", None) => self.direct_io = Some(false),
             ("fsname", Some(value)) => self.source = value.to_owned(),
             ("subtype", Some("varve")) => {}
             ("subtype", Some(value)) => return Err(wrong("subtype", value, "is always \"varve\"")),

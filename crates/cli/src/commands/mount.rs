@@ -44,8 +44,8 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded,
-    /// threads=COUNT, nopassthrough, direct_io (large files past the mount's page cache, where they are not passed through:
-    /// blocks of 1 MiB come faster, small ones much slower)
+    /// threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files that are not passed through go past the
+    /// mount's page cache; unless told, they do beside a server and do not in an embedded mount)
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground

@@ -1,12 +1,13 @@
 //! Opening and closing.
 
 use super::content::{Content, Counts};
-use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened};
+use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened, Way};
 use crate::errand::waiting;
 use crate::locate::unexpected;
 use crate::{FileSystem, OpenMode, Operation, Result};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use varve_types::{Credentials, InodeId};
 use varve_wire::{Call, FileContent, NodeReply, Reply};
 
@@ -51,8 +52,7 @@ impl FileSystem {
             inode: Arc::clone(open),
             flags,
             caller: caller.clone(),
-            passthrough: AtomicBool::new(matches!(io, Io::Passthrough(_))),
-            direct: matches!(io, Io::Direct),
+            way: Mutex::new(io.into()),
         })
     }
 
@@ -136,15 +136,22 @@ impl FileSystem {
                 self.files.passed_through.fetch_add(1, Relaxed);
                 Io::Passthrough(file)
             }
-            Some(_) if self.core.config.direct_io && self.files.direct_is_coherent.load(Relaxed) => Io::Direct,
             file => {
-                counts.cached += 1;
+                let direct = file.is_some() && self.goes_past_pages();
+                counts.cached += usize::from(!direct);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
                 let unchanged = self.core.inodes.pages_are_right(open.inode, content.version);
-                Io::Cached { keep: unchanged || self.embedded() && never_passed }
+                let keep = unchanged || self.embedded() && never_passed;
+                if direct { Io::Direct { keep } } else { Io::Cached { keep } }
             }
         }
+    }
+
+    /// Large files that are not passed through go past the kernel's page cache.
+    fn goes_past_pages(&self) -> bool {
+        let wanted = self.core.config.direct_io.unwrap_or(!self.embedded());
+        wanted && self.files.direct_is_coherent.load(Relaxed)
     }
 
     pub(super) fn offers_passthrough(&self) -> bool {
@@ -160,7 +167,7 @@ impl FileSystem {
     /// cache; one that is opened only to be written gains nothing from it.
     fn choose_io_of_new(&self, open: &OpenInode, flags: OpenFlags) -> Io {
         if flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed) {
-            return Io::Direct;
+            return Io::Direct { keep: false };
         }
         open.counts.lock().cached += 1;
         Io::Cached { keep: false }
@@ -223,15 +230,20 @@ impl FileSystem {
         Ok(Opened { handle, io })
     }
 
-    /// The kernel refused to pass I/O of this handle through: from now on it comes here, and no open offers it again.
-    pub fn decline_passthrough(&self, handle: Handle) {
+    /// The kernel refused to pass I/O of this handle through: from now on it comes here, as the answer says, and no open offers
+    /// it again.
+    pub fn decline_passthrough(&self, handle: Handle) -> Io {
         self.files.passthrough_refused.store(true, Relaxed);
-        let Ok(handle) = self.files.handle(handle) else { return };
-        if handle.passthrough.swap(false, Relaxed) {
+        let direct = self.goes_past_pages();
+        let io = if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } };
+        if let Ok(handle) = self.files.handle(handle)
+            && std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough
+        {
             let mut counts = handle.inode.counts.lock();
             self.not_passed_through(&mut counts);
-            counts.cached += 1;
+            counts.cached += usize::from(!direct);
         }
+        io
     }
 
     /// The last descriptor of the handle is closed.
@@ -250,10 +262,10 @@ impl FileSystem {
         let open = &handle.inode;
         let last_writer = {
             let mut counts = open.counts.lock();
-            match handle.passthrough.load(Relaxed) {
-                true => counts.passthrough -= 1,
-                false if handle.direct => {}
-                false => counts.cached -= 1,
+            match *handle.way.lock() {
+                Way::Passthrough => counts.passthrough -= 1,
+                Way::Direct => {}
+                Way::Cached => counts.cached -= 1,
             }
             counts.writers -= usize::from(handle.flags.writable());
             counts.writers == 0

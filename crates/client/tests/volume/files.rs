@@ -482,6 +482,37 @@ fn pages_are_kept_while_nobody_changes_the_file() {
     }
 }
 
+/// Promise: large files that are not passed through go past the page cache where others may be beside this client, or where
+/// that is wanted, if the kernel keeps that coherent; also the one by which it is found that nothing is passed through.
+#[test]
+fn large_files_go_past_the_page_cache_beside_others() {
+    for (embedded, wanted, past) in
+        [(false, None, true), (true, None, false), (false, Some(false), false), (true, Some(true), true)]
+    {
+        let site = Site::new(4);
+        let _server = site.serve_as(embedded);
+        let config = ClientConfig { passthrough: true, direct_io: wanted, ..site.config() };
+        let fs = FileSystem::connect(config).unwrap();
+        let (inode, handle) = create(&fs, "f");
+        write(&fs, handle, 0, &vec![1; 2 * LIMIT as usize]);
+        close(&fs, handle);
+        let open = || now(fs.open(&root(), inode, OpenFlags::READ_WRITE)).unwrap();
+        fs.direct_is_coherent();
+        let first = open();
+        assert!(matches!(first.io, Io::Passthrough(_)));
+        let declined = fs.decline_passthrough(first.handle);
+        let second = open();
+        for io in [declined, second.io] {
+            assert_eq!(matches!(io, Io::Direct { .. }), past, "embedded {embedded}, wanted {wanted:?}: {io:?}");
+            assert!(past || matches!(io, Io::Cached { .. }));
+        }
+        write(&fs, first.handle, 7, b"seen");
+        assert_eq!(read(&fs, second.handle, 7, 4), b"seen");
+        close(&fs, first.handle);
+        close(&fs, second.handle);
+    }
+}
+
 /// Promise: where the last new files of a directory have outgrown their rows, the next one is passed through from the
 /// beginning, and is what was written so; one that stays small ends that, for its directory alone.
 #[test]
@@ -561,7 +592,7 @@ fn new_files_for_writing_go_past_the_page_cache() {
     assert!(matches!(make("before").1.io, Io::Cached { keep: false }), "the door has said nothing");
     fs.direct_is_coherent();
     let (node, writer) = make("f");
-    assert!(matches!(writer.io, Io::Direct));
+    assert!(matches!(writer.io, Io::Direct { keep: false }));
     let (_, reader) = now(fs.create(&root(), ROOT, &name("g"), Mode::new(0o600), OpenFlags::READ_WRITE)).unwrap();
     assert!(matches!(reader.io, Io::Cached { .. }), "what may be read gains from the page cache");
     write(&fs, writer.handle, 0, &vec![1; 2 * LIMIT as usize]);

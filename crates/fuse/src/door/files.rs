@@ -63,20 +63,26 @@ impl Files {
     ) -> Reply {
         // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
         let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-        let reply = |flags, backing| Reply { handle: FileHandle(handle.0), flags: quiet | flags, backing };
-        match io {
-            Io::Cached { keep: true } => reply(FopenFlags::FOPEN_KEEP_CACHE, None),
-            Io::Cached { keep: false } => reply(FopenFlags::empty(), None),
-            Io::Direct => reply(FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, None),
-            Io::Passthrough(file) => match self.passthrough.acquire(inode, handle, || register(&file)) {
-                Ok(backing) => reply(FopenFlags::empty(), Some(backing)),
+        let (io, backing) = match io {
+            Io::Passthrough(ref file) => match self.passthrough.acquire(inode, handle, || register(file)) {
+                Ok(backing) => (io, Some(backing)),
                 Err(error) => {
                     tracing::info!(%error, "the kernel does not pass I/O through to backing files here");
-                    self.fs.decline_passthrough(handle);
-                    reply(FopenFlags::empty(), None)
+                    (self.fs.decline_passthrough(handle), None)
                 }
             },
-        }
+            io => (io, None),
+        };
+        Reply { handle: FileHandle(handle.0), flags: quiet | open_flags(&io), backing }
+    }
+}
+
+fn open_flags(io: &Io) -> FopenFlags {
+    let kept = |keep| if keep { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+    match *io {
+        Io::Cached { keep } => kept(keep),
+        Io::Direct { keep } => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | kept(keep),
+        Io::Passthrough(_) => FopenFlags::empty(),
     }
 }
 

@@ -16,7 +16,8 @@ fn flags_and_values_are_taken_and_later_ones_win() {
     assert!(!options.flags.contains(MountFlags::NOSUID));
     assert_eq!((options.max_read, options.threads), (Some(131072), 3));
     assert_eq!(options.access, Access::OwnerAndRoot);
-    assert!(options.auto_unmount && !options.passthrough && options.direct_io);
+    assert!(options.auto_unmount && !options.passthrough && options.direct_io == Some(true));
+    assert_eq!(parsed("direct_io,nodirect_io").unwrap().direct_io, Some(false));
     assert!(!parsed("ro,rw").unwrap().read_only());
 }
 

@@ -189,7 +189,7 @@ fn what_was_read_is_kept_until_the_other_mount_changes_it() {
     if !can_mount() {
         return;
     }
-    let (volume, other) = Volume::mounted_twice("nopassthrough");
+    let (volume, other) = Volume::mounted_twice("nopassthrough,nodirect_io");
     for length in [5_000, 1_000_000] {
         let name = format!("f{length}");
         let mut wanted = pattern(length);
@@ -215,6 +215,39 @@ fn what_was_read_is_kept_until_the_other_mount_changes_it() {
             writer.write_all_at(b"changed", at as u64).unwrap();
         }
     }
+    other.close();
+    volume.close();
+}
+
+/// Beside another mount, and where nothing is passed through, large files are read past the page cache, also the first one, of
+/// which the kernel has yet to say that it is not passed through; mappings of it are kept like what is read of small files.
+#[test]
+fn beside_another_mount_large_files_go_past_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let (volume, other) = Volume::mounted_twice("nopassthrough");
+    let mut wanted = pattern(1_000_000);
+    fs::write(other.join("large"), &wanted).unwrap();
+    let path = volume.join("large");
+    let file = read_write(&path);
+    for round in 0..3 {
+        let before = calls(&volume, "read");
+        let mut seen = vec![0; wanted.len()];
+        file.read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen == wanted, "round {round}");
+        assert!(calls(&volume, "read") > before, "round {round}");
+        // What is written there is read here at once, though the file is open.
+        wanted[500_000 + round] = round as u8;
+        let theirs = File::options().write(true).open(other.join("large")).unwrap();
+        theirs.write_all_at(&[round as u8], 500_000 + round as u64).unwrap();
+    }
+    // Programs and their libraries are mapped.
+    fs::copy("/bin/true", other.join("true")).unwrap();
+    for _ in 0..2 {
+        shell("\"$1\"", &[&volume.join("true")]);
+    }
+    drop(file);
     other.close();
     volume.close();
 }
@@ -303,6 +336,10 @@ fn shared_mappings_are_the_file() {
         mappings_are_the_file(&volume);
         volume.close();
     }
+    let (volume, other) = Volume::mounted_twice("nopassthrough");
+    mappings_are_the_file(&volume);
+    other.close();
+    volume.close();
 }
 
 fn mappings_are_the_file(volume: &Volume) {

@@ -3,6 +3,7 @@
 use crate::fixture::{Volume, can_mount, volume};
 use std::collections::HashSet;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 
 /// A listing shows every name once, whatever the number of partitions, with and without attributes.
@@ -107,6 +108,28 @@ fn directories_are_synced_and_space_is_shown() {
     let beneath = rustix::fs::statvfs(volume.store.path()).unwrap();
     assert_eq!(shown.f_namemax, 255);
     assert_eq!(shown.f_blocks * shown.f_frsize, beneath.f_blocks * beneath.f_frsize);
+    volume.close();
+}
+
+/// A directory that was removed while it is open is gone for who has it open, too: its attributes are ESTALE, it has no entries,
+/// and nothing can be made in it.
+#[test]
+fn a_removed_directory_is_gone_for_who_has_it_open() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("d");
+    fs::create_dir(&path).unwrap();
+    let open = fs::File::open(&path).unwrap();
+    assert!(open.metadata().unwrap().is_dir());
+    fs::remove_dir(&path).unwrap();
+    assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::ESTALE));
+    let within = format!("/proc/self/fd/{}", open.as_raw_fd());
+    assert_eq!(fs::read_dir(&within).map_or(0, Iterator::count), 0);
+    let made = fs::File::create_new(format!("{within}/f")).unwrap_err().raw_os_error();
+    assert!(matches!(made, Some(libc::ENOENT | libc::ESTALE)), "{made:?}");
+    drop(open);
+    // A new one of that name is another.
+    fs::create_dir(&path).unwrap();
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
     volume.close();
 }
 

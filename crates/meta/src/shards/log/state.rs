@@ -322,8 +322,19 @@ impl State {
 
     /// The header of the next file, whose records begin at `base`.
     fn next_header(&self, base: u64) -> FileHeader {
-        let last_group = if base == self.appended { self.last_group } else { self.flushed_group };
-        FileHeader { number: self.header.number + 1, base, synced: self.synced, last_group, ..self.header }
+        FileHeader {
+            number: self.header.number + 1,
+            base,
+            synced: self.synced,
+            last_group: self.last_group_at(base),
+            ..self.header
+        }
+    }
+
+    /// The last group that ends at `position`, where a group ends, whether or not the tables have it.
+    fn last_group_at(&self, position: u64) -> u64 {
+        let ended = self.closed_groups.iter().take_while(|group| group.end <= position);
+        ended.last().map_or(self.flushed_group, |group| group.id)
     }
 
     /// Begins a new file at the end of the stream. Its name and header are fsynced with its first group. A failure is

@@ -19,6 +19,38 @@ fn a_failed_append_goes_on_in_a_new_file() {
     assert_eq!(world.crash_and_replay(owner, 1), range(1..9));
 }
 
+/// The new file says where the one before it ended, also where the tables do not have that yet: the old one stays until they do,
+/// and the new one is whole without it.
+#[test]
+fn a_file_after_a_failure_is_whole_without_the_one_before_it() {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    for sequence in 1..4 {
+        owner.log.append(&batch(sequence)).unwrap();
+        world.sync(&owner);
+    }
+    assert_eq!(
+        (owner.flushed_group(), owner.log.unsynced_bytes()),
+        (0, 0),
+        "three groups are on disk, and in no table"
+    );
+    owner.log.append(&batch(4)).unwrap();
+    owner.log.state.lock().break_file();
+    owner.log.append(&batch(5)).unwrap();
+    world.sync(&owner);
+    world.hand_over(&mut owner, &batch(5));
+    assert_eq!(owner.flushed_group(), 4);
+    let reclaim = |replay_after| {
+        let paths = reclaim::reclaimable(&world.config(), replay_after).unwrap();
+        paths.iter().for_each(|path| reclaim::remove(path).unwrap());
+        paths
+    };
+    assert!(reclaim(2).is_empty(), "the third group is in no table");
+    assert_eq!(reclaim(3), [file_path(world.path(), 1, 0)]);
+    drop(owner);
+    assert_eq!(world.open(2, 3).unwrap().sequences(), [4, 5]);
+}
+
 /// The same for an fsync, which is never just repeated: the kernel may have dropped what it could not write.
 #[test]
 fn a_failed_fsync_goes_on_in_a_new_file() {

@@ -51,10 +51,13 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// `O_EXCL`, for [`crate::FileSystem::create`].
     pub exclusive: bool,
+    /// `O_DIRECT`. What it asks for is the kernel's part.
+    pub direct: bool,
 }
 
 impl OpenFlags {
-    pub const READ: OpenFlags = OpenFlags { mode: OpenMode::Read, append: false, truncate: false, exclusive: false };
+    pub const READ: OpenFlags =
+        OpenFlags { mode: OpenMode::Read, append: false, truncate: false, exclusive: false, direct: false };
     pub const READ_WRITE: OpenFlags = OpenFlags { mode: OpenMode::ReadWrite, ..OpenFlags::READ };
 
     /// From open(2)'s flags. `None` where the access mode is none of the three.
@@ -71,6 +74,7 @@ impl OpenFlags {
             append: has(libc::O_APPEND),
             truncate: has(libc::O_TRUNC),
             exclusive: has(libc::O_EXCL),
+            direct: has(libc::O_DIRECT),
         })
     }
 

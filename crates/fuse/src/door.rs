@@ -304,12 +304,16 @@ impl Filesystem for Door {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match answer("write", || now(self.fs.write(files::handle(fh), offset, data))) {
+        let written = answer("write", || match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => now(self.fs.write_pages(files::handle(fh), offset, data)),
+            false => now(self.fs.write(files::handle(fh), offset, data)),
+        });
+        match written {
             Ok(written) => reply.written(written as u32),
             Err(errno) => reply.error(errno),
         }

@@ -58,20 +58,36 @@ impl FileSystem {
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
-            if !handle.flags.writable() {
-                return Err(Errno::EBADF.into());
-            }
-            self.write_open(&handle, offset, data).await
+            self.write_open(&handle, offset, data, handle.flags.append).await
         })
         .await
     }
 
-    pub(super) async fn write_open(&self, handle: &OpenHandle, offset: u64, data: &[u8]) -> Result<usize> {
+    /// Writes pages that were changed through a mapping: to their place, also where the handle, by which the kernel happens to
+    /// write them, appends.
+    pub async fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.count(Operation::Write, async {
+            let handle = self.files.handle(handle)?;
+            self.write_open(&handle, offset, data, false).await
+        })
+        .await
+    }
+
+    pub(super) async fn write_open(
+        &self,
+        handle: &OpenHandle,
+        offset: u64,
+        data: &[u8],
+        append: bool,
+    ) -> Result<usize> {
         let open = &handle.inode;
+        if !handle.flags.writable() {
+            return Err(Errno::EBADF.into());
+        }
         if data.is_empty() {
             return Ok(0);
         }
-        if !handle.flags.append {
+        if !append {
             check_end(offset, data.len() as u64)?;
             let backing = open.backing.read();
             if let (Some(file), true) = (&backing.file, backing.unsettled) {
@@ -80,14 +96,14 @@ impl FileSystem {
         }
         let mut content = open.content.lock().await;
         content.writer = handle.caller.clone();
-        let offset = if handle.flags.append { size_of(open, &content)? } else { offset };
+        let offset = if append { size_of(open, &content)? } else { offset };
         let end = check_end(offset, data.len() as u64)?;
-        if !handle.flags.append {
+        if !append {
             self.give_place(open, &mut content, end).await?;
         }
         self.make_room(open, &mut content, end).await?;
         if let Some(inline) = &mut content.inline {
-            if handle.flags.append {
+            if append {
                 inline.append(data)
             } else {
                 inline.write(offset as usize, data)
@@ -97,7 +113,7 @@ impl FileSystem {
         }
         self.unsettle(open, &mut content, u64::MAX).await?;
         let file = open.file().ok_or(Errno::EBADF)?;
-        if handle.flags.append {
+        if append {
             // Its end may have moved since: another client appends, too.
             let written = backing::append(&file, data)?;
             self.wrote(open, &file, backing::stat(&file)?.size.saturating_sub(written as u64), written);

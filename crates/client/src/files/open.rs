@@ -70,7 +70,7 @@ impl FileSystem {
             // Somebody died who wrote it. Where too many wait, it stays as it is.
             self.settle_later(open, &content);
         }
-        let io = self.choose_io(open, &content, offer);
+        let io = self.choose_io(open, &content, flags, offer);
         if matches!(io, Io::Passthrough(_)) && flags.writable() {
             // The kernel writes without asking.
             content.writer = caller.clone();
@@ -126,7 +126,7 @@ impl FileSystem {
     }
 
     /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
-    fn choose_io(&self, open: &OpenInode, content: &Content, offer: bool) -> Io {
+    fn choose_io(&self, open: &OpenInode, content: &Content, flags: OpenFlags, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
         let offered = offer && self.offers_passthrough() && counts.cached == 0;
@@ -137,7 +137,7 @@ impl FileSystem {
                 Io::Passthrough(file)
             }
             file => {
-                let direct = file.is_some() && self.goes_past_pages();
+                let direct = file.is_some() && self.goes_past_pages(flags);
                 counts.cached += usize::from(!direct);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
@@ -148,9 +148,10 @@ impl FileSystem {
         }
     }
 
-    /// Large files that are not passed through go past the kernel's page cache.
-    fn goes_past_pages(&self) -> bool {
-        let wanted = self.core.config.direct_io.unwrap_or(!self.embedded());
+    /// Large files that are not passed through go past the kernel's page cache. Unless that is wanted, they do not where they may
+    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back.
+    fn goes_past_pages(&self, flags: OpenFlags) -> bool {
+        let wanted = self.core.config.direct_io.unwrap_or(!self.embedded() && !flags.writable());
         wanted && self.files.direct_is_coherent.load(Relaxed)
     }
 
@@ -212,8 +213,10 @@ impl FileSystem {
             _ => take_in(),
         };
         let grows = flags.writable() && taken.is_ok();
-        let io = match grows && self.outgrows_early(caller, &open, &mut content, directory).await {
-            true => self.choose_io(&open, &content, true),
+        // A file that is passed through keeps O_DIRECT, also where its writer clears that for a last block that is not whole.
+        let passes = grows && !flags.direct;
+        let io = match passes && self.outgrows_early(caller, &open, &mut content, directory).await {
+            true => self.choose_io(&open, &content, flags, true),
             false => self.choose_io_of_new(&open, flags),
         };
         *open.growing_in.lock() = grows.then_some(directory);
@@ -234,11 +237,10 @@ impl FileSystem {
     /// it again.
     pub fn decline_passthrough(&self, handle: Handle) -> Io {
         self.files.passthrough_refused.store(true, Relaxed);
-        let direct = self.goes_past_pages();
+        let Ok(handle) = self.files.handle(handle) else { return Io::Cached { keep: false } };
+        let direct = self.goes_past_pages(handle.flags);
         let io = if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } };
-        if let Ok(handle) = self.files.handle(handle)
-            && std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough
-        {
+        if std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough {
             let mut counts = handle.inode.counts.lock();
             self.not_passed_through(&mut counts);
             counts.cached += usize::from(!direct);

@@ -257,7 +257,7 @@ impl FileSystem {
             if read == 0 {
                 break;
             }
-            match self.write_open(to, to_offset + copied, &buffer[..read]).await {
+            match self.write_open(to, to_offset + copied, &buffer[..read], to.flags.append).await {
                 Ok(written) => {
                     copied += written as u64;
                     if written < read {

@@ -3,9 +3,48 @@
 use crate::files::{LIMIT, resized};
 use crate::site::*;
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, now};
 use varve_types::InodeId;
 use varve_world::random::Seeded;
+
+/// Promise: what is written after a file was emptied stays, whoever else opens the file while it is being emptied.
+#[test]
+fn an_emptied_file_is_emptied_once() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let (inode, handle) = create(&one, "f");
+    let content = vec![b'x'; 3 * LIMIT as usize];
+    write(&one, handle, 0, &content);
+    close(&one, handle);
+    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    std::thread::scope(|scope| {
+        let (going_on, done) = std::sync::mpsc::channel::<()>();
+        let other = &other;
+        scope.spawn(move || {
+            while done.try_recv() == Err(TryRecvError::Empty) {
+                let opened = now(other.open(&root(), inode, OpenFlags::READ)).unwrap();
+                close(other, opened.handle);
+            }
+        });
+        for round in 0..150 {
+            let emptied = OpenFlags { truncate: round % 2 == 0, ..OpenFlags::READ_WRITE };
+            if !emptied.truncate {
+                resized(&one, inode, 0, None);
+            }
+            let opened = now(one.open(&root(), inode, emptied)).unwrap();
+            write(&one, opened.handle, 0, &content);
+            now(one.fsync(opened.handle, false)).unwrap();
+            close(&one, opened.handle);
+            let opened = now(one.open(&root(), inode, OpenFlags::READ)).unwrap();
+            let found = read(&one, opened.handle, 0, content.len());
+            close(&one, opened.handle);
+            assert!(found == content, "round {round}: {} bytes", found.len());
+        }
+        drop(going_on);
+    });
+}
 
 /// Promise: of a small file that two clients have open, each writes back what it wrote and nothing else: bytes of the other
 /// stay, what both append stays, and what one has cut stays cut.

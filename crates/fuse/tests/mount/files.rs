@@ -172,6 +172,12 @@ fn new_files_among_large_ones_are_passed_through() {
     if !passes_through(&volume, 1) {
         return;
     }
+    assert_eq!(calls(&volume, "write"), before);
+    // dd(1) writes whole blocks past all page caches, and what is left through them: where that is passed through, it cannot.
+    let aligned = "dd if=\"$1\" of=\"$2\" bs=65536 oflag=direct status=none";
+    shell(aligned, &[&volume.join("c"), &volume.join("direct")]);
+    assert!(fs::read(volume.join("direct")).unwrap() == [&large[..], tail].concat());
+    let before = calls(&volume, "write");
     make("d", b"small");
     assert_eq!(calls(&volume, "write"), before);
     make("e", b"small");
@@ -230,7 +236,7 @@ fn beside_another_mount_large_files_go_past_the_page_cache() {
     let mut wanted = pattern(1_000_000);
     fs::write(other.join("large"), &wanted).unwrap();
     let path = volume.join("large");
-    let file = read_write(&path);
+    let file = File::open(&path).unwrap();
     for round in 0..3 {
         let before = calls(&volume, "read");
         let mut seen = vec![0; wanted.len()];
@@ -369,6 +375,41 @@ fn mappings_are_the_file(volume: &Volume) {
         drop(file);
         let content = fs::read(&path).unwrap();
         assert_eq!((content[10], content[length - 1], &content[100..107]), (42, 43, &b"written"[..]));
+    }
+}
+
+/// What is stored through a mapping goes to its place also where the file is open for appending, and what is appended to the end.
+#[test]
+fn mappings_of_appended_files_are_the_file() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["", "nopassthrough", "nopassthrough,direct_io"] {
+        let volume = Volume::with_options(options);
+        for length in [100usize, 5000, 300_000] {
+            let path = volume.join(format!("appended{length}"));
+            for round in 0..2 {
+                let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
+                if round == 0 {
+                    file.write_all(&vec![b'a'; length]).unwrap();
+                }
+                let protection = ProtFlags::READ | ProtFlags::WRITE;
+                // SAFETY: a new mapping of bytes that the file has, written within them and unmapped below.
+                unsafe {
+                    let at = rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0);
+                    let at = at.unwrap().cast::<u8>();
+                    at.add(10 + round).write(b'Z');
+                    rustix::mm::munmap(at.cast(), length).unwrap();
+                }
+                file.write_all(b"end").unwrap();
+                drop(file);
+                let mut wanted = vec![b'a'; length];
+                wanted[10..=10 + round].fill(b'Z');
+                wanted.extend(b"end".repeat(round + 1));
+                assert!(fs::read(&path).unwrap() == wanted, "{options:?}, {length} bytes, round {round}");
+            }
+        }
+        volume.close();
     }
 }
 

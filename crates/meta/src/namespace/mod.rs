@@ -41,8 +41,8 @@ pub use rename::{Rename, RenameFlags};
 pub use revive_directory::ReviveDirectory;
 pub use set_attributes::ChangeAttributes;
 pub use size::{
-    AbandonTruncate, BackingFile, FinishTruncate, Promote, RaiseSize, SettleSize, UnsettleSize, nobody_writes,
-    size_state,
+    AbandonTruncate, BackingFile, Begun, FindTruncate, FinishTruncate, Promote, RaiseSize, SettleSize, UnsettleSize,
+    nobody_writes, size_state,
 };
 pub use unlink::{Removed, Unlink};
 pub use write_inline::WriteInline;
@@ -117,9 +117,10 @@ pub enum Effect {
     Reap(InodeId),
     /// Give the backing file this owner and group / mode (root's volumes).
     Own { inode: InodeId, uid: u32, gid: u32, mode: varve_types::Mode },
-    /// Cut or extend the backing file to `size`, then run [`FinishTruncate`] on the row, which was at `at` when this
-    /// was decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it does it
-    /// again. If the store refuses, run
+    /// Cut or extend the backing file as the row says when its turn has come ([`FindTruncate`]), which is to `size` unless another
+    /// truncate was decided since; if the row asks for nothing any more, who found it has done it, and what was written since
+    /// stays. Then run [`FinishTruncate`] on the row, which was at `at` when this was decided. If it is no longer there,
+    /// answer Busy: the row still says `Truncating`, and who finds it does it again. If the store refuses, run
     /// [`AbandonTruncate`].
     Truncate { at: At, size: u64 },
     /// The change, by which the size of this inode becomes unsettled, is on disk before the answer leaves and with it the
@@ -286,7 +287,8 @@ verbs! {
     UnsettleSize => Node;
     RaiseSize => Node;
     SettleSize => Node;
-    FinishTruncate => ();
+    FindTruncate => Option<Begun>;
+    FinishTruncate => bool;
     AbandonTruncate => ();
     ReadLink => Bytes;
     GetXattr => Bytes;

@@ -196,33 +196,70 @@ impl SizeRule for RaiseSize {
     }
 }
 
-/// [`Effect::Truncate`] to `size` has been done. While a session has the file open it may be writing, and a size that
-/// is taken from the backing file is never wrong.
-#[derive(Clone, Debug)]
-pub struct FinishTruncate {
-    pub at: At,
+/// A truncate that a row asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
     pub size: u64,
+    /// The ctime of the row, which tells it from another one to the same size.
+    pub ctime: Timestamp,
 }
 
-impl Rule for FinishTruncate {
-    type Outcome = ();
+impl Begun {
+    fn of(row: &NodeRow) -> Option<Begun> {
+        match row.content {
+            Content::Backing(BackingSize::Truncating(size)) => Some(Begun { size, ctime: row.attributes.ctime }),
+            _ => None,
+        }
+    }
+}
+
+/// Which truncate, if any, is to be done: that of the last decision, unless somebody has done it since.
+#[derive(Clone, Debug)]
+pub struct FindTruncate {
+    pub at: At,
+}
+
+impl Rule for FindTruncate {
+    type Outcome = Option<Begun>;
     type Rows<'a> = Found<'a>;
 
     fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
         Found::look(&self.at, reader)
     }
 
-    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<()>, Refusal> {
+    fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<Option<Begun>>, Refusal> {
+        Ok(Decision::Answer(Begun::of(found.file(Errno::EISDIR)?.row)))
+    }
+}
+
+/// [`Effect::Truncate`], as it was `begun`, has been done. While a session has the file open it may be writing, and a size that
+/// is taken from the backing file is never wrong. The outcome is whether nothing is left to be done: where another truncate
+/// has been decided since, somebody may have written in between, and the file is to be cut once more.
+#[derive(Clone, Debug)]
+pub struct FinishTruncate {
+    pub at: At,
+    pub begun: Begun,
+}
+
+impl Rule for FinishTruncate {
+    type Outcome = bool;
+    type Rows<'a> = Found<'a>;
+
+    fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
+        Found::look(&self.at, reader)
+    }
+
+    fn rule(&self, found: Found<'_>, context: &Context<'_>) -> Result<Decision<bool>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
-        // Another truncate has been decided since: its own effect follows.
-        if file.row.content != Content::Backing(BackingSize::Truncating(self.size)) {
-            return Ok(Decision::Answer(()));
+        match Begun::of(file.row) {
+            Some(begun) if begun == self.begun => {}
+            other => return Ok(Decision::Answer(other.is_none())),
         }
         let mut row = file.row.clone();
         let open = (context.is_open)(file.inode);
-        let unsettled = BackingSize::Unsettled { at_least: self.size };
+        let unsettled = BackingSize::Unsettled { at_least: self.begun.size };
         row.content = Content::Backing(if open { unsettled } else { BackingSize::Settled });
-        Ok(commit(vec![file.put(row)], ()))
+        Ok(commit(vec![file.put(row)], true))
     }
 }
 

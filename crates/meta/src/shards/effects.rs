@@ -5,7 +5,7 @@
 
 use super::refusal::{Cause, Refusal, errno_of_store};
 use super::shard::{Address, Makes, Run, Shard};
-use crate::namespace::{AbandonTruncate, At, Effect, FinishTruncate, Seen, Verb};
+use crate::namespace::{AbandonTruncate, At, Begun, Effect, FindTruncate, FinishTruncate, Seen, Verb};
 use crate::tables::{Change, Content, Key, Row};
 use std::fs;
 use std::io;
@@ -19,6 +19,9 @@ use varve_world::disk::File;
 /// How long after a start sessions that were there before are waited for: clients find a restarted server within seconds
 /// and register their files again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
+
+/// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.
+const TRUNCATES_MAX: usize = 16;
 
 impl Shard {
     /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
@@ -42,7 +45,7 @@ impl Shard {
                     })
                     .await?;
                 }
-                Effect::Truncate { at, size } => self.truncate(at, size).await?,
+                Effect::Truncate { at, .. } => self.truncate(at).await?,
                 Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
             }
         }
@@ -60,14 +63,13 @@ impl Shard {
         Ok(())
     }
 
-    /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
-    /// leaves a row that says what the file is to be. One truncate of a file at a time, in the order of decisions: else a
-    /// late cut could fall on what a later writer wrote.
-    async fn truncate(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
+    /// Does the truncate that the row asks for. One of a file at a time, and none that is not asked for any more: whoever finds
+    /// the row while it is `Truncating` comes here, and a late cut would fall on what a writer wrote since.
+    async fn truncate(self: &Rc<Self>, at: At) -> Result<(), Refusal> {
         let inode = at.inode();
         let turn = self.state.borrow_mut().truncating.entry(inode).or_default().clone();
         let guard = turn.lock().await;
-        let result = self.truncate_in_turn(at, size).await;
+        let result = self.truncate_in_turn(&at).await;
         drop(guard);
         // This request, the map and nobody else: no truncate of the file waits.
         if Rc::strong_count(&turn) == 2 {
@@ -76,8 +78,23 @@ impl Shard {
         result
     }
 
-    async fn truncate_in_turn(self: &Rc<Self>, at: At, size: u64) -> Result<(), Refusal> {
+    async fn truncate_in_turn(self: &Rc<Self>, at: &At) -> Result<(), Refusal> {
+        for _ in 0..TRUNCATES_MAX {
+            let Some(begun) = self.run_on_row(&FindTruncate { at: at.clone() }, at).await.map_err(moved)? else {
+                return Ok(());
+            };
+            if self.cut(at, begun).await? {
+                return Ok(());
+            }
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
+    /// leaves a row that says what the file is to be. `false`: another truncate was decided meanwhile.
+    async fn cut(self: &Rc<Self>, at: &At, begun: Begun) -> Result<bool, Refusal> {
         self.sync().await?;
+        let size = begun.size;
         // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
         // and a file of another size.
         let cut = move |path: PathBuf| {
@@ -88,20 +105,18 @@ impl Shard {
         let cut = self.on_backing_file(at.inode(), cut).await;
         self.open_files.size_changed(at.inode());
         let finished = match &cut {
-            Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), size }, &at).await,
-            Err(Refusal::Rule(_)) => self.run_on_row(&AbandonTruncate { at: at.clone(), size }, &at).await,
+            Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await,
+            Err(Refusal::Rule(_)) => {
+                self.run_on_row(&AbandonTruncate { at: at.clone(), size }, at).await.map(|()| true)
+            }
             // The row goes on saying what is to be done: who finds it does it again.
-            Err(Refusal::Moved { .. } | Refusal::Busy | Refusal::Failed(_)) => Ok(()),
+            Err(Refusal::Moved { .. } | Refusal::Busy | Refusal::Failed(_)) => Ok(true),
         };
         cut?;
-        match finished {
-            // The row has moved since, and still says what is to be done.
-            Err(Refusal::Rule(_) | Refusal::Moved { .. }) => Err(Refusal::Busy),
-            result => result,
-        }
+        finished.map_err(moved)
     }
 
-    async fn run_on_row<V: Verb<Outcome = ()>>(self: &Rc<Self>, verb: &V, at: &At) -> Result<(), Refusal> {
+    async fn run_on_row<V: Verb>(self: &Rc<Self>, verb: &V, at: &At) -> Result<V::Outcome, Refusal> {
         let address = match at {
             At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
             At::Inode(inode) => Address::Inode(*inode),
@@ -220,6 +235,14 @@ impl Shard {
         }
         tokio::time::sleep(SESSIONS_RETURN).await;
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
+    }
+}
+
+/// The row has moved since, and still says what is to be done.
+fn moved(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Rule(_) | Refusal::Moved { .. } => Refusal::Busy,
+        other => other,
     }
 }
 

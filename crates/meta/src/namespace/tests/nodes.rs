@@ -3,9 +3,9 @@
 use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
-    AbandonTruncate, At, BackingFile, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
-    FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal,
-    SettleSize, SizeState, UnsettleSize, WriteInline,
+    AbandonTruncate, At, BackingFile, Begun, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
+    FindTruncate, FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink,
+    Refusal, SettleSize, SizeState, UnsettleSize, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -253,8 +253,32 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
     let Decision::Commit { effects, .. } = table.decide(&unsettle, &root()) else { panic!("commits") };
     assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is written");
-    let late = FinishTruncate { at: at.clone(), size: 7 };
-    assert_eq!(table.decide(&late, &root()), Decision::Answer(()), "a truncate that was overtaken settles nothing");
+    let late = FinishTruncate { at: at.clone(), begun: Begun { size: 7, ctime: at_second(0) } };
+    assert_eq!(table.decide(&late, &root()), Decision::Answer(true), "a truncate that was overtaken settles nothing");
+    assert_eq!(table.decide(&FindTruncate { at }, &root()), Decision::Answer(None), "nor is it done once more");
+}
+
+/// Of two truncates to one size, the first does not end the second, before which somebody may have written.
+#[test]
+fn a_truncate_ends_no_other_one() {
+    let mut table = Table::new();
+    let at = promoted(&mut table, 0o644, &root());
+    let begin = |table: &mut Table, second| {
+        table.now = at_second(second);
+        let set = ChangeAttributes { at: at.clone(), set: size(0) };
+        let Decision::Commit { changes, .. } = table.decide(&set, &root()) else { panic!("commits") };
+        for change in changes {
+            let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
+            table.rows.insert(key, row);
+        }
+        let found = table.decide(&FindTruncate { at: at.clone() }, &root());
+        let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };
+        begun
+    };
+    let (first, second) = (begin(&mut table, 1000), begin(&mut table, 1001));
+    let finish = |table: &Table, begun| table.decide(&FinishTruncate { at: at.clone(), begun }, &root());
+    assert_eq!(finish(&table, first), Decision::Answer(false));
+    assert!(matches!(finish(&table, second), Decision::Commit { outcome: true, .. }));
 }
 
 /// What the store cannot do is given up, and the file is what it was.

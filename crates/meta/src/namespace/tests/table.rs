@@ -1,7 +1,9 @@
 //! All rows of a small volume in memory, and a driver as plain as can be: fetch what the verb asks for and nothing else,
 //! decide, apply.
 
-use crate::namespace::{At, Change, Context, Decision, Effect, FinishTruncate, Missing, Refusal, Seen, Verb, View};
+use crate::namespace::{
+    At, Change, Context, Decision, Effect, FindTruncate, FinishTruncate, Missing, Refusal, Seen, Verb, View,
+};
 use crate::tables::{
     BackingSize, Content, DirectoryRow, EntryBody, EntryRow, Key, NodeRow, PartitionRow, PartitionState, Row, codec,
 };
@@ -178,7 +180,10 @@ impl Table {
             Effect::Own { .. } | Effect::Unsettled(_) => {}
             Effect::Truncate { at, size } => {
                 self.backing.insert(at.inode(), (size, self.now));
-                self.run_at_once(&FinishTruncate { at, size });
+                let found = self.decide(&FindTruncate { at: at.clone() }, &Credentials::root());
+                let Decision::Answer(Some(begun)) = found else { panic!("nothing is to be cut: {found:?}") };
+                assert_eq!(begun.size, size);
+                self.run_at_once(&FinishTruncate { at, begun });
             }
             Effect::Touch { inode, mtime } => {
                 self.backing.get_mut(&inode).expect("a backing file to touch").1 = mtime;

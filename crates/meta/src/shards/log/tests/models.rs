@@ -4,8 +4,13 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
+    /// Appends, and gives the tables all that was appended.
     Append(u8),
+    /// Appends alone.
+    Hold(u8),
     Sync,
+    /// What the tables were given and is fsynced goes into files of theirs, and log files that hold nothing else go.
+    Reclaim,
     /// Leaves the file for a new one, as after a flush of the memtable.
     Leave,
     /// The disk refuses the file from now on.
@@ -18,8 +23,10 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (1..5u8).prop_map(Step::Append),
+        5 => (1..5u8).prop_map(Step::Append),
+        3 => (1..5u8).prop_map(Step::Hold),
         3 => Just(Step::Sync),
+        2 => Just(Step::Reclaim),
         1 => Just(Step::Leave),
         1 => Just(Step::Break),
         1 => Just(Step::Kill),
@@ -30,23 +37,36 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// After a death of the process all appended batches are replayed; after a power cut a prefix of them that holds
-    /// all synced ones; in order, whole, none twice.
+    /// After a death of the process all appended batches are replayed that are in no table; after a power cut a prefix of
+    /// them that holds all synced ones; in order, whole, none twice.
     #[test]
     fn histories_keep_what_was_promised(steps in proptest::collection::vec(step(), 1..30)) {
         let world = World::new();
         let mut epoch = 1;
         let mut owner = world.open(epoch, 0).unwrap();
         let (mut appended, mut synced) = (0, 0);
+        // The last group in tables, and the last batch; the last batch that this owner took over, which its tables have.
+        let (mut tables, mut taken_over) = ((0, 0), 0);
         for step in steps {
             match step {
                 Step::Append(count) => {
                     world.append(&mut owner, appended + 1..appended + 1 + u64::from(count));
                     appended += u64::from(count);
                 }
+                Step::Hold(count) => {
+                    for sequence in appended + 1..=appended + u64::from(count) {
+                        owner.log.append(&batch(sequence)).unwrap();
+                    }
+                    appended += u64::from(count);
+                }
                 Step::Sync => {
                     world.sync(&owner);
                     synced = appended;
+                }
+                Step::Reclaim => {
+                    let status = owner.writer.status().unwrap();
+                    tables = (status.last_flushed_wal_id, status.last_flushed_seq.unwrap_or(taken_over));
+                    reclaim::reclaim(&world.config(), tables.0).unwrap();
                 }
                 Step::Leave => owner.log.leave_file(0),
                 Step::Break => owner.log.state.lock().break_file(),
@@ -56,16 +76,16 @@ proptest! {
             if matches!(step, Step::Kill | Step::PowerCut(..)) {
                 drop(owner);
                 epoch += 1;
-                owner = world.open(epoch, 0).unwrap();
+                owner = world.open(epoch, tables.0).unwrap();
                 let found = owner.sequences();
-                prop_assert_eq!(&found, &range(1..found.len() as u64 + 1));
-                prop_assert!(found.len() as u64 >= synced, "{} of {synced} synced batches", found.len());
+                let last = tables.1 + found.len() as u64;
+                prop_assert_eq!(&found, &range(tables.1 + 1..last + 1));
+                prop_assert!(last >= synced, "{last} of {synced} synced batches");
                 match step {
-                    Step::Kill => prop_assert_eq!(found.len() as u64, appended),
-                    _ => prop_assert!(found.len() as u64 <= appended),
+                    Step::Kill => prop_assert_eq!(last, appended),
+                    _ => prop_assert!(last <= appended),
                 }
-                appended = found.len() as u64;
-                synced = appended;
+                (appended, synced, taken_over) = (last, last, last);
             }
         }
     }

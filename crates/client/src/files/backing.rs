@@ -121,13 +121,7 @@ impl Making {
             // It may have gone since.
             if store.lacks(&store.backing_file(inode))? { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
         };
-        filled().map_err(|error| {
-            // The content stays where it is, and the store gets its room back.
-            if let Err(error) = file.set_len(0) {
-                tracing::debug!(%inode, %error, "a backing file that could not be filled keeps its bytes");
-            }
-            cannot_make(core, inode, &error)
-        })
+        filled().map_err(|error| cannot_make(core, inode, &error))
     }
 }
 

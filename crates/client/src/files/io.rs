@@ -64,7 +64,7 @@ impl FileSystem {
     }
 
     /// Writes pages that were changed through a mapping: to their place, also where the handle, by which the kernel happens to
-    /// write them, appends.
+    /// write them, appends. Else as [`FileSystem::write`].
     pub async fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;

@@ -69,9 +69,9 @@ impl Open {
         let node = with_bytes(file.node(), file.row);
         match file.row.content {
             // A truncate that was cut short by a crash is finished before anybody reads or writes.
-            Content::Backing(BackingSize::Truncating(size)) => Decision::Commit {
+            Content::Backing(BackingSize::Truncating(_)) => Decision::Commit {
                 changes: Vec::new(),
-                effects: vec![Effect::Truncate { at: self.at.clone(), size }],
+                effects: vec![Effect::Truncate { at: self.at.clone() }],
                 outcome: node,
             },
             _ => Decision::Answer(node),
@@ -91,7 +91,7 @@ impl Open {
         let outcome = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
         let mut effects: Vec<Effect> = own_if_changed(file, &row).into_iter().collect();
         if !in_row {
-            effects.push(Effect::Truncate { at: self.at.clone(), size: 0 });
+            effects.push(Effect::Truncate { at: self.at.clone() });
         }
         Decision::Commit { changes: vec![file.put(row)], effects, outcome }
     }

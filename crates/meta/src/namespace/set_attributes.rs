@@ -95,7 +95,7 @@ impl ChangeAttributes {
             }
             Content::Backing(_) => {
                 row.content = Content::Backing(BackingSize::Truncating(size));
-                Some(Effect::Truncate { at: self.at.clone(), size })
+                Some(Effect::Truncate { at: self.at.clone() })
             }
             Content::Symlink(_) | Content::None => return Err(Errno::EINVAL.into()),
         };

@@ -120,7 +120,7 @@ impl SizeRule for UnsettleSize {
                 effects.push(Effect::Unsettled(file.inode));
             }
             // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
-            BackingSize::Truncating(size) => effects.push(Effect::Truncate { at: self.file.at.clone(), size }),
+            BackingSize::Truncating(_) => effects.push(Effect::Truncate { at: self.file.at.clone() }),
         }
         if row == *file.row && effects.is_empty() {
             return Ok(Decision::Answer(file.node()));
@@ -152,8 +152,8 @@ impl SizeRule for SettleSize {
             // Settled already: this is a retry, or tells an older size than who settled it.
             BackingSize::Settled => Ok(Decision::Answer(file.node())),
             // The size was measured before the cut, which governs and is done again.
-            BackingSize::Truncating(size) => {
-                let effects = vec![Effect::Truncate { at: self.file.at.clone(), size }];
+            BackingSize::Truncating(_) => {
+                let effects = vec![Effect::Truncate { at: self.file.at.clone() }];
                 Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
             }
             BackingSize::Unsettled { .. } => {

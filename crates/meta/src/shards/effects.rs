@@ -45,7 +45,7 @@ impl Shard {
                     })
                     .await?;
                 }
-                Effect::Truncate { at, .. } => self.truncate(at).await?,
+                Effect::Truncate { at } => self.truncate(at).await?,
                 Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
             }
         }

@@ -232,7 +232,7 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     let at = promoted(&mut table, 0o644, &root());
     let verb = ChangeAttributes { at: at.clone(), set: size(40) };
     let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &root()) else { panic!("commits") };
-    let truncate = Effect::Truncate { at: at.clone(), size: 40 };
+    let truncate = Effect::Truncate { at: at.clone() };
     assert_eq!(effects, std::slice::from_ref(&truncate));
     assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Settled)));
     // The server dies here: the change is made, the effect is not.

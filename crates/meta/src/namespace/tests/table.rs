@@ -178,11 +178,10 @@ impl Table {
                 self.backing.remove(&inode).expect("reaps a backing file that exists");
             }
             Effect::Own { .. } | Effect::Unsettled(_) => {}
-            Effect::Truncate { at, size } => {
-                self.backing.insert(at.inode(), (size, self.now));
+            Effect::Truncate { at } => {
                 let found = self.decide(&FindTruncate { at: at.clone() }, &Credentials::root());
                 let Decision::Answer(Some(begun)) = found else { panic!("nothing is to be cut: {found:?}") };
-                assert_eq!(begun.size, size);
+                self.backing.insert(at.inode(), (begun.size, self.now));
                 self.run_at_once(&FinishTruncate { at, begun });
             }
             Effect::Touch { inode, mtime } => {

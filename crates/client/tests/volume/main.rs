@@ -11,4 +11,5 @@ mod settings;
 mod shared;
 mod site;
 mod times;
+mod ways;
 mod whole;

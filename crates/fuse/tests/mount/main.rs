@@ -12,3 +12,4 @@ mod null;
 mod process;
 mod races;
 mod space;
+mod ways;

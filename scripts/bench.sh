@@ -170,5 +170,5 @@ else
   "$varve" bench compare --page "$out/page.html" --record "$out/ratios.json.new" "$out"/*.json || status=$?
 fi
 echo
-echo "The page with the plots: $out/page.html; these ratios, to be recorded: $out/ratios.json.new"
+echo "The page with the plots: $out/page.html; the recorded ratios with these in their place: $out/ratios.json.new"
 exit "$status"

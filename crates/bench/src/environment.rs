@@ -92,6 +92,11 @@ impl Environment {
         })
     }
 
+    /// The machine as its processors tell it from others: `2 × AMD EPYC`.
+    pub fn machine(&self) -> String {
+        format!("{} × {}", self.cpus, self.cpu_model)
+    }
+
     /// Adds what only the end of the run shows.
     pub fn finished(mut self) -> Environment {
         if let Some((begun, times)) = self.begun.take() {

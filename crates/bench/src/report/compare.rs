@@ -2,8 +2,9 @@
 //! compared, for they are of two machines, or of one on two days.
 
 use super::Report;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A ratio that fell by more than this share of itself is reported.
 pub const REGRESSION: f64 = 0.10;
@@ -39,12 +40,20 @@ pub fn compare(now: &Report, recorded: &Report) -> Vec<Regression> {
     named(now).iter().filter_map(fallen).collect()
 }
 
-/// Ratios of several runs, by name: what a later set of runs is compared with.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Ratios of several runs on one machine, by name as `embedded: mount create, 8 clients, to null-fuse`.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
-    pub schema_version: u32,
-    /// As `embedded: mount create, 8 clients, to null-fuse`.
+    /// As [`crate::environment::Environment::machine`] names it.
+    pub machine: String,
     pub ratios: BTreeMap<String, f64>,
+}
+
+/// What later runs are compared with: ratios by the machine that they are of. They move with the processor as well, which may be
+/// quick at a bare request and no quicker at what is behind it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Recorded {
+    pub schema_version: u32,
+    pub machines: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
 /// One ratio beside the recorded one, if there is one.
@@ -59,22 +68,48 @@ pub struct Compared {
 
 impl Ratios {
     /// The ratios of named reports.
-    pub fn of(reports: &[(String, Report)]) -> Ratios {
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if they are not all of one machine.
+    pub fn of(reports: &[(String, Report)]) -> Result<Ratios> {
+        let machines: BTreeSet<String> = reports.iter().map(|(_, report)| report.environment.machine()).collect();
+        if machines.len() > 1 {
+            let machines: Vec<String> = machines.into_iter().collect();
+            let machines = machines.join(", ");
+            return Err(Error::Usage(format!(
+                "these reports are of several machines ({machines}): compare those of one at a time"
+            )));
+        }
         let of_one = |(name, report): &(String, Report)| {
             let named = named(report).into_iter();
             named.map(|(ratio, median)| (format!("{name}: {ratio}"), median)).collect::<Vec<_>>()
         };
-        Ratios { schema_version: super::SCHEMA_VERSION, ratios: reports.iter().flat_map(of_one).collect() }
+        let machine = machines.into_iter().next().unwrap_or_default();
+        Ok(Ratios { machine, ratios: reports.iter().flat_map(of_one).collect() })
     }
 
-    /// Every ratio of these beside that of the same name in `recorded`.
-    pub fn beside(&self, recorded: &Ratios) -> Vec<Compared> {
+    /// Every one of these beside that of the same name in `recorded`.
+    pub fn beside(&self, recorded: &BTreeMap<String, f64>) -> Vec<Compared> {
         let compare = |(name, now): (&String, &f64)| {
-            let recorded = recorded.ratios.get(name).copied();
+            let recorded = recorded.get(name).copied();
             let fell = recorded.is_some_and(|recorded| *now < recorded * (1.0 - REGRESSION));
             Compared { name: name.clone(), recorded, now: *now, fell }
         };
         self.ratios.iter().map(compare).collect()
+    }
+}
+
+impl Recorded {
+    /// In the place of what was recorded of the same machine.
+    pub fn record(&mut self, ratios: &Ratios) {
+        self.schema_version = super::SCHEMA_VERSION;
+        self.machines.insert(ratios.machine.clone(), ratios.ratios.clone());
+    }
+
+    /// Those of the machine, or of the first one where it has none, with the name of whose they are.
+    pub fn of(&self, machine: &str) -> Option<(&str, &BTreeMap<String, f64>)> {
+        let found = self.machines.get_key_value(machine).or_else(|| self.machines.first_key_value());
+        found.map(|(machine, ratios)| (machine.as_str(), ratios))
     }
 }
 

@@ -60,12 +60,11 @@ fn head(report: &Report, page: &mut String) {
     let environment = &report.environment;
     let _ = write!(
         page,
-        "<h1>{}</h1>\n<p>{}</p>\n<p class=\"soft\">{} · {} × {} · {} of memory · {}</p>\n",
+        "<h1>{}</h1>\n<p>{}</p>\n<p class=\"soft\">{} · {} · {} of memory · {}</p>\n",
         escape(&format!("varve {}", report.command)),
         escape(&text::workload(report)),
         escape(&environment.date.replace('T', " ").replace('Z', " UTC")),
-        environment.cpus,
-        escape(&environment.cpu_model),
+        escape(&environment.machine()),
         numbers::bytes(environment.memory_bytes),
         escape(&environment.kernel)
     );
@@ -294,7 +293,7 @@ fn environment(report: &Report, page: &mut String) {
     line("Varve", format!("{}{build}", environment.varve_version));
     line("Begun", format!("{}, took {:.1} s", environment.date, environment.duration_s));
     line("Host", format!("{}, {}", environment.host, environment.kernel));
-    line("Processors", format!("{} × {}", environment.cpus, environment.cpu_model));
+    line("Processors", environment.machine());
     line("Memory", numbers::bytes(environment.memory_bytes));
     let (load, stolen) = (environment.load_before * 100.0, environment.stolen * 100.0);
     line("Other load", format!("{load:.0}% of the processors just before, {stolen:.1}% stolen by the hypervisor"));

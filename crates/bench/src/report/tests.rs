@@ -172,24 +172,39 @@ fn numbers_are_short_for_people() {
     assert_eq!((numbers::bytes(3901), numbers::bytes(1 << 30)), ("3.81 KiB".into(), "1.00 GiB".into()));
 }
 
-/// Promise: the ratios of several runs are recorded by name, and one that fell by more than a tenth is told.
+/// Promise: the ratios of several runs are recorded by name and machine, and one that fell by more than a tenth is told. Where
+/// nothing is recorded of the machine, it is said of which what is compared with is.
 #[test]
 fn ratios_of_several_runs_are_recorded_and_compared() {
-    let reports = |factor| {
-        let named = |name: &str, factor| (name.to_owned(), sample(3, factor));
+    let on = |machine: &str, factor| {
+        let named = |name: &str, factor| {
+            let mut report = sample(3, factor);
+            (report.environment.cpus, report.environment.cpu_model) = (2, machine.to_owned());
+            (name.to_owned(), report)
+        };
         vec![named("served", 1.0), named("embedded", factor)]
     };
-    let recorded = Ratios::of(&reports(1.0));
-    let again: Ratios = serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();
-    assert_eq!(again, recorded);
-    let fallen = |factor| {
-        let compared = Ratios::of(&reports(factor)).beside(&recorded);
-        compared.into_iter().filter(|ratio| ratio.fell).map(|ratio| ratio.name).collect::<Vec<_>>()
+    let ratios = |machine, factor| Ratios::of(&on(machine, factor)).unwrap();
+    let mut recorded = Recorded::default();
+    assert_eq!(recorded.of("2 × A"), None);
+    [("B", 2.0), ("A", 9.0), ("A", 1.0)]
+        .iter()
+        .for_each(|(machine, factor)| recorded.record(&ratios(machine, *factor)));
+    let recorded: Recorded = serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();
+    let of = |machine| recorded.of(machine).unwrap().0;
+    assert_eq!((of("2 × A"), of("2 × B"), of("2 × C")), ("2 × A", "2 × B", "2 × A"));
+    let fallen = |machine, factor| {
+        let now = ratios(machine, factor);
+        let compared = now.beside(recorded.of(&now.machine).unwrap().1).into_iter();
+        compared.filter(|ratio| ratio.fell).map(|ratio| ratio.name).collect::<Vec<_>>()
     };
-    assert_eq!(fallen(0.95), [""; 0]);
-    let fallen = fallen(0.8);
-    assert!(fallen.contains(&"embedded: library create, 8 clients, to path".to_owned()));
-    assert!(fallen.iter().all(|name| name.starts_with("embedded: library ")), "{fallen:?}");
-    let page = render_all(&reports(1.0), "ratio <1>");
+    assert_eq!((fallen("A", 0.95), fallen("B", 1.9)), (Vec::new(), Vec::new()));
+    for fallen in [fallen("A", 0.8), fallen("B", 1.0)] {
+        assert!(fallen.contains(&"embedded: library create, 8 clients, to path".to_owned()));
+        assert!(fallen.iter().all(|name| name.starts_with("embedded: library ")), "{fallen:?}");
+    }
+    let mixed = Ratios::of(&[on("A", 1.0), on("B", 1.0)].concat()).unwrap_err().to_string();
+    assert!(mixed.contains("2 × A, 2 × B"), "{mixed}");
+    let page = render_all(&on("A", 1.0), "ratio <1>");
     assert!(page.contains("ratio &lt;1&gt;") && page.contains("<h1>embedded</h1>") && page.ends_with("</html>\n"));
 }

@@ -42,13 +42,7 @@ fn head(report: &Report, text: &mut String) {
     line(text, format!("varve {} {}, {}", environment.varve_version, report.command, environment.date));
     line(
         text,
-        format!(
-            "{} × {}, {}, {}",
-            environment.cpus,
-            environment.cpu_model,
-            numbers::bytes(environment.memory_bytes),
-            environment.kernel
-        ),
+        format!("{}, {}, {}", environment.machine(), numbers::bytes(environment.memory_bytes), environment.kernel),
     );
     line(text, workload(report));
     for target in &environment.targets {

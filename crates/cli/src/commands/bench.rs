@@ -83,6 +83,10 @@ fn deliver(report: &Report, flags: &ReportFlags, output: &Output) -> Result<Exit
         write(path, &format!("{json}\n"))?;
     }
     output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    let machine = report.environment.machine();
+    if let Some(other) = recorded.as_ref().map(|recorded| recorded.environment.machine()).filter(|of| *of != machine) {
+        eprintln!("note: what is compared with was measured on {other}, and this is {machine}");
+    }
     let fallen = recorded.map(|recorded| compare(report, &recorded)).unwrap_or_default();
     for regression in &fallen {
         eprintln!("slower: {regression}");

@@ -4,8 +4,9 @@ use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use varve_bench::report::{Compared, Ratios, Report, render_all};
+use varve_bench::report::{Compared, Ratios, Recorded, Report, render_all};
 
 /// Compare kept reports with recorded ratios; ends with 3 if one fell by more than a tenth
 #[derive(Debug, Args)]
@@ -13,10 +14,10 @@ pub struct Arguments {
     /// Reports as --save keeps them; the name of each file names its ratios
     #[arg(value_name = "REPORT", required = true)]
     reports: Vec<PathBuf>,
-    /// The recorded ratios
+    /// The recorded ratios: those of this machine, or of another where it has none, which is said
     #[arg(long, value_name = "FILE")]
     recorded: Option<PathBuf>,
-    /// Record these ratios here, for later runs
+    /// Record these ratios here, for later runs, beside what --recorded has of other machines
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write one HTML page of all reports
@@ -26,6 +27,9 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Comparison {
+    /// Whose the ratios are, and whose those that they are compared with.
+    machine: String,
+    recorded_of: Option<String>,
     ratios: Vec<Compared>,
     fallen: usize,
 }
@@ -33,28 +37,35 @@ struct Comparison {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let reports = arguments.reports.iter().map(|path| Ok((name(path), super::read(path)?)));
     let reports: Vec<(String, Report)> = reports.collect::<Result<_>>()?;
-    let ratios = Ratios::of(&reports);
-    let recorded = arguments.recorded.as_deref().map(read).transpose()?.unwrap_or_default();
+    let ratios = Ratios::of(&reports).map_err(|error| super::explain(&error))?;
+    let mut recorded = arguments.recorded.as_deref().map(read).transpose()?.unwrap_or_default();
+    let comparison = compare(&ratios, &recorded);
     if let Some(path) = &arguments.record {
-        let json = serde_json::to_string_pretty(&ratios)
+        recorded.record(&ratios);
+        let json = serde_json::to_string_pretty(&recorded)
             .map_err(|error| Problem::new("cannot write the ratios as JSON").caused_by(&error))?;
         super::write(path, &format!("{json}\n"))?;
     }
-    let compared = ratios.beside(&recorded);
-    let fallen = compared.iter().filter(|ratio| ratio.fell).count();
-    let comparison = Comparison { ratios: compared, fallen };
     if let Some(path) = &arguments.page {
         super::write(path, &render_all(&reports, &text(&comparison)))?;
     }
     output.result("bench compare", &comparison, text)?;
-    Ok(if fallen == 0 { Exit::Done } else { Exit::Degraded })
+    Ok(if comparison.fallen == 0 { Exit::Done } else { Exit::Degraded })
+}
+
+fn compare(ratios: &Ratios, recorded: &Recorded) -> Comparison {
+    let machine = ratios.machine.clone();
+    let of = recorded.of(&machine);
+    let ratios = ratios.beside(of.map_or(&BTreeMap::new(), |(_, recorded)| recorded));
+    let fallen = ratios.iter().filter(|ratio| ratio.fell).count();
+    Comparison { machine, recorded_of: of.map(|(machine, _)| machine.to_owned()), ratios, fallen }
 }
 
 fn name(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn read(path: &Path) -> Result<Ratios> {
+fn read(path: &Path) -> Result<Recorded> {
     let failed = || Problem::new(format!("cannot compare with {}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed().caused_by(&error))?;
     serde_json::from_str(&text).map_err(|error| failed().caused_by(&error))
@@ -72,6 +83,12 @@ fn text(comparison: &Comparison) -> String {
         0 => {}
         1 => text.push_str("\nOne ratio fell by more than a tenth.\n"),
         fallen => text.push_str(&format!("\n{fallen} ratios fell by more than a tenth.\n")),
+    }
+    if let Some(other) = comparison.recorded_of.as_ref().filter(|of| **of != comparison.machine) {
+        text.push_str(&format!(
+            "\nRecorded on {other}; this is {}, of which nothing is recorded: what fell may be the machine's. --record adds it.\n",
+            comparison.machine
+        ));
     }
     text
 }

@@ -82,7 +82,7 @@ pub struct Joining {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    #[error("{path}: {source}")]
+    #[error("files cannot be kept beneath {path}: {source}; name a directory that exists and may be written to")]
     Root { path: PathBuf, source: io::Error },
     #[error(
         "{path} has a service already, {holder}: a directory has one; talk to that one, stop it first, or give this one \

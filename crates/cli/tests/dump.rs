@@ -190,6 +190,16 @@ fn a_load_that_is_not_whole_says_so() {
     let loaded = run(varve().arg("load").arg(&dump).arg(&store).arg("--data").arg(&nothing), LONG);
     assert_eq!(loaded.code(), Some(3), "{}", loaded.stdout);
     assert!(loaded.stdout.contains("1 files were left out"), "{}", loaded.stdout);
+    let not_made = volume.beside("not-made");
+    for (wrong, why) in [
+        (volume.beside("nowhere"), "No such file or directory"),
+        (dump.clone(), "it is no directory"),
+        (volume.store(), "it is a store; the content of its large files is in"),
+    ] {
+        let refused = run(varve().arg("load").arg(&dump).arg(&not_made).arg("--data").arg(&wrong), LONG);
+        assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+        assert!(refused.stderr.contains(why) && !not_made.exists(), "{}", refused.stderr);
+    }
     let cut = volume.beside("cut");
     let bytes = fs::read(&dump).expect("the dump");
     fs::write(&cut, &bytes[..bytes.len() - 20]).expect("a file");

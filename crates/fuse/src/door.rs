@@ -29,7 +29,7 @@ use crate::errno::answer;
 use crate::options::MountOptions;
 use crate::session::Closed;
 use caller::{caller, identity};
-use convert::{file_attr, inode, shorter_ttl};
+use convert::{file_attr, inode, kernel_ttl, shorter_ttl};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -74,7 +74,8 @@ impl Door {
     fn entry(&self, result: Result<Node, Errno>, reply: ReplyEntry) {
         match result {
             Ok(node) => {
-                reply.entry_with_ttls(&node.attributes_ttl, &node.entry_ttl, &file_attr(&node), GENERATION);
+                let (attributes_ttl, entry_ttl) = (kernel_ttl(node.attributes_ttl), kernel_ttl(node.entry_ttl));
+                reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(&node), GENERATION);
             }
             Err(errno) => reply.error(errno),
         }
@@ -83,7 +84,7 @@ impl Door {
 
 fn attributes(result: Result<Node, Errno>, reply: ReplyAttr) {
     match result {
-        Ok(node) => reply.attr(&node.attributes_ttl, &file_attr(&node)),
+        Ok(node) => reply.attr(&kernel_ttl(node.attributes_ttl), &file_attr(&node)),
         Err(errno) => reply.error(errno),
     }
 }
@@ -125,7 +126,7 @@ impl Filesystem for Door {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match answer("lookup", || self.look_up_by(request.pid(), &caller(request), inode(parent), name)) {
             Err(Errno::ENOENT) => {
-                let ttl = self.fs.absent_ttl(inode(parent), name.as_bytes());
+                let ttl = kernel_ttl(self.fs.absent_ttl(inode(parent), name.as_bytes()));
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     // Inode 0: the kernel may believe for so long that there is no such name.

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use varve_meta::dump::{self, Data, DumpError, LoadError, Loaded};
 use varve_meta::fsck::FindingKind;
 use varve_world::store_url::StoreUrl;
@@ -62,6 +62,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             Box::new(file)
         }
     };
+    if let Some(data) = &arguments.data {
+        check_data(data).map_err(|why| failed().because(why).next("Nothing was made or changed."))?;
+    }
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
@@ -95,6 +98,19 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let told = output.result("load", &report, text);
     told.map_err(|problem| problem.next(kept(&report, complete)))?;
     Ok(exit)
+}
+
+/// A wrong directory has none of the files, which would all be left out for it.
+fn check_data(data: &Path) -> std::result::Result<(), String> {
+    let shown = data.display();
+    match std::fs::metadata(data) {
+        Err(error) => Err(format!("--data {shown}: {error}")),
+        Ok(found) if !found.is_dir() => Err(format!("--data {shown}: it is no directory")),
+        Ok(_) if VolumeDir::new(data).volume_file().exists() => {
+            Err(format!("--data {shown}: it is a store; the content of its large files is in {shown}/data"))
+        }
+        Ok(_) => Ok(()),
+    }
 }
 
 /// The volume is not taken away because nobody can be told of it: a load may take hours.
@@ -132,7 +148,11 @@ fn text(report: &Report) -> String {
     ]);
     report.repairs.iter().for_each(|repair| text += &format!("put right: {repair}\n"));
     if report.files_left_out > 0 {
-        text += &format!("{} files were left out: their content was removed after the dump\n", report.files_left_out);
+        text += &format!(
+            "{} files were left out: the directory given with --data does not have their content, which was removed after the dump \
+             or is elsewhere\n",
+            report.files_left_out
+        );
     }
     if report.files_without_content > 0 {
         let data = report.store.join("data");

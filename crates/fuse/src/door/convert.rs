@@ -8,6 +8,10 @@ use varve_types::{Attributes, Errno, FileKind, InodeId, SetTime, Timestamp};
 /// `st_blksize`: the size of I/O that programs such as cp(1) choose. Large, for every call has a cost of its own.
 const PREFERRED_IO_BYTES: u32 = 128 * 1024;
 
+/// The kernel begins to count when it has read the answer, and counts whole ticks: up to 10 ms each, and on a busy machine a thread
+/// may lose its processor for a few of them in the midst of that.
+const KERNEL_LATE: Duration = Duration::from_millis(50);
+
 pub(crate) fn inode(number: INodeNo) -> InodeId {
     InodeId(number.0)
 }
@@ -55,9 +59,14 @@ pub(crate) fn bare_attr(number: u64, kind: FileType) -> FileAttr {
     }
 }
 
+/// How long the kernel is told to believe what may be believed for `ttl` from now.
+pub(crate) fn kernel_ttl(ttl: Duration) -> Duration {
+    ttl.saturating_sub(KERNEL_LATE)
+}
+
 /// One time to live where the kernel's answer has a place for two but `fuser` fills them alike.
 pub(crate) fn shorter_ttl(node: &Node) -> Duration {
-    node.entry_ttl.min(node.attributes_ttl)
+    kernel_ttl(node.entry_ttl.min(node.attributes_ttl))
 }
 
 pub(crate) fn file_type(kind: FileKind) -> FileType {

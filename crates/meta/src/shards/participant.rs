@@ -12,6 +12,7 @@ use crate::namespace::Seen;
 use crate::tables::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use std::rc::Rc;
 use std::time::Duration;
+use varve_types::InodeId;
 use varve_world::clock::Moment;
 
 /// A prepared participant that has heard nothing for so long asks the coordinator.
@@ -36,8 +37,13 @@ pub(super) enum IntentKept {
 }
 
 impl Shard {
-    pub(super) async fn prepare(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
-        let batch = match self.place_intent(transaction, intent, IntentKept::Stored).await {
+    pub(super) async fn prepare(
+        self: &Rc<Self>,
+        transaction: TransactionId,
+        intent: IntentRow,
+        unopened: &[InodeId],
+    ) -> PeerReply {
+        let batch = match self.place_intent(transaction, intent, unopened, IntentKept::Stored).await {
             Ok(Some(batch)) => batch,
             Ok(None) => return PeerReply::Vote(true),
             Err(reply) => return reply,
@@ -54,11 +60,13 @@ impl Shard {
         PeerReply::Vote(true)
     }
 
-    /// Checks an intent and locks what it will change; `None` if it changes nothing here.
+    /// Checks an intent and locks what it will change; `None` if it changes nothing here. Nobody may have one of `unopened` open,
+    /// and from the lock on nobody opens one whose row is changed here: who opens it reads the row first.
     pub(super) async fn place_intent(
         self: &Rc<Self>,
         transaction: TransactionId,
         intent: IntentRow,
+        unopened: &[InodeId],
         kept: IntentKept,
     ) -> Result<Option<BatchNumber>, PeerReply> {
         let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
@@ -71,7 +79,7 @@ impl Shard {
         }
         self.fetch_for_intent(&intent).await.map_err(peer_reply)?;
         let mut state = self.state.borrow_mut();
-        if !self.may_prepare(&state, &intent) {
+        if !self.may_prepare(&state, &intent) || unopened.iter().any(|inode| self.open_files.is_open(*inode)) {
             return Err(PeerReply::Vote(false));
         }
         if intent.changes.is_empty() {
@@ -150,8 +158,13 @@ impl Shard {
         {
             return peer_reply(refusal);
         }
+        let orphans = match self.state.borrow().transactions.prepared.get(&transaction) {
+            Some(Prepared { intent, .. }) if commit => orphans_of(&intent.changes),
+            _ => Vec::new(),
+        };
         let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
         self.changed.notify_waiters();
+        orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
         if kept == IntentKept::InMemory {
             return PeerReply::Done;
         }
@@ -217,4 +230,14 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// Inodes that `changes` leave without a name because somebody has them open. Whoever that was may have closed them since the
+/// change was decided, and then found no orphan.
+pub(super) fn orphans_of(changes: &[Change]) -> Vec<InodeId> {
+    let orphan = |change: &Change| match change {
+        Change::Put(Key::Orphan(inode), _) => Some(*inode),
+        _ => None,
+    };
+    changes.iter().filter_map(orphan).collect()
 }

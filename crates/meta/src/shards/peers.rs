@@ -34,8 +34,9 @@ pub enum PeerCall {
     /// Rows of an inode that nobody knows yet, or that no name reaches any more: applied in order, appended before
     /// the answer, without a vote.
     Apply(Vec<Change>),
-    /// First phase of a several-shard change: check, write the intent, fsync, lock.
-    Prepare(TransactionId, IntentRow),
+    /// First phase of a several-shard change: check, write the intent, fsync, lock. Refused where somebody has one of the inodes
+    /// open.
+    Prepare(TransactionId, IntentRow, Vec<InodeId>),
     /// As `Prepare`, in memory alone: only rows of a removed directory are to go.
     Hold(TransactionId, IntentRow),
     /// The removals that these were held for are durable: the rows go. Appended before the answer.

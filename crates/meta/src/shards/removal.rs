@@ -136,7 +136,7 @@ impl Shard {
         held: Option<Held>,
         reply: Option<ReplyRecord>,
     ) -> Result<(), Refusal> {
-        let Begun { transaction, sorted: Sorted { own, parts, holder } } = begun;
+        let Begun { transaction, sorted: Sorted { own, parts, holder, .. } } = begun;
         let holders: Vec<_> = parts.keys().copied().chain(holder).collect();
         let asked = held.as_ref().map_or_else(|| self.clock.monotonic(), |held| held.asked);
         if let Some(held) = held
@@ -235,7 +235,7 @@ impl Shard {
     ) -> Option<Ran<V::Outcome>> {
         let way = Way::of(InodeId::ROOT);
         let (decided, _) = self.decide(verb, run, &way, foreign).ok()?;
-        let Decided::Several { own, elsewhere, effects, outcome, reply } = decided else { return None };
+        let Decided::Several { own, elsewhere, effects, outcome, reply, .. } = decided else { return None };
         let Sorted { own, holder: Some(_), .. } = self.sort(own, elsewhere, foreign, Some(held)) else { return None };
         let mut state = self.state.borrow_mut();
         if own.iter().any(|change| self.must_wait(&state, change)) {
@@ -350,7 +350,7 @@ impl Shard {
 
     /// Step 1.
     pub(super) async fn hold(self: &Rc<Self>, transaction: TransactionId, intent: IntentRow) -> PeerReply {
-        match self.place_intent(transaction, intent, IntentKept::InMemory).await {
+        match self.place_intent(transaction, intent, &[], IntentKept::InMemory).await {
             Ok(None) => {}
             Ok(Some(_)) => self.watch_holds(),
             Err(reply) => return reply,

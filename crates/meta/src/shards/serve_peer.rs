@@ -29,7 +29,9 @@ impl Shard {
                 Err(refusal) => peer_reply(refusal),
             },
             PeerCall::Apply(changes) => self.apply_for_peer(changes).await,
-            PeerCall::Prepare(transaction, intent) => Box::pin(self.prepare(transaction, intent)).await,
+            PeerCall::Prepare(transaction, intent, unopened) => {
+                Box::pin(self.prepare(transaction, intent, &unopened)).await
+            }
             PeerCall::Hold(transaction, intent) => Box::pin(self.hold(transaction, intent)).await,
             PeerCall::Remove(held) => self.remove_held(held).await,
             PeerCall::Resolve { transaction, commit } => Box::pin(self.resolve(transaction, commit)).await,

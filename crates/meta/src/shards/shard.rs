@@ -22,7 +22,7 @@ use super::replies::Replies;
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, Rows};
 use super::table::TableConfig;
-use super::transaction::{AnswerWhen, Transactions};
+use super::transaction::{AnswerWhen, Sorted, Transactions};
 use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
 use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
 use bytes::Bytes;
@@ -309,14 +309,17 @@ impl Shard {
                 }
                 return Ok(None);
             }
-            Decided::Several { own, elsewhere, effects, outcome, reply } => {
+            Decided::Several { own, elsewhere, effects, outcome, reply, unopened } => {
                 let answer = match way.rename_lock {
                     Some(_) => AnswerWhen::Applied,
                     None => AnswerWhen::Decided,
                 };
                 let held = way.held.as_ref().filter(|_| answer == AnswerWhen::Decided);
-                let sorted = self.sort(own, elsewhere, &foreign, held);
-                Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await?;
+                let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, held) };
+                let committed = Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await;
+                // Perhaps because it was opened meanwhile. What is taken to be open and is not is an orphan for a moment.
+                way.as_if_open |= matches!(committed, Err(Refusal::Busy));
+                committed?;
                 (outcome, effects)
             }
         };
@@ -338,7 +341,14 @@ impl Shard {
         if let Some(cause) = &state.failed {
             return Err(Refusal::Failed(cause.clone()));
         }
-        let is_open = |inode| self.open_files.is_open(inode);
+        let unopened = RefCell::new(Vec::new());
+        let is_open = |inode| {
+            let open = way.as_if_open || self.open_files.is_open(inode);
+            if !open {
+                unopened.borrow_mut().push(inode);
+            }
+            open
+        };
         let context = Context {
             caller: run.caller,
             now: self.clock.now(),
@@ -388,7 +398,8 @@ impl Shard {
             if way.rename_lock.is_none() && changes.iter().chain(&elsewhere).any(moves) {
                 return Ok((Decided::NeedsRenameLock, newest));
             }
-            return Ok((Decided::Several { own: changes, elsewhere, effects, outcome, reply }, newest));
+            let (own, unopened) = (changes, unopened.take());
+            return Ok((Decided::Several { own, elsewhere, effects, outcome, reply, unopened }, newest));
         }
         if !elsewhere.is_empty() && way.placed.is_none() {
             return Ok((Decided::FreshElsewhere(elsewhere), newest));
@@ -549,11 +560,13 @@ pub(super) struct Way {
     pub rename_lock: Option<u64>,
     /// Rows of a directory that another shard holds until its removal is decided.
     pub held: Option<Held>,
+    /// Inodes are taken to be open.
+    pub as_if_open: bool,
 }
 
 impl Way {
     pub fn of(fresh: InodeId) -> Way {
-        Way { fresh, placed: None, rename_lock: None, held: None }
+        Way { fresh, placed: None, rename_lock: None, held: None, as_if_open: false }
     }
 }
 
@@ -578,5 +591,7 @@ pub(super) enum Decided<O> {
         effects: Vec<Effect>,
         outcome: O,
         reply: Option<crate::tables::ReplyRecord>,
+        /// Inodes that it takes to be open nowhere.
+        unopened: Vec<InodeId>,
     },
 }

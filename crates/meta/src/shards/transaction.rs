@@ -5,8 +5,9 @@
 //!
 //! The coordinator is the shard that the request was sent to. Order of what is made durable:
 //!
-//! 1. Each participant checks that the rows the decision rests on are as they were read, writes an intent, fsyncs, and
-//!    votes. From then on the keys it will change are locked: nobody sees or changes them.
+//! 1. Each participant checks that the rows the decision rests on are as they were read and that nobody has opened what it takes
+//!    to be open nowhere, writes an intent, fsyncs, and votes. From then on the keys it will change are locked: nobody sees or
+//!    changes them.
 //! 2. The coordinator writes its decision together with its own changes and the answer, and fsyncs. Then it answers.
 //! 3. Each participant applies its intent and drops it, in one batch, and fsyncs.
 //! 4. The coordinator forgets the decision.
@@ -17,7 +18,7 @@
 
 use super::foreign::Foreign;
 use super::locks::{lock, lock_keys, unlock};
-use super::participant::{IntentKept, Prepared};
+use super::participant::{IntentKept, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
 use super::removal::{Held, only_removes};
@@ -29,7 +30,7 @@ use futures::future::join_all;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::{Epoch, ShardId, Timestamp};
+use varve_types::{Epoch, InodeId, ShardId, Timestamp};
 use varve_world::clock::Moment;
 use varve_world::key_hash::KeyHashing;
 use xxhash_rust::xxh3::xxh3_64;
@@ -143,10 +144,11 @@ impl Shard {
         begun: Begun,
         reply: Option<ReplyRecord>,
     ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
-        let Begun { transaction, sorted: Sorted { own, parts, .. } } = begun;
+        let Begun { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
+        let unopened = &unopened;
         let votes = join_all(parts.into_iter().map(|(shard, intent)| async move {
-            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent)).await)
+            (shard, self.peers.call(shard, PeerCall::Prepare(transaction, intent, unopened.clone())).await)
         }))
         .await;
         let refused = votes.iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
@@ -169,6 +171,7 @@ impl Shard {
             }
         };
         self.work.notify_one();
+        orphans_of(&own).into_iter().for_each(|inode| self.reap_if_orphan(inode));
         self.appended(batch).await?;
         self.sync().await?;
         Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
@@ -204,7 +207,7 @@ impl Shard {
     ) -> Sorted {
         let is_held = |held: &&Held| held.is_all_of(&elsewhere) && foreign.iter().all(|(key, _)| held.holds(key));
         if let Some(held) = held.filter(is_held) {
-            return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard) };
+            return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard), unopened: Vec::new() };
         }
         let state = self.state.borrow();
         let mut parts: BTreeMap<ShardId, IntentRow> = BTreeMap::new();
@@ -224,7 +227,7 @@ impl Shard {
         }
         participants.sort_unstable();
         parts.values_mut().for_each(|part| part.participants.clone_from(&participants));
-        Sorted { own, parts, holder: None }
+        Sorted { own, parts, holder: None, unopened: Vec::new() }
     }
 
     /// Commits in memory and in the open batch: the decision, this shard's changes and the answer.
@@ -358,6 +361,8 @@ pub(super) struct Sorted {
     pub parts: BTreeMap<ShardId, IntentRow>,
     /// The shard that holds its part already, and every row of others that the decision rests on.
     pub holder: Option<ShardId>,
+    /// Inodes that the decision takes to be open nowhere.
+    pub unopened: Vec<InodeId>,
 }
 
 /// When a several-shard change is answered.

@@ -67,7 +67,7 @@ fn at_rest_what_an_undecided_change_has_locked_is_refused_with_the_stores_errno(
             reads: Vec::new(),
             reply: None,
         };
-        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent)).await;
+        let vote = cluster.peers.call(ShardId(1), PeerCall::Prepare(transaction, intent, Vec::new())).await;
         assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
 
         cluster.rest_after_crash().await;

@@ -36,6 +36,8 @@ pub struct LocalPeers {
     pub most_fetches: Cell<usize>,
     /// Whether all shards are served by one worker, or each by its own.
     pub all_near: Cell<bool>,
+    /// What another worker does before the next change over shards is prepared.
+    pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
 impl Peers for LocalPeers {
@@ -43,6 +45,11 @@ impl Peers for LocalPeers {
         Box::pin(async move {
             self.calls.set(self.calls.get() + 1);
             let shard = self.shards.borrow().get(&shard).cloned();
+            if let PeerCall::Prepare(..) = call
+                && let Some(first) = self.before_prepare.take()
+            {
+                first();
+            }
             match shard {
                 Some(shard) if matches!(call, PeerCall::Fetch(_)) => {
                     self.fetches.set(self.fetches.get() + 1);

@@ -1,4 +1,4 @@
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, PATIENCE, name};
 use crate::namespace::{At, Link, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
 use crate::tables::{Change, Key};
@@ -53,6 +53,56 @@ fn a_file_with_two_names_in_two_shards_ends_with_the_second() {
         let unlink = Unlink { parent: b, name: name("g") };
         cluster.at_name(b, &name("g"), Makes::Nothing, &unlink).await.unwrap();
         assert_eq!(cluster.lookup(b, "g").await, None);
+    });
+}
+
+/// Whether the inode has a row of its own, and one that says that it has no name.
+async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
+    let keys = vec![Key::Inode(inode), Key::Orphan(inode)];
+    match cluster.peers.call(inode.shard(), PeerCall::Fetch(keys)).await {
+        PeerReply::Rows(rows) => (rows[0].is_some(), rows[1].is_some()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Promise: a file that is replaced from another shard stays for who has it open, also who opens or closes it in the midst of
+/// that, and goes when nobody has.
+#[test]
+fn a_file_that_is_opened_while_it_is_replaced_from_another_shard_stays() {
+    let session = varve_types::SessionId(7);
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        for home in [ShardId(2), ShardId(3)] {
+            let b = cluster.mkdir(InodeId::ROOT, &format!("b{home}"), home).await;
+            for opened_before in [false, true] {
+                let new = cluster.create(a, "new").await.unwrap().inode;
+                let old = match cluster.lookup(b, "f").await {
+                    Some((inode, _)) => inode,
+                    None => cluster.create(b, "f").await.unwrap().inode,
+                };
+                let files = cluster.open_files.clone();
+                if opened_before {
+                    files.open(session, old, false);
+                }
+                let shard = cluster.shard(home);
+                *cluster.peers.before_prepare.borrow_mut() = Some(Box::new(move || match opened_before {
+                    true => shard.release(session, old),
+                    false => files.open(session, old, false),
+                }));
+                rename(&cluster, (a, "new"), (b, "f")).await.unwrap();
+                assert!(cluster.peers.before_prepare.borrow().is_none());
+                assert_eq!(cluster.lookup(b, "f").await.map(|(inode, _)| inode), Some(new));
+                if !opened_before {
+                    assert_eq!(kept(&cluster, old).await, (true, true), "it is open");
+                    cluster.shard(home).release(session, old);
+                }
+                let begun = std::time::Instant::now();
+                while kept(&cluster, old).await != (false, false) {
+                    assert!(begun.elapsed() < PATIENCE, "nobody has it open");
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+            }
+        }
     });
 }
 

@@ -142,6 +142,13 @@ mod tests {
         }
     }
 
+    /// Promise: the kernel, which begins to count late, is done before what it was told has ended.
+    #[test]
+    fn the_kernel_believes_for_less_than_may_be_believed() {
+        assert_eq!(kernel_ttl(Duration::from_secs(1)), Duration::from_millis(950));
+        assert_eq!(kernel_ttl(Duration::from_millis(20)), Duration::ZERO);
+    }
+
     #[test]
     fn mknod_makes_what_its_mode_says() {
         assert_eq!(new_node(libc::S_IFIFO | 0o644, 0), Ok(NewNode::Fifo));

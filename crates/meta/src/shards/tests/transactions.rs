@@ -65,36 +65,52 @@ async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
     }
 }
 
+/// What somebody does with a file while it is replaced.
+#[derive(Clone, Copy, PartialEq)]
+enum Meanwhile {
+    Opens,
+    Closes,
+    /// And closes it before the change is decided a second time.
+    OpensForAMoment,
+}
+
 /// Promise: a file that is replaced from another shard stays for who has it open, also who opens or closes it in the midst of
 /// that, and goes when nobody has.
 #[test]
 fn a_file_that_is_opened_while_it_is_replaced_from_another_shard_stays() {
+    use Meanwhile::{Closes, Opens, OpensForAMoment};
     let session = varve_types::SessionId(7);
     Cluster::run(4, 1000, |cluster| async move {
         let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
-        for home in [ShardId(2), ShardId(3)] {
-            let b = cluster.mkdir(InodeId::ROOT, &format!("b{home}"), home).await;
-            for opened_before in [false, true] {
+        // The first file that is replaced is of the shard that is asked to, the others are of the one that asks.
+        let orders = [[Opens, OpensForAMoment], [Closes, Opens], [OpensForAMoment, Closes]];
+        for (round, order) in orders.into_iter().enumerate() {
+            let b = cluster.mkdir(InodeId::ROOT, &format!("b{round}"), ShardId(2)).await;
+            for meanwhile in order {
                 let new = cluster.create(a, "new").await.unwrap().inode;
                 let old = match cluster.lookup(b, "f").await {
                     Some((inode, _)) => inode,
                     None => cluster.create(b, "f").await.unwrap().inode,
                 };
-                let files = cluster.open_files.clone();
-                if opened_before {
+                let (files, shard) = (cluster.open_files.clone(), cluster.shard(ShardId(2)));
+                if meanwhile == Closes {
                     files.open(session, old, false);
                 }
-                let shard = cluster.shard(home);
-                *cluster.peers.before_prepare.borrow_mut() = Some(Box::new(move || match opened_before {
-                    true => shard.release(session, old),
-                    false => files.open(session, old, false),
+                *cluster.peers.before_prepare.borrow_mut() = Some(Box::new(move || {
+                    match meanwhile {
+                        Closes => return shard.release(session, old),
+                        Opens | OpensForAMoment => files.open(session, old, false),
+                    }
+                    if meanwhile == OpensForAMoment {
+                        tokio::task::spawn_local(async move { shard.release(session, old) });
+                    }
                 }));
                 rename(&cluster, (a, "new"), (b, "f")).await.unwrap();
                 assert!(cluster.peers.before_prepare.borrow().is_none());
                 assert_eq!(cluster.lookup(b, "f").await.map(|(inode, _)| inode), Some(new));
-                if !opened_before {
+                if meanwhile == Opens {
                     assert_eq!(kept(&cluster, old).await, (true, true), "it is open");
-                    cluster.shard(home).release(session, old);
+                    cluster.shard(ShardId(2)).release(session, old);
                 }
                 let begun = std::time::Instant::now();
                 while kept(&cluster, old).await != (false, false) {

@@ -102,3 +102,53 @@ fn a_name_that_is_made_anew_is_never_stale() {
     assert_eq!(race(&volume.join("name"), unlink_and_make, Some(Errno::NOENT)), []);
     volume.close();
 }
+
+/// Opens `name`, and uses what it has opened.
+fn open_and_use(name: &Path, call: usize) -> rustix::io::Result<()> {
+    let file = rustix::fs::open(name, OFlags::RDWR, Mode::empty())?;
+    rustix::fs::fstat(&file)?;
+    rustix::io::pread(&file, &mut [0; 16], 0)?;
+    if call.is_multiple_of(8) {
+        rustix::io::pwrite(&file, b"what is written to a file that has lost its name", 0)?;
+        rustix::fs::fsync(&file)?;
+    }
+    Ok(())
+}
+
+/// Who has opened a file keeps it, whichever worker's name it loses meanwhile.
+#[test]
+fn what_is_opened_while_it_is_replaced_stays() {
+    if !can_mount() {
+        return;
+    }
+    let volume = Volume::new();
+    // Of directories, each has its own home; of twenty, some are the other worker's.
+    let directories: Vec<_> = (0..20).map(|number| volume.join(format!("d{number}"))).collect();
+    directories.iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
+    let name = directories[0].join("name");
+    make(&name).unwrap();
+    let using = AtomicUsize::new(3);
+    let failures: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for directory in directories.iter().cycle() {
+                rename_over(&name, &directory.join("own")).unwrap();
+                if using.load(Relaxed) == 0 {
+                    return;
+                }
+            }
+        });
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let failed = |call| open_and_use(&name, call).err().map(|errno| (call, errno));
+                    let failures: Vec<_> = (0..CALLS).filter_map(failed).collect();
+                    using.fetch_sub(1, Relaxed);
+                    failures
+                })
+            })
+            .collect();
+        users.into_iter().flat_map(|user| user.join().unwrap()).collect()
+    });
+    assert_eq!(failures, []);
+    volume.close();
+}

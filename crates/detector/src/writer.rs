@@ -42,7 +42,7 @@ use pipeline::Shared;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -118,8 +118,41 @@ pub fn now() -> Nanoseconds {
 
 /// Removes the journal of the file at `path`, for good.
 pub(crate) fn remove_journal(path: &Path) -> io::Result<()> {
+    remove_unnamed(path)?;
     std::fs::remove_file(journal::path_beside(path))?;
     sync_directory(path)
+}
+
+/// `FILE.new`: a run's file while nobody could open it yet. It is who has the journal that makes it.
+fn unnamed(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// Removes what is left of a start that was cut short, if anything is.
+fn remove_unnamed(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(unnamed(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the file `made` the name `path`, unless that is taken: by the first way that the store has.
+fn give_name(made: &Path, path: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let taken = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+    let renamed = renameat_with(CWD, made, CWD, path, RenameFlags::NOREPLACE).map_err(io::Error::from);
+    if renamed.is_ok() || renamed.as_ref().is_err_and(taken) {
+        return renamed;
+    }
+    match std::fs::hard_link(made, path) {
+        Ok(()) => std::fs::remove_file(made),
+        Err(error) if taken(&error) => Err(error),
+        // Other runs are kept away by the journal.
+        Err(_) if path.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => std::fs::rename(made, path),
+    }
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -187,7 +220,7 @@ impl Writer {
             let text = format!("there is no directory {}: make it first", parent.display());
             return Err(io(io::Error::new(io::ErrorKind::NotFound, text)));
         }
-        let beside = journal::path_beside(path);
+        let (beside, made) = (journal::path_beside(path), unnamed(path));
         let mut appended = OpenOptions::new();
         appended.append(true).create_new(true);
         if path.try_exists().map_err(io)? {
@@ -204,8 +237,10 @@ impl Writer {
             .and_then(|()| journal.append(&[Entry::Granted { end: 0 }]))
             .and_then(|()| journal.handle()?.sync_all())
             .map_err(io)?;
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(io)?;
-        new.0.push(path);
+        // It gets its name when it can be opened: who waits for the name opens it at once.
+        remove_unnamed(path).map_err(io)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&made).map_err(io)?;
+        new.0.push(&made);
         let file = WrittenFile::new(file).map_err(io)?;
         let allocator = Allocator::new(description.first_address());
         // No reader has opened it before: its first length needs no time to settle.
@@ -216,6 +251,11 @@ impl Writer {
         let own = Own::new(allocator, length, journal, Room::new(&mut catalog));
         let mut committed = Committed::new(catalog);
         committed.publish(&file, &own).map_err(|error| io(error.into()))?;
+        give_name(&made, path).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => WriteError::Exists { path: path.to_owned() },
+            _ => io(source),
+        })?;
+        new.0 = vec![&beside, path];
         sync_directory(path).map_err(io)?;
         let shared = Shared::new((path, file), description, settings, Ground::Own(Box::new(own)), listener)?;
         new.0.clear();

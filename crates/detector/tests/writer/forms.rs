@@ -3,6 +3,8 @@
 use super::common::{self, frames};
 use super::{WAIT, cut, quiet, settings, tell};
 use serde_json::json;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -260,6 +262,44 @@ fn a_file_opens_at_any_moment_of_its_run() {
     let output = reader.wait_with_output().expect("the reader's words");
     assert!(output.status.success(), "the reader failed after {number} frames");
     writer.finish().expect("a run finished");
+}
+
+/// Promise: what has the name of a run's file can be opened, from the first moment on.
+#[test]
+fn a_file_opens_as_soon_as_it_has_its_name() {
+    const RUNS: usize = 200;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |run: usize| directory.path().join(format!("run-{run}.h5"));
+    std::thread::scope(|scope| {
+        let found = scope.spawn(|| {
+            (0..RUNS).for_each(|run| {
+                // As long as the file is there and its first bytes are not, it cannot be opened.
+                let mut file = loop {
+                    match File::open(path(run)) {
+                        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+                        Ok(file) => break file,
+                    }
+                };
+                let mut first = Vec::new();
+                (&mut file).take(8).read_to_end(&mut first).expect("a file that can be read");
+                assert_eq!(first, b"\x89HDF\r\n\x1a\n", "run {run}");
+            });
+        });
+        for run in 0..RUNS {
+            let description = Description::new(ElementType::U16, vec![8, 8]);
+            Writer::create(&path(run), description, settings(), quiet())
+                .expect("a run started")
+                .finish()
+                .expect("ended");
+            if found.is_finished() {
+                break;
+            }
+        }
+        found.join().expect("every file began as one");
+    });
+    let left: Vec<_> =
+        std::fs::read_dir(directory.path()).expect("a directory").map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left.len(), RUNS, "{left:?}");
 }
 
 /// Promise: no HDF5 program opens the file of a run for writing, to cut it when it closes it, nor is a run taken up that one

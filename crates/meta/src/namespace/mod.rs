@@ -141,6 +141,8 @@ pub enum Refusal {
     Stale(LayoutGeneration),
     /// The content would outgrow the row: the caller has to promote the file, then ask again.
     MustPromote,
+    /// A name means this inode, whose row is not there: the rows are those of two moments, or the volume is damaged.
+    Torn(InodeId),
 }
 
 impl From<Errno> for Refusal {

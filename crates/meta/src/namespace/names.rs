@@ -77,8 +77,8 @@ pub(super) enum Target<'a> {
         row: &'a DirectoryRow,
         partitions: Partitions<'a>,
     },
-    /// A name whose inode or directory row is missing: the volume is damaged.
-    Broken,
+    /// A name whose inode or directory row is missing.
+    Torn(InodeId),
 }
 
 impl<'a> Target<'a> {
@@ -87,14 +87,14 @@ impl<'a> Target<'a> {
         Some(match &entry.body {
             EntryBody::Node(row) => Target::File { inode, row, by_inode: false },
             EntryBody::Reference(_) => {
-                reader.inode(inode)?.map_or(Target::Broken, |row| Target::File { inode, row, by_inode: true })
+                reader.inode(inode)?.map_or(Target::Torn(inode), |row| Target::File { inode, row, by_inode: true })
             }
             EntryBody::Directory(_) => {
                 let row = reader.directory(inode);
                 let partitions = partitions::look(inode, row.flatten(), reader);
                 match (row?, partitions?) {
                     (Some(row), partitions) => Target::Directory { inode, row, partitions },
-                    (None, _) => Target::Broken,
+                    (None, _) => Target::Torn(inode),
                 }
             }
         })
@@ -104,7 +104,7 @@ impl<'a> Target<'a> {
         match self {
             Target::File { row, .. } => Some(row.attributes.uid),
             Target::Directory { row, .. } => Some(row.uid),
-            Target::Broken => None,
+            Target::Torn(_) => None,
         }
     }
 }

@@ -37,7 +37,7 @@ impl Rule for RemoveDirectory {
         let removal = match &target {
             Target::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
             Target::File { .. } => return Err(Errno::ENOTDIR.into()),
-            Target::Broken => return Err(Errno::EIO.into()),
+            Target::Torn(inode) => return Err(Refusal::Torn(*inode)),
         };
         let mut changes = removal.changes;
         changes.extend([slot.delete(), slot.tally(-1, -1, context.now)]);

@@ -82,12 +82,12 @@ impl<'a> Moved<'a> {
     }
 
     /// A directory that changes its parent is itself written to: its `..` changes.
-    fn check_reparent(&self, context: &Context<'_>) -> Result<(), Errno> {
+    fn check_reparent(&self, context: &Context<'_>) -> Result<(), Refusal> {
         if !self.is_directory() {
             return Ok(());
         }
-        let row = self.directory.ok_or(Errno::EIO)?;
-        Guard::from(row).check(context.caller, access::WRITE)
+        let row = self.directory.ok_or(Refusal::Torn(self.entry.inode))?;
+        Ok(Guard::from(row).check(context.caller, access::WRITE)?)
     }
 
     /// Puts it at `slot`; `across`: from another parent.
@@ -209,7 +209,7 @@ impl Rule for Rename {
                 let removal = match target {
                     Target::File { inode, row, by_inode } => names::remove_file(*inode, row, *by_inode, context),
                     Target::Directory { inode, row, partitions } => names::remove_directory(*inode, row, partitions)?,
-                    Target::Broken => return Err(Errno::EIO.into()),
+                    Target::Torn(inode) => return Err(Refusal::Torn(*inode)),
                 };
                 Ok(move_over(old, new, &source, Some(removal), context))
             }

@@ -41,7 +41,7 @@ impl Rule for Unlink {
         let removal = match target {
             Target::File { inode, row, by_inode } => names::remove_file(inode, row, by_inode, context),
             Target::Directory { .. } => return Err(Errno::EISDIR.into()),
-            Target::Broken => return Err(Errno::EIO.into()),
+            Target::Torn(inode) => return Err(Refusal::Torn(inode)),
         };
         let mut changes = vec![slot.delete(), slot.tally(-1, 0, context.now)];
         changes.extend(removal.changes);

@@ -283,6 +283,11 @@ impl Shard {
         };
         let (outcome, effects) = match decided {
             Decided::Missing(_) => return Err(Refusal::Busy),
+            // A name may be replaced between two readings. Read again, it names another inode, unless that one is lost.
+            Decided::Refused(namespace::Refusal::Torn(inode)) if !foreign.is_empty() && way.torn != Some(inode) => {
+                way.torn = Some(inode);
+                return Err(Refusal::Busy);
+            }
             Decided::Refused(refusal) => {
                 self.appended(newest).await?;
                 return Err(refusal.into());
@@ -562,11 +567,13 @@ pub(super) struct Way {
     pub held: Option<Held>,
     /// Inodes are taken to be open.
     pub as_if_open: bool,
+    /// What was missing when rows of other shards did not fit each other.
+    pub torn: Option<InodeId>,
 }
 
 impl Way {
     pub fn of(fresh: InodeId) -> Way {
-        Way { fresh, placed: None, rename_lock: None, held: None, as_if_open: false }
+        Way { fresh, placed: None, rename_lock: None, held: None, as_if_open: false, torn: None }
     }
 }
 

@@ -233,16 +233,16 @@ fn links_have_a_limit_and_directories_have_none() {
     assert_eq!(table.run(&link(file, "g"), &root()), refused(Errno::EEXIST), "before the limit is looked at");
 }
 
-/// A reference whose inode row is lost is damage that is told, not a panic.
+/// A reference whose inode row is not there is told, and no panic: it may be damage.
 #[test]
-fn a_broken_name_is_an_io_error() {
+fn a_torn_name_is_told() {
     let mut table = Table::new();
     let file = create(&mut table, InodeId::ROOT, "f", 0o644, &root()).unwrap().inode;
     let at = At::Entry { parent: InodeId::ROOT, name: name("f"), inode: file };
     let xattr = SetXattr { at, name: "user.a".into(), value: "1".into(), mode: XattrMode::Create };
     table.run(&xattr, &root()).unwrap();
     table.rows.remove(&Key::Inode(file));
-    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), refused(Errno::EIO));
+    assert_eq!(unlink(&mut table, InodeId::ROOT, "f", &root()), Err(Refusal::Torn(file)));
 }
 
 /// A directory whose rows were lost is made anew as it was, by whoever may search for it; one that has its rows stays as

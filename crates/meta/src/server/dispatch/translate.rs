@@ -11,6 +11,9 @@ pub fn failure(refusal: Refusal) -> Failure {
         Refusal::Rule(Rule::NotHere) => Failure::NotHere,
         Refusal::Rule(Rule::Stale(generation)) => Failure::Stale { generation: generation.0 },
         Refusal::Rule(Rule::MustPromote) => Failure::MustPromote,
+        Refusal::Rule(Rule::Torn(inode)) => failed(
+            format!("a name means inode {inode}, which is missing: the volume is damaged; run `varve fsck`").into(),
+        ),
         Refusal::Moved { directory, map } => Failure::Moved { directory: directory.0, map: WireMap::from(&map) },
         Refusal::Busy => Failure::Busy,
         Refusal::Failed(cause) => failed(cause),

@@ -56,6 +56,30 @@ fn a_file_with_two_names_in_two_shards_ends_with_the_second() {
     });
 }
 
+/// Promise: a name that others replace at the same time, from other shards, is replaced: that its entry is read before and its
+/// inode's row after another's rename is no damage.
+#[test]
+fn a_name_that_others_replace_is_replaced() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let target = cluster.mkdir(InodeId::ROOT, "target", ShardId(3)).await;
+        let replace = async |shard: u16| {
+            let own = cluster.mkdir(InodeId::ROOT, &format!("own-{shard}"), ShardId(shard)).await;
+            for _ in 0..100 {
+                let file = cluster.create(own, "f").await.unwrap().inode;
+                // With two names it has a row of its own, and keeps that.
+                let source = At::Entry { parent: own, name: name("f"), inode: file };
+                let link = Link { source, parent: own, name: name("g") };
+                cluster.at_name(own, &name("g"), Makes::Nothing, &link).await.unwrap();
+                let unlink = Unlink { parent: own, name: name("g") };
+                cluster.at_name(own, &name("g"), Makes::Nothing, &unlink).await.unwrap();
+                rename(&cluster, (own, "f"), (target, "name")).await.unwrap();
+            }
+        };
+        futures::join!(replace(0), replace(1), replace(2));
+        assert_eq!(cluster.counted(target).await, 1);
+    });
+}
+
 /// Whether the inode has a row of its own, and one that says that it has no name.
 async fn kept(cluster: &Cluster, inode: InodeId) -> (bool, bool) {
     let keys = vec![Key::Inode(inode), Key::Orphan(inode)];

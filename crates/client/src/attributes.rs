@@ -3,7 +3,7 @@
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Handle, Node, Operation, Result, XattrMode};
 use std::time::Duration;
-use varve_types::{Credentials, FileKind, InodeId, PartitionMap, SetAttributes};
+use varve_types::{Credentials, Errno, FileKind, InodeId, PartitionMap, SetAttributes};
 use varve_wire::{Call, NodeReply, Reply};
 
 /// What a directory's home says of it.
@@ -22,10 +22,22 @@ impl FileSystem {
             let known = self.known_attributes(inode);
             match known.or_else(|| self.as_made(inode)) {
                 Some(node) => Ok(node),
-                None => self.attributes_of(caller, inode).await,
+                None => self.attributes_of(caller, inode).await.or_else(|failure| self.as_removed(inode, failure)),
             }
         })
         .await
+    }
+
+    /// A directory that its door still has open and that is gone has no links and no entries, and is else as it was last
+    /// known: what is asked for in it is not there.
+    fn as_removed(&self, directory: InodeId, failure: Failure) -> Result<Node> {
+        if failure.errno != Errno::ESTALE || !self.core.inodes.is_directory(directory) {
+            return Err(failure);
+        }
+        let mut node = self.known.last_attributes(directory).ok_or(failure)?;
+        (node.attributes.nlink, node.attributes.size) = (0, 0);
+        (node.entry_ttl, node.attributes_ttl) = (Duration::ZERO, Duration::ZERO);
+        Ok(node)
     }
 
     /// A directory's attributes as this client has followed them, unless something may have changed them unseen.

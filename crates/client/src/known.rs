@@ -16,6 +16,7 @@ use crate::Node;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 use varve_types::{Attributes, InodeId, NameHash, Timestamp};
 use varve_world::clock::Moment;
 use varve_world::key_hash::KeyHashing;
@@ -30,9 +31,12 @@ const DIRECTORIES_PER_STRIPE_MAX: usize = 1024;
 /// Names known of all directories: some 32 MiB. A directory that would go beyond is asked for its names from then on.
 const NAMES_MAX: usize = 2 * 1024 * 1024;
 
+/// In no clock's future.
+const NOT_BELIEVED: Moment = Moment(Duration::ZERO);
+
 #[derive(Default)]
 struct Directory {
-    /// And until when they may be believed.
+    /// As they were known last, and until when they may be believed.
     attributes: Option<(Node, Moment)>,
     /// Of every name that it ever had.
     names: Option<HashSet<NameHash, KeyHashing>>,
@@ -118,10 +122,27 @@ impl Known {
         Change { known: self, directory }
     }
 
-    /// The directory is gone.
+    /// The directory is gone. What it was stays, not to be believed any more.
     pub fn removed(&self, directory: InodeId) {
-        let known = self.stripe(directory).lock().remove(&directory);
-        self.count_out(known.iter());
+        let mut stripe = self.stripe(directory).lock();
+        let Some(known) = stripe.remove(&directory) else { return };
+        self.count_out(std::iter::once(&known));
+        if let Some((node, _)) = known.attributes {
+            let attributes = Some((node, NOT_BELIEVED));
+            stripe.insert(directory, Directory { attributes, ..Directory::default() });
+        }
+    }
+
+    /// The attributes of `directory` were these a moment ago.
+    pub fn saw(&self, directory: InodeId, node: Node) {
+        self.with(directory, |known| {
+            known.attributes.get_or_insert((node, NOT_BELIEVED));
+        });
+    }
+
+    /// The attributes as they were known last, however long ago.
+    pub fn last_attributes(&self, directory: InodeId) -> Option<Node> {
+        self.stripe(directory).lock().get(&directory)?.attributes.map(|(node, _)| node)
     }
 
     fn with<T>(&self, directory: InodeId, change: impl FnOnce(&mut Directory) -> T) -> T {
@@ -147,7 +168,10 @@ impl Known {
         // It is there unless the directory itself was removed.
         let Some(known) = stripe.get_mut(&directory) else { return };
         known.changing = known.changing.saturating_sub(1);
-        known.attributes = known.attributes.zip(delta).map(|((node, until), delta)| (delta.added_to(node), until));
+        known.attributes = known.attributes.map(|(node, until)| match delta {
+            Some(delta) => (delta.added_to(node), until),
+            None => (node, NOT_BELIEVED),
+        });
     }
 }
 

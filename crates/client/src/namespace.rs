@@ -211,7 +211,9 @@ impl FileSystem {
         self.count(Operation::MakeDirectory, async {
             let made = self.make_directory_at(caller, parent, name, mode).await?;
             self.saw_made(parent, name, &made);
-            Ok(self.under(parent, name.as_bytes(), self.node(&made, Duration::ZERO)))
+            let node = self.node(&made, Duration::ZERO);
+            self.known.saw(node.inode, node);
+            Ok(self.under(parent, name.as_bytes(), node))
         })
         .await
     }

@@ -102,6 +102,23 @@ fn answers_that_overlap_changes_are_not_kept() {
     assert_eq!(all.attributes(DIRECTORY, NOW), None);
 }
 
+/// Promise: what a directory was last is known after it is gone, and not believed, nor after a change that may have failed.
+#[test]
+fn what_is_gone_is_remembered() {
+    let all = Known::default();
+    assert_eq!(all.last_attributes(DIRECTORY), None);
+    all.saw(DIRECTORY, node(1));
+    assert_eq!((all.attributes(DIRECTORY, NOW), all.last_attributes(DIRECTORY)), (None, Some(node(1))));
+    let ticket = all.ask(DIRECTORY).expect("nothing is under way");
+    all.keep(DIRECTORY, ticket, node(3), NOW);
+    all.saw(DIRECTORY, node(1));
+    assert!(all.attributes(DIRECTORY, NOW).is_some());
+    drop(all.change(DIRECTORY, None));
+    assert_eq!((all.attributes(DIRECTORY, NOW), all.last_attributes(DIRECTORY)), (None, Some(node(3))));
+    all.removed(DIRECTORY);
+    assert_eq!((all.attributes(DIRECTORY, NOW), all.last_attributes(DIRECTORY)), (None, Some(node(3))));
+}
+
 /// Only a directory that was made here is known not to have a name.
 #[test]
 fn names_that_never_were_are_absent() {

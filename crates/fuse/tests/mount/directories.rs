@@ -1,10 +1,11 @@
 //! Listings.
 
-use crate::fixture::{Volume, can_mount, volume};
+use crate::fixture::{Volume, can_mount, shell, volume};
 use std::collections::HashSet;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::PathBuf;
 
 /// A listing shows every name once, whatever the number of partitions, with and without attributes.
 #[test]
@@ -121,15 +122,66 @@ fn a_removed_directory_is_gone_for_who_has_it_open() {
     let open = fs::File::open(&path).unwrap();
     assert!(open.metadata().unwrap().is_dir());
     fs::remove_dir(&path).unwrap();
-    assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::ESTALE));
-    let within = format!("/proc/self/fd/{}", open.as_raw_fd());
-    assert_eq!(fs::read_dir(&within).map_or(0, Iterator::count), 0);
-    let made = fs::File::create_new(format!("{within}/f")).unwrap_err().raw_os_error();
-    assert!(matches!(made, Some(libc::ENOENT | libc::ESTALE)), "{made:?}");
+    expect_gone(&open);
     drop(open);
     // A new one of that name is another.
     fs::create_dir(&path).unwrap();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    volume.close();
+}
+
+/// Of an open directory that was removed: it has no links, and what is asked for in it is not there.
+fn expect_gone(open: &fs::File) {
+    let shown = open.metadata().unwrap();
+    assert!(shown.is_dir());
+    assert_eq!((shown.nlink(), shown.mode() & 0o7777), (0, 0o755));
+    let within = format!("/proc/self/fd/{}", open.as_raw_fd());
+    assert_eq!(fs::read_dir(&within).map_or(0, Iterator::count), 0);
+    let at = |name: &str| format!("{within}/{name}");
+    let answers = [
+        fs::symlink_metadata(at("f")).map(drop),
+        fs::File::create_new(at("f")).map(drop),
+        fs::File::open(at("f")).map(drop),
+        fs::create_dir(at("d")),
+        fs::remove_file(at("f")),
+        fs::remove_dir(at("d")),
+        std::os::unix::fs::symlink("x", at("s")),
+    ];
+    for (call, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answer.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOENT)), "call {call}");
+    }
+}
+
+/// The same of one that another mount has removed; and two that remove one tree at once both end well.
+#[test]
+fn a_directory_that_another_mount_removed_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let (volume, other) = Volume::mounted_twice("");
+    let path = volume.join("d");
+    fs::create_dir(&path).unwrap();
+    let open = fs::File::open(&path).unwrap();
+    assert_eq!(open.metadata().unwrap().nlink(), 2);
+    fs::remove_dir(other.join("d")).unwrap();
+    expect_gone(&open);
+    drop(open);
+    for tree in 0..2 {
+        let tree = format!("tree-{tree}");
+        for directory in 0..10 {
+            let directory = volume.join(format!("{tree}/{directory}"));
+            fs::create_dir_all(&directory).unwrap();
+            (0..3).for_each(|file| drop(fs::File::create(directory.join(format!("{file}"))).unwrap()));
+        }
+        std::thread::scope(|scope| {
+            let (ours, remove) = (volume.join(&tree), |path: PathBuf| shell("rm -rf \"$1\"", &[path.as_path()]));
+            let ours = scope.spawn(move || remove(ours));
+            remove(other.join(&tree));
+            ours.join().unwrap();
+        });
+        assert!(!volume.join(&tree).exists() && !other.join(&tree).exists());
+    }
+    other.close();
     volume.close();
 }
 

@@ -8,6 +8,7 @@ use super::dispatch::{self, Answer, Begun};
 use super::handshake::{self, HandshakeError};
 use super::held::Share;
 use super::local_stream::{AtHand, ShareMemory};
+use super::mailboxes::Mailbox;
 use super::sessions::{Admitted, Peer};
 use super::strangers::Stay;
 use super::worker::Worker;
@@ -94,7 +95,7 @@ where
 {
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
     let mut output = Output::default();
-    let outbox = Rc::new(Outbox::default());
+    let outbox = Rc::new(Outbox::new(&worker, reader.mailbox()));
     let mut in_flight = FuturesUnordered::new();
     let mut spare = Vec::new();
     let mut progress = Progress::default();
@@ -117,9 +118,10 @@ where
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
                     worker.vigil.came_on(outbox.number(), reader.mailbox());
+                    outbox.straight.set(output.is_empty());
                     match dispatch::begin(&worker, &caller, request) {
                         Begun::Answered(answer) => output.add(&answer),
-                        Begun::Changed(underway) => underway.then(outbox.place()),
+                        Begun::Changed(underway) => underway.then(&worker, outbox.place()),
                         Begun::Waits(request) => {
                             let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
                             let share = Share::of(&worker, length);
@@ -159,6 +161,7 @@ where
             continue;
         }
         let reads = end.is_none() && has_room(in_flight.len(), &output);
+        outbox.straight.set(reads && output.is_empty());
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
         tokio::select! {
             biased;
@@ -233,9 +236,13 @@ fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, s
     }
 }
 
-/// Where answers to what the log has now are laid down for the connection to take.
-#[derive(Default)]
+/// Where answers to what the log has now are laid down for the connection to take, if they cannot go straight to its mailbox.
 struct Outbox {
+    worker: Rc<Worker>,
+    mailbox: Option<Rc<Mailbox>>,
+    /// No answer waits to be written, and the connection need not hear of one that goes.
+    straight: Cell<bool>,
+    frame: RefCell<Vec<u8>>,
     laid: RefCell<Vec<Answer>>,
     /// Answers that are still to come, and those laid down.
     expected: Cell<usize>,
@@ -243,6 +250,12 @@ struct Outbox {
 }
 
 impl Outbox {
+    fn new(worker: &Rc<Worker>, mailbox: Option<&Rc<Mailbox>>) -> Outbox {
+        let (worker, mailbox) = (Rc::clone(worker), mailbox.cloned());
+        let (straight, frame, laid, expected, taker) = Default::default();
+        Outbox { worker, mailbox, straight, frame, laid, expected, taker }
+    }
+
     /// Tells the connection from the worker's others.
     fn number(self: &Rc<Self>) -> usize {
         Rc::as_ptr(self).addr()
@@ -253,11 +266,30 @@ impl Outbox {
         self.expected.set(self.expected.get() + 1);
         let outbox = Rc::clone(self);
         move |answer| {
+            if outbox.hand_over(&answer) {
+                return outbox.expected.set(outbox.expected.get() - 1);
+            }
             outbox.laid.borrow_mut().push(answer);
             if let Some(taker) = outbox.taker.take() {
                 taker.wake();
             }
         }
+    }
+
+    /// Lays an answer down in the mailbox; `false`: the connection has to write it.
+    fn hand_over(&self, answer: &Answer) -> bool {
+        let Some(mailbox) = self.mailbox.as_ref().filter(|_| self.straight.get()) else { return false };
+        let since = stages::begin();
+        let mut frame = self.frame.borrow_mut();
+        frame.clear();
+        frame.shrink_to(BUFFER_BYTES_KEPT);
+        encode(answer, &mut frame);
+        let taken = mailbox.answer(&frame);
+        if taken {
+            stages::end(Stage::Reply, since);
+            self.worker.vigil.moved();
+        }
+        taken
     }
 
     fn empty_into(&self, output: &mut Output) {
@@ -270,7 +302,10 @@ impl Outbox {
         if !self.laid.borrow().is_empty() {
             return Poll::Ready(());
         }
-        self.taker.replace(Some(context.waker().clone()));
+        let mut taker = self.taker.borrow_mut();
+        if !taker.as_ref().is_some_and(|taker| taker.will_wake(context.waker())) {
+            *taker = Some(context.waker().clone());
+        }
         Poll::Pending
     }
 }
@@ -289,6 +324,20 @@ fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Reque
         return Err(ConnectionError::ForeignSession { own: caller.session.0, used: request.id.session });
     }
     Ok(Some((request, len)))
+}
+
+/// Appends `answer` to `frames`, or why it cannot be sent.
+fn encode(answer: &Answer, frames: &mut Vec<u8>) {
+    let encoded = match answer {
+        Answer::Response(response) => frame::encode(response, frames).map_err(|error| (response.id, error)),
+        Answer::Recorded { id, body } => frame::encode_body(body, frames).map_err(|error| (*id, error)),
+    };
+    if let Err((id, error)) = encoded {
+        tracing::error!(?id, "an answer cannot be sent: {error}");
+        let failure = Failure::Server { errno: libc::EIO, message: format!("the answer cannot be sent: {error}") };
+        let short = frame::encode(&Response { id, result: Err(failure) }, frames);
+        debug_assert!(short.is_ok(), "a short failure always fits a frame");
+    }
 }
 
 /// Frames that wait for the peer.
@@ -321,18 +370,7 @@ impl Output {
         if self.is_empty() {
             self.since = stages::begin();
         }
-        let added = match answer {
-            Answer::Response(response) => {
-                frame::encode(response, &mut self.frames).map_err(|error| (response.id, error))
-            }
-            Answer::Recorded { id, body } => frame::encode_body(body, &mut self.frames).map_err(|error| (*id, error)),
-        };
-        if let Err((id, error)) = added {
-            tracing::error!(?id, "an answer cannot be sent: {error}");
-            let failure = Failure::Server { errno: libc::EIO, message: format!("the answer cannot be sent: {error}") };
-            let short = frame::encode(&Response { id, result: Err(failure) }, &mut self.frames);
-            debug_assert!(short.is_ok(), "a short failure always fits a frame");
-        }
+        encode(answer, &mut self.frames);
     }
 
     fn advance(&mut self, count: usize) {

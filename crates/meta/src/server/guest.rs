@@ -86,14 +86,15 @@ impl Guest {
     }
 }
 
-/// Answers a guest's request, at once if it need not wait.
-pub fn receive(worker: &Rc<Worker>, visit: Visit) {
+/// Answers a guest's request, at once if it need not wait. `only`: no other message is at hand.
+pub fn receive(worker: &Rc<Worker>, visit: Visit, only: bool) {
     let Visit { caller, request, answered, sent_at } = visit;
     stages::end(Stage::Queue, sent_at);
     worker.vigil.came();
+    worker.vigil.only_one(only);
     let request = match dispatch::begin(worker, &caller, request) {
         Begun::Answered(answer) => return answered(response(answer)),
-        Begun::Changed(underway) => return underway.then(|answer| answered(response(answer))),
+        Begun::Changed(underway) => return underway.then(worker, |answer| answered(response(answer))),
         Begun::Waits(request) => request,
     };
     let answer = dispatch::answer(Rc::clone(worker), Rc::new((*caller).clone()), request);

@@ -97,7 +97,7 @@ pub async fn receive(worker: Rc<Worker>, mut inbox: mpsc::Receiver<Message>) {
         match message {
             Message::Rouse => next = worker.vigil.rouse(|| inbox.try_recv().ok()).await,
             Message::EndSession { session, closed } => worker.end_session(session, &closed),
-            Message::Visit(visit) => guest::receive(&worker, visit),
+            Message::Visit(visit) => guest::receive(&worker, visit, inbox.is_empty()),
             Message::Peer { shard, call, reply } => {
                 worker.vigil.came();
                 let asked = Rc::clone(&worker);

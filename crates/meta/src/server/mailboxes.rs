@@ -123,8 +123,8 @@ impl LookedInto {
         self.mailboxes.borrow().is_empty()
     }
 
-    /// Rouses the connections whose clients have posted something; whether there were any that waited for it.
-    pub fn look(&self) -> bool {
+    /// Rouses the connections whose clients have posted something; how many waited for it.
+    pub fn look(&self) -> usize {
         std::hint::spin_loop();
         let looks = self.looks.get() + 1;
         self.looks.set(looks % LOOKS_WITHOUT_A_REQUEST);
@@ -138,7 +138,7 @@ impl LookedInto {
             });
         }
         let mailboxes = self.mailboxes.borrow();
-        mailboxes.iter().fold(false, |roused, mailbox| (mailbox.asked.is_posted() && mailbox.rouse()) | roused)
+        mailboxes.iter().filter(|mailbox| mailbox.asked.is_posted() && mailbox.rouse()).count()
     }
 
     /// The worker is about to sleep: clients that ask now send what they ask by their sockets.

@@ -7,13 +7,18 @@
 //! or socket is asked, and not the runtime, which would take longer than the request.
 //!
 //! Clients that have a mailbox use it while a vigil lasts, and their sockets while there is none.
+//!
+//! Who looks knows what is at hand, and so when batches are complete: then they are sent from here, without the way by their
+//! shards' tasks ([`Vigil::send`]).
 
 use super::mailboxes::{LookedInto, Mailbox};
+use crate::shards::Shard;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use varve_world::patience::Patience;
+use varve_world::patience::{Look, Patience};
 
 /// How long a worker looks for its next request. Of a mount's caller it comes only when the kernel has been round by the
 /// caller and a thread of FUSE, which takes 40 to 80 µs, and of a directory that is cut over the workers it may be another's
@@ -45,6 +50,11 @@ pub struct Vigil {
     /// With those who say that a request will come.
     roused: RefCell<Patience>,
     mailboxes: LookedInto,
+    /// The request that is begun next is the only one at hand.
+    only: Cell<bool>,
+    /// Shards with changes to send when all requests at hand have been begun.
+    unsent: RefCell<VecDeque<Rc<Shard>>>,
+    sending: Cell<bool>,
 }
 
 impl Vigil {
@@ -75,6 +85,7 @@ impl Vigil {
         let mut look = self.alone.borrow_mut().look_for(ALONE)?;
         loop {
             if let Some(found) = there() {
+                self.only.set(true);
                 self.alone.borrow_mut().succeeded();
                 return Some(found);
             }
@@ -83,6 +94,40 @@ impl Vigil {
                 return None;
             }
         }
+    }
+
+    /// Whether the request that is begun next is the only one at hand.
+    pub fn only_one(&self, only: bool) {
+        self.only.set(only);
+    }
+
+    /// A change waits in the open batch of `shard`, and what it was asked by for that batch. It is sent at once if no other
+    /// request is at hand, else together with what they change.
+    pub fn send(&self, shard: &Rc<Shard>) {
+        let only = self.only.take();
+        if !only && !self.kept.get() && !self.sending.get() {
+            return shard.commit_soon();
+        }
+        let mut unsent = self.unsent.borrow_mut();
+        if !unsent.iter().any(|other| Rc::ptr_eq(other, shard)) {
+            unsent.push_back(Rc::clone(shard));
+        }
+        drop(unsent);
+        if only {
+            self.send_all();
+        }
+    }
+
+    /// What is sent has others send theirs: the name of a directory follows its rows.
+    fn send_all(&self) {
+        if self.sending.replace(true) {
+            return;
+        }
+        loop {
+            let Some(shard) = self.unsent.borrow_mut().pop_front() else { break };
+            shard.commit_at_once();
+        }
+        self.sending.set(false);
     }
 
     fn note(&self) {
@@ -126,26 +171,27 @@ impl Vigil {
             self.look().await;
             self.mailboxes.sleep();
             self.kept.set(false);
+            self.send_all();
         }
     }
 
     async fn look(&self) {
         let mut requests = self.requests.get();
+        let Some(mut look) = self.begin_look() else { return };
+        tokio::task::yield_now().await;
+        self.send_all();
         loop {
-            let Some(mut look) = self.patience.borrow_mut().look_for(VIGIL) else { return };
             let moves = self.moves.get();
-            loop {
-                tokio::task::yield_now().await;
-                if self.moves.get() != moves {
-                    break;
-                }
-                if !self.mailboxes.is_empty() && (0..LOOKS_A_ROUND).any(|_| self.mailboxes.look()) {
-                    continue;
-                }
-                if !look.again() {
-                    self.patience.borrow_mut().failed();
-                    return;
-                }
+            let found = if self.mailboxes.is_empty() { 0 } else { self.look_into_mailboxes() };
+            self.only.set(found == 1);
+            if found == 0 && !look.again() {
+                self.patience.borrow_mut().failed();
+                return;
+            }
+            tokio::task::yield_now().await;
+            self.send_all();
+            if self.moves.get() == moves {
+                continue;
             }
             if look.cost_the_processor() {
                 self.patience.borrow_mut().failed();
@@ -155,7 +201,18 @@ impl Vigil {
                 requests = self.requests.get();
                 self.patience.borrow_mut().succeeded();
             }
+            let Some(next) = self.begin_look() else { return };
+            look = next;
         }
+    }
+
+    /// How many requests came.
+    fn look_into_mailboxes(&self) -> usize {
+        (0..LOOKS_A_ROUND).map(|_| self.mailboxes.look()).find(|found| *found > 0).unwrap_or(0)
+    }
+
+    fn begin_look(&self) -> Option<Look> {
+        self.patience.borrow_mut().look_for(VIGIL)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Group commit: one task a shard sends what many requests decided to the table as one batch, while the next one fills.
+//! Group commit: what many requests decided is sent to the table as one batch, while the next one fills; by one task a shard, or on
+//! somebody's time ([`super::committer`]).
 
 use super::batch::{Batch, Waiter};
 use super::refusal::{Cause, Refusal};
@@ -195,9 +196,19 @@ impl Shard {
         receiver.await.unwrap_or_else(|_| Err(Refusal::Failed(format!("shard {} was closed", self.id).into())))
     }
 
-    /// Has `waiter` told when `batch`, which holds what was decided just now, is appended.
+    /// Has `waiter` told when `batch`, which holds what was decided just now, is appended. Somebody has it sent.
     pub fn when_appended(&self, batch: BatchNumber, waiter: Waiter) {
         self.state.borrow_mut().wait_for(batch, waiter);
+    }
+
+    /// Has the task send the open batch.
+    pub fn commit_soon(&self) {
+        self.work.notify_one();
+    }
+
+    /// Sends the open batch on the caller's time, if that need wait for nothing: nothing more comes to it soon.
+    pub fn commit_at_once(&self) {
+        self.work.do_now();
     }
 
     /// Returns when everything that was acknowledged before is fsynced. A shard whose log has ended has failed, for it may be

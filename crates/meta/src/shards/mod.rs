@@ -1,7 +1,8 @@
 //! One fenced table after another: what is stored, fetched, decided and committed.
 //!
 //! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows
-//! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches, [`transaction`]
+//! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches on the time of who
+//! the [`committer`] says, [`transaction`]
 //! carries changes over several shards, in each of which [`participant`] does its part under [`locks`], and [`removal`] those
 //! that only take a directory away; [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`] removes
 //! them, [`whole`] sees a directory over all its shards, [`open`] begins and ends.
@@ -13,6 +14,7 @@ mod arrival;
 mod at_once;
 mod batch;
 mod commit;
+mod committer;
 mod effects;
 mod fetch;
 mod foreign;

@@ -1,6 +1,7 @@
 //! Opening and closing a shard: from a table to something that decides, and back.
 
 use super::batch::Batch;
+use super::committer::Work;
 use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
@@ -50,7 +51,7 @@ impl Shard {
     pub async fn open(config: ShardConfig) -> Result<Rc<Shard>, ShardError> {
         let table = Table::open(config.table.clone()).await?;
         let shard = Shard::on(Rows::Own(table), config);
-        tokio::task::spawn_local(shard.clone().commit_batches());
+        tokio::task::spawn_local(shard.work.task(shard.clone().commit_batches()));
         shard.restore().await?;
         tokio::task::spawn_local(shard.clone().collect_garbage());
         Ok(shard)
@@ -107,7 +108,7 @@ impl Shard {
             open_files: config.open_files,
             state: RefCell::new(state),
             changed: Notify::new(),
-            work: Notify::new(),
+            work: Work::default(),
         })
     }
 

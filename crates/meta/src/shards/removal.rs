@@ -246,8 +246,6 @@ impl Shard {
             self.remember(&mut state, reply);
         }
         let batch = self.note_removal(&mut state, held.transaction, &[held.shard]);
-        drop(state);
-        self.work.notify_one();
         Some(Ran::Changed { outcome, batch, effects })
     }
 

@@ -10,6 +10,7 @@
 
 use super::arrival::Arrival;
 use super::batch::{Batch, Waiter};
+use super::committer::Work;
 use super::foreign::Foreign;
 use super::garbage::Garbage;
 use super::inodes::InodeBlock;
@@ -64,7 +65,7 @@ pub struct Shard {
     /// Something that requests wait for (a lock, a load, a split) has ended: look again.
     pub(super) changed: Notify,
     /// The open batch has something in it.
-    pub(super) work: Notify,
+    pub(super) work: Work,
 }
 
 pub(super) struct State {
@@ -334,7 +335,7 @@ impl Shard {
         Ok(Some(outcome))
     }
 
-    /// Decides, and applies what changes this shard alone.
+    /// Decides, and applies what changes this shard alone: whoever waits for that batch has it sent.
     pub(super) fn decide<V: Verb>(
         &self,
         verb: &V,
@@ -419,8 +420,6 @@ impl Shard {
             self.remember(&mut state, reply);
         }
         let batch = state.open.number;
-        drop(state);
-        self.work.notify_one();
         Ok((Decided::Done { outcome, effects, batch }, newest))
     }
 

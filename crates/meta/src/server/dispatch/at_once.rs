@@ -143,17 +143,23 @@ struct Held {
 
 impl Underway {
     /// Has `send` take the answer when it may leave.
-    pub fn then(self, send: impl FnOnce(Answer) + 'static) {
+    pub fn then(self, worker: &Rc<Worker>, send: impl FnOnce(Answer) + 'static) {
         let Underway { shard, call, step } = self;
         match step {
-            Step::Changed(changed) => call.answer_when_appended(&shard, changed, send),
-            Step::Placed(placing) => call.go_on_when_placed(shard, placing, send),
+            Step::Changed(changed) => call.answer_when_appended(worker, &shard, changed, send),
+            Step::Placed(placing) => call.go_on_when_placed(worker, shard, placing, send),
         }
     }
 }
 
 impl Held {
-    fn answer_when_appended(self, shard: &Rc<Shard>, changed: Changed, send: impl FnOnce(Answer) + 'static) {
+    fn answer_when_appended(
+        self,
+        worker: &Rc<Worker>,
+        shard: &Rc<Shard>,
+        changed: Changed,
+        send: impl FnOnce(Answer) + 'static,
+    ) {
         let Changed { body, batch, effects, hold } = changed;
         let decided = stages::begin();
         let appended = move |shard: &Rc<Shard>, appended: Result<(), Refusal>| {
@@ -173,9 +179,16 @@ impl Held {
             worker.spawn(async move { answer(&own, &shard, shard.perform(effects).await) });
         };
         shard.when_appended(batch, Box::new(appended));
+        worker.vigil.send(shard);
     }
 
-    fn go_on_when_placed(self, shard: Rc<Shard>, placing: Box<Placing>, send: impl FnOnce(Answer) + 'static) {
+    fn go_on_when_placed(
+        self,
+        worker: &Rc<Worker>,
+        shard: Rc<Shard>,
+        placing: Box<Placing>,
+        send: impl FnOnce(Answer) + 'static,
+    ) {
         let begun = stages::begin();
         let (home, batch) = placing.placed.awaits();
         let appended = move |_: &Rc<Shard>, appended: Result<(), Refusal>| {
@@ -183,7 +196,7 @@ impl Held {
             let Some(worker) = self.worker.upgrade() else { return };
             let changed = appended.is_ok().then(|| placing.make_at_once(&worker, &shard, self.id)).flatten();
             match changed {
-                Some(changed) => self.answer_when_appended(&shard, changed, send),
+                Some(changed) => self.answer_when_appended(&worker, &shard, changed, send),
                 None => {
                     let own = Rc::clone(&worker);
                     worker.spawn(async move {
@@ -194,6 +207,7 @@ impl Held {
             }
         };
         home.when_appended(batch, Box::new(appended));
+        worker.vigil.send(&home);
     }
 
     fn answer(self, worker: &Rc<Worker>, shard: &Rc<Shard>, answered: Result<Answered, Failure>) -> Answer {

@@ -19,12 +19,12 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// To a service that has no room: many may wait for the same place.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
-/// The service answers a HELLO when its store has made the file.
-const WELCOME_WAIT: Duration = Duration::from_secs(30);
+/// The service answers a HELLO when its store has made the file. Also the longest without a sign of life from the other host, or of
+/// the service taking what was sent. Who retries for less does not wait longer, within reason.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+const ANSWER_WAIT_MIN: Duration = Duration::from_secs(5);
 /// Scalars wait so long for others whose arrival is asked for with theirs.
 const SCALARS_WAIT: Duration = Duration::from_millis(50);
-/// Without a sign of life from the other host's kernel. A service that does not read is none of this: its kernel answers.
-const PEER_WAIT: Duration = Duration::from_secs(30);
 
 /// Until the client is closed or has failed.
 pub fn run(shared: &Arc<Shared>, number: u16) {
@@ -105,8 +105,9 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
     let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
     socket.set_nodelay(true)?;
     hold_little(&socket)?;
-    socket.set_read_timeout(Some(WELCOME_WAIT))?;
-    notice_loss(&socket, PEER_WAIT)?;
+    let wait = options.retry.clamp(ANSWER_WAIT_MIN, ANSWER_WAIT);
+    socket.set_read_timeout(Some(wait))?;
+    notice_loss(&socket, wait)?;
     let hello = Hello {
         version: VERSION,
         newest: NEWEST_VERSION as u8,
@@ -127,7 +128,12 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
     let mut incoming = Incoming::new(socket.try_clone()?);
     let (mut welcome, mut there) = (None, Ranges::default());
     loop {
-        match incoming.from_service()?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))? {
+        let silent = |error: LinkError| match error.is_silence() {
+            true => io::Error::new(io::ErrorKind::TimedOut, format!("it has not answered for {wait:?}")).into(),
+            false => Attempt::from(error),
+        };
+        let said = incoming.from_service().map_err(silent)?;
+        match said.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))? {
             FromService::Welcome(said) => welcome = Some(said),
             FromService::Ack(ack) => {
                 ack.frames.iter().for_each(|range| there.add(range.clone()));

@@ -3,8 +3,8 @@
 use super::raw::Raw;
 use super::{WAIT, check, config, options, plain, start};
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 use varve_detector::client::{Client, ClientError, Options, Scalars};
 use varve_detector::description::Description;
 use varve_detector::hdf5::ElementType;
@@ -118,6 +118,24 @@ fn a_silent_connection_is_given_up() {
         other => panic!("{other:?}"),
     }
     service.stop();
+}
+
+/// Promise: a client gives up a service that takes connections and says nothing, stopped perhaps, about as soon as one that is away, and
+/// says so.
+#[test]
+fn a_client_gives_up_a_silent_service() {
+    let stopped = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = stopped.local_addr().expect("it has an address").to_string();
+    let begun = Instant::now();
+    match Client::connect(Options { retry: Duration::from_secs(1), ..Options::new(&address, "run") }) {
+        Err(error @ ClientError::Unreachable { .. }) => {
+            assert!(error.to_string().contains("it has not answered for 5s"), "{error}");
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("let in"),
+    }
+    // Far less than what it waits for a service that it has more patience with.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 /// Promise: a client for which there is no room waits for it, for as long as it would for a service that is away, and

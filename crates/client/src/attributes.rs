@@ -22,19 +22,29 @@ impl FileSystem {
             let known = self.known_attributes(inode);
             match known.or_else(|| self.as_made(inode)) {
                 Some(node) => Ok(node),
-                None => self.attributes_of(caller, inode).await.or_else(|failure| self.as_removed(inode, failure)),
+                None => match self.attributes_of(caller, inode).await {
+                    Err(failure) if failure.errno == Errno::ESTALE && self.core.inodes.is_directory(inode) => {
+                        Box::pin(self.as_removed(inode, failure)).await
+                    }
+                    result => result,
+                },
             }
         })
         .await
     }
 
     /// A directory that its door still has open and that is gone has no links and no entries, and is else as it was last
-    /// known: what is asked for in it is not there.
-    fn as_removed(&self, directory: InodeId, failure: Failure) -> Result<Node> {
-        if failure.errno != Errno::ESTALE || !self.core.inodes.is_directory(directory) {
-            return Err(failure);
+    /// known: what is asked for in it is not there. If its name still means it, its rows were lost with power, and it has
+    /// them again.
+    async fn as_removed(&self, directory: InodeId, stale: Failure) -> Result<Node> {
+        if let Some((parent, name)) = self.core.inodes.name(directory) {
+            match self.lookup_counting(&Credentials::root(), parent, &name, 0).await {
+                Ok(node) if node.inode == directory => return Ok(node),
+                Err(failure) if !matches!(failure.errno, Errno::ENOENT | Errno::ESTALE) => return Err(failure),
+                Ok(_) | Err(_) => {}
+            }
         }
-        let mut node = self.known.last_attributes(directory).ok_or(failure)?;
+        let mut node = self.known.last_attributes(directory).ok_or(stale)?;
         (node.attributes.nlink, node.attributes.size) = (0, 0);
         (node.entry_ttl, node.attributes_ttl) = (Duration::ZERO, Duration::ZERO);
         Ok(node)

@@ -148,6 +148,10 @@ impl Known {
     fn with<T>(&self, directory: InodeId, change: impl FnOnce(&mut Directory) -> T) -> T {
         let mut stripe = self.stripe(directory).lock();
         if stripe.len() >= DIRECTORIES_PER_STRIPE_MAX && !stripe.contains_key(&directory) {
+            // First those of which nothing is known that would be believed, such as removed ones.
+            stripe.retain(|_, known| known.changing > 0 || known.is_of_use());
+        }
+        if stripe.len() >= DIRECTORIES_PER_STRIPE_MAX && !stripe.contains_key(&directory) {
             self.count_out(stripe.values().filter(|known| known.changing == 0));
             stripe.retain(|_, known| known.changing > 0);
         }
@@ -172,6 +176,12 @@ impl Known {
             Some(delta) => (delta.added_to(node), until),
             None => (node, NOT_BELIEVED),
         });
+    }
+}
+
+impl Directory {
+    fn is_of_use(&self) -> bool {
+        self.names.is_some() || self.attributes.is_some_and(|(_, until)| until != NOT_BELIEVED)
     }
 }
 

@@ -142,7 +142,8 @@ pub fn keep_damaged(file: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("{} has {KEPT_MAX} damaged copies already; move them away", journal.display())))
 }
 
-fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+/// Whether both are names of one file.
+pub(crate) fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     let (one, other) = (std::fs::metadata(one)?, std::fs::metadata(other)?);
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }

@@ -18,7 +18,7 @@ use crate::hdf5::superblock::{self, Superblock};
 use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError};
 use crate::length::Length;
 use crate::room::{Room, Space};
-use crate::writer::remove_journal;
+use crate::writer::{remove_journal, remove_unnamed};
 use alone::Alone;
 use parking_lot::Mutex;
 pub(crate) use sound::Sound;
@@ -155,6 +155,7 @@ impl Found {
         let io = |source| RecoverError::Io { path: path.to_owned(), source };
         if !path.try_exists().map_err(io)? {
             taken_away(path, &std::fs::read(journal::path_beside(path)).map_err(io)?)?;
+            remove_unnamed(path).map_err(io)?;
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         let file = WrittenFile::new(file).map_err(io)?;

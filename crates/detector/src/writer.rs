@@ -118,20 +118,25 @@ pub fn now() -> Nanoseconds {
 
 /// Removes the journal of the file at `path`, for good.
 pub(crate) fn remove_journal(path: &Path) -> io::Result<()> {
-    remove_unnamed(path)?;
+    // Of a store on which it got its name by a link, and was killed then.
+    let unnamed = unnamed(path);
+    if unnamed.symlink_metadata().is_ok() && journal::is_same(&unnamed, path)? {
+        std::fs::remove_file(&unnamed)?;
+    }
     std::fs::remove_file(journal::path_beside(path))?;
     sync_directory(path)
 }
 
-/// `FILE.new`: a run's file while nobody could open it yet. It is who has the journal that makes it.
-fn unnamed(path: &Path) -> PathBuf {
+/// `FILE.new`: a run's file while nobody could open it yet. It is made by who has the journal; one that was there before is
+/// somebody else's.
+pub(crate) fn unnamed(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)
 }
 
-/// Removes what is left of a start that was cut short, if anything is.
-fn remove_unnamed(path: &Path) -> io::Result<()> {
+/// Removes what is left of a start that was cut short, if anything is: of one whose journal is there, and its file is not.
+pub(crate) fn remove_unnamed(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(unnamed(path)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -147,7 +152,8 @@ fn give_name(made: &Path, path: &Path) -> io::Result<()> {
         return renamed;
     }
     match std::fs::hard_link(made, path) {
-        Ok(()) => std::fs::remove_file(made),
+        // What cannot be removed now is removed with the journal.
+        Ok(()) => std::fs::remove_file(made).or(Ok(())),
         Err(error) if taken(&error) => Err(error),
         // Other runs are kept away by the journal.
         Err(_) if path.symlink_metadata().is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
@@ -238,8 +244,11 @@ impl Writer {
             .and_then(|()| journal.handle()?.sync_all())
             .map_err(io)?;
         // It gets its name when it can be opened: who waits for the name opens it at once.
-        remove_unnamed(path).map_err(io)?;
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&made).map_err(io)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&made);
+        let file = file.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => WriteError::Exists { path: made.clone() },
+            _ => io(source),
+        })?;
         new.0.push(&made);
         let file = WrittenFile::new(file).map_err(io)?;
         let allocator = Allocator::new(description.first_address());

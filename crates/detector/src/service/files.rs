@@ -9,7 +9,7 @@ use crate::journal;
 use crate::recover::{self, RecoverError};
 use crate::service::board::Board;
 use crate::stream::{ErrorCode, Ranges, Refusal};
-use crate::writer::{Settings, WriteError, Writer};
+use crate::writer::{Settings, WriteError, Writer, remove_unnamed, unnamed};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering::SeqCst;
 impl Shared {
     pub(super) fn create(&self, (request, series): About, path: PathBuf) -> Result<Arc<Run>, Refusal> {
         // Looked at before the record is written, which would take up a file of somebody else's after a crash.
-        let taken =
-            [path.clone(), journal::path_beside(&path)].into_iter().find(|path| path.symlink_metadata().is_ok());
+        let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
+        let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
         if let Some(taken) = taken {
             let text = format!("{} exists; a run never writes over a file", taken.display());
             return Err(Refusal::new(ErrorCode::Description, text));
@@ -154,6 +154,7 @@ impl Shared {
             // frames is of a file that was taken away since.
             if beside.try_exists().map_err(io)? {
                 recover::taken_away(path, &std::fs::read(&beside).map_err(io)?)?;
+                remove_unnamed(path).map_err(io)?;
                 std::fs::remove_file(&beside).map_err(io)?;
             }
             return self.open((request, series), path).map(Some);

@@ -302,6 +302,40 @@ fn a_file_opens_as_soon_as_it_has_its_name() {
     assert_eq!(left.len(), RUNS, "{left:?}");
 }
 
+/// Promise: by the name that a run's file has before it can be opened, somebody else's file stays, whatever becomes of the run;
+/// what a start that was cut short has left there goes.
+#[test]
+fn a_file_beside_that_is_not_the_runs_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, beside) = (directory.path().join("run.h5"), directory.path().join("run.h5.new"));
+    let create = || Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    std::fs::write(&beside, "somebody's").expect("a file");
+    match create() {
+        Err(WriteError::Exists { path }) => assert_eq!(path, beside),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was written over"),
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 1, "nothing else is left");
+    std::fs::remove_file(&beside).expect("it is there");
+    let writer = create().expect("a run started");
+    std::fs::write(&beside, "somebody's").expect("a file");
+    writer.finish().expect("a run finished");
+    assert_eq!(std::fs::read(&beside).expect("it is there"), b"somebody's");
+
+    let (path, beside) = (directory.path().join("cut.h5"), directory.path().join("cut.h5.new"));
+    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    drop(writer.expect("a run started"));
+    // As if it had been killed before the file got its name; and, on a store without renames that spare, in the midst of that.
+    std::fs::rename(&path, &beside).expect("it is there");
+    recover(&path).expect("recovered");
+    assert!(path.exists() && !beside.exists());
+    std::fs::remove_file(&path).expect("it is there");
+    let writer = Writer::create(&path, Description::new(ElementType::U16, vec![8, 8]), settings(), quiet());
+    std::fs::hard_link(&path, &beside).expect("another name");
+    writer.expect("a run started").finish().expect("a run finished");
+    assert!(path.exists() && !beside.exists());
+}
+
 /// Promise: no HDF5 program opens the file of a run for writing, to cut it when it closes it, nor is a run taken up that one
 /// has open.
 #[test]

@@ -18,7 +18,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -238,7 +238,8 @@ fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, s
 
 /// Where answers to what the log has now are laid down for the connection to take, if they cannot go straight to its mailbox.
 struct Outbox {
-    worker: Rc<Worker>,
+    /// It hangs in the worker's shards, as answers do that are still to come.
+    worker: Weak<Worker>,
     mailbox: Option<Rc<Mailbox>>,
     /// No answer waits to be written, and the connection need not hear of one that goes.
     straight: Cell<bool>,
@@ -251,7 +252,7 @@ struct Outbox {
 
 impl Outbox {
     fn new(worker: &Rc<Worker>, mailbox: Option<&Rc<Mailbox>>) -> Outbox {
-        let (worker, mailbox) = (Rc::clone(worker), mailbox.cloned());
+        let (worker, mailbox) = (Rc::downgrade(worker), mailbox.cloned());
         let (straight, frame, laid, expected, taker) = Default::default();
         Outbox { worker, mailbox, straight, frame, laid, expected, taker }
     }
@@ -287,7 +288,9 @@ impl Outbox {
         let taken = mailbox.answer(&frame);
         if taken {
             stages::end(Stage::Reply, since);
-            self.worker.vigil.moved();
+            if let Some(worker) = self.worker.upgrade() {
+                worker.vigil.moved();
+            }
         }
         taken
     }

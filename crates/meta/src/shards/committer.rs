@@ -146,8 +146,8 @@ mod tests {
         runtime.block_on(async { test(Desk::open()).await });
     }
 
-    /// Promise: what is to be done now is done when the call returns, and what comes up in it too, and the task is not
-    /// woken for it; what the task is told, it does.
+    /// Promise: what is to be done now is done when the call returns, and what comes up in it too; what the task is told, it
+    /// does.
     #[test]
     fn is_done_on_the_callers_time_or_by_the_task() {
         at_desk(|desk| async move {

@@ -258,13 +258,14 @@ impl Shard {
     }
 
     async fn carry_out_removals(self: &Rc<Self>) {
-        let waiting = {
+        let (waiting, batch) = {
             let mut state = self.state.borrow_mut();
             state.removals.awaited = false;
             state.removals.at_work += 1;
-            std::mem::take(&mut state.removals.waiting)
+            (std::mem::take(&mut state.removals.waiting), state.open.number)
         };
-        if !waiting.is_empty() && self.sync().await.is_ok() {
+        // The last of them may have been decided a moment ago.
+        if !waiting.is_empty() && self.appended(batch).await.is_ok() && self.sync().await.is_ok() {
             self.remove_elsewhere(&waiting).await;
         }
         self.state.borrow_mut().removals.at_work -= 1;

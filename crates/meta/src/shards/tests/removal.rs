@@ -1,6 +1,6 @@
 use super::cluster::{Cluster, name};
 use crate::namespace::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
-use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Refusal, Run};
+use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Ran, Refusal, Run};
 use crate::tables::Key;
 use bytes::Bytes;
 use std::rc::Rc;
@@ -101,6 +101,29 @@ fn a_directory_that_gets_no_name_leaves_no_rows() {
             }
         }
         cluster.create(made, "f").await.unwrap();
+    });
+}
+
+/// Promise: a directory's rows go when its removal is in the log, also if that was decided a moment ago and nobody has sent it.
+#[test]
+fn rows_go_after_the_removal_is_in_the_log() {
+    Cluster::run(4, 1000, |cluster| async move {
+        cluster.peers.all_near.set(true);
+        let made = cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        cluster.sync().await;
+        let verb = RemoveDirectory { parent: InodeId::ROOT, name: name("d") };
+        let caller = &Credentials::root();
+        let address = Address::Name(InodeId::ROOT, NameHash::of(b"d"));
+        let run = Run { caller, address, makes: Makes::Nothing, record: None };
+        let ran = cluster.shard(ShardId(0)).run_at_once(&verb, &run);
+        assert!(matches!(ran, Some(Ran::Changed { .. })));
+        cluster.shard(ShardId(0)).end_removals().await;
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(InodeId::ROOT, "d").await, None);
+        match cluster.peers.call(ShardId(2), PeerCall::Fetch(vec![Key::Directory(made)])).await {
+            PeerReply::Rows(rows) => assert_eq!(rows[0], None),
+            other => panic!("{other:?}"),
+        }
     });
 }
 

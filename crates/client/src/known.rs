@@ -5,6 +5,8 @@
 //! every name up before it makes it. Both are answered from here, so that a client that is alone makes or removes a file
 //! by one call.
 //!
+//! What a directory was last is remembered beyond that, for doors that still have open one that is gone.
+//!
 //! Attributes are believed for as long as the kernel could believe them, which is as long as the directory is leased.
 //! Names are only for a client that is alone with its volume. Invariants:
 //! - Attributes are kept only if no change of the directory was under way at any time between the question and the

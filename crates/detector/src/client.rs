@@ -43,7 +43,8 @@ pub struct Options {
     pub patience: Option<Duration>,
     /// Bytes of frames that are kept at most; one frame is always taken.
     pub window_bytes: usize,
-    /// How long a connection that broke is tried again.
+    /// How long a connection that broke is tried again. A service that neither answers nor takes anything is given up as
+    /// broken after as long, but not before 5 s and not after 30.
     pub retry: Duration,
     /// Who this is: a client that was killed and comes back with the same bytes takes its own place. `None`: somebody new.
     pub client: Option<[u8; 16]>,

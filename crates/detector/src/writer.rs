@@ -201,7 +201,7 @@ impl Writer {
     /// Makes the file and its journal, both valid from then on, and starts the threads.
     ///
     /// # Errors
-    /// If the description is bad, the file or a journal exists, or they cannot be made.
+    /// If the description is bad, `FILE`, `FILE.new` or a journal exists, or they cannot be made.
     pub fn create(
         path: &Path,
         mut description: Description,

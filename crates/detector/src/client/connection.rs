@@ -19,8 +19,8 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// To a service that has no room: many may wait for the same place.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
-/// The service answers a HELLO when its store has made the file. Also the longest without a sign of life from the other host, or of
-/// the service taking what was sent. Who retries for less does not wait longer, within reason.
+/// For the service's answer to HELLO, which comes when its store has made the file; and for a sign of life from its host, or of it
+/// taking what was sent. Who retries for less waits less, within reason.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(5);
 /// Scalars wait so long for others whose arrival is asked for with theirs.

@@ -4,7 +4,7 @@ use crate::fixture::{Volume, can_mount, shell, volume};
 use std::collections::HashSet;
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 /// A listing shows every name once, whatever the number of partitions, with and without attributes.
@@ -150,6 +150,8 @@ fn expect_gone(open: &fs::File) {
     for (call, answer) in answers.into_iter().enumerate() {
         assert_eq!(answer.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOENT)), "call {call}");
     }
+    let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
+    assert_eq!(changed.unwrap_err().raw_os_error(), Some(libc::ESTALE));
 }
 
 /// The same of one that another mount has removed; and two that remove one tree at once both end well.

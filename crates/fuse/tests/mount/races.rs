@@ -48,28 +48,29 @@ fn use_by_path(name: &Path, call: usize) -> rustix::io::Result<()> {
     }
 }
 
-/// Two threads replace `name` by `replace` while others use it; the errors that these got, but for `tolerated`.
-fn race(
+/// Others use `name` by `uses` while each of `replacers` replaces it again and again; the errors that these got, but for
+/// `tolerated`.
+fn race<R: FnMut() -> rustix::io::Result<()> + Send>(
     name: &Path,
-    replace: fn(&Path, &Path) -> rustix::io::Result<()>,
+    replacers: impl IntoIterator<Item = R>,
+    uses: fn(&Path, usize) -> rustix::io::Result<()>,
     tolerated: Option<Errno>,
 ) -> Vec<(usize, Errno)> {
     make(name).unwrap();
     let using = AtomicUsize::new(3);
     std::thread::scope(|scope| {
-        for own in ["first", "second"] {
-            let own: PathBuf = name.with_file_name(own);
+        for mut replace in replacers {
             let using = &using;
             scope.spawn(move || {
                 while using.load(Relaxed) > 0 {
-                    replace(name, &own).unwrap();
+                    replace().unwrap();
                 }
             });
         }
         let users: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
-                    let failed = |call| use_by_path(name, call).err().map(|errno| (call, errno));
+                    let failed = |call| uses(name, call).err().map(|errno| (call, errno));
                     let failures: Vec<_> =
                         (0..CALLS).filter_map(failed).filter(|(_, errno)| Some(*errno) != tolerated).collect();
                     using.fetch_sub(1, Relaxed);
@@ -81,6 +82,17 @@ fn race(
     })
 }
 
+/// Two that replace `name` by `replace`, each by way of a name of its own beside it.
+fn two<'a>(
+    name: &'a Path,
+    replace: fn(&Path, &Path) -> rustix::io::Result<()>,
+) -> [impl FnMut() -> rustix::io::Result<()> + Send + 'a; 2] {
+    ["first", "second"].map(|own| {
+        let own: PathBuf = name.with_file_name(own);
+        move || replace(name, &own)
+    })
+}
+
 /// A name over which others are renamed is always there, and whoever uses it by path gets one of its files.
 #[test]
 fn a_name_that_is_renamed_over_is_always_there() {
@@ -88,7 +100,8 @@ fn a_name_that_is_renamed_over_is_always_there() {
         return;
     }
     let volume = Volume::new();
-    assert_eq!(race(&volume.join("name"), rename_over, None), []);
+    let name = volume.join("name");
+    assert_eq!(race(&name, two(&name, rename_over), use_by_path, None), []);
     volume.close();
 }
 
@@ -99,7 +112,8 @@ fn a_name_that_is_made_anew_is_never_stale() {
         return;
     }
     let volume = Volume::new();
-    assert_eq!(race(&volume.join("name"), unlink_and_make, Some(Errno::NOENT)), []);
+    let name = volume.join("name");
+    assert_eq!(race(&name, two(&name, unlink_and_make), use_by_path, Some(Errno::NOENT)), []);
     volume.close();
 }
 
@@ -126,29 +140,8 @@ fn what_is_opened_while_it_is_replaced_stays() {
     let directories: Vec<_> = (0..20).map(|number| volume.join(format!("d{number}"))).collect();
     directories.iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
     let name = directories[0].join("name");
-    make(&name).unwrap();
-    let using = AtomicUsize::new(3);
-    let failures: Vec<_> = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for directory in directories.iter().cycle() {
-                rename_over(&name, &directory.join("own")).unwrap();
-                if using.load(Relaxed) == 0 {
-                    return;
-                }
-            }
-        });
-        let users: Vec<_> = (0..3)
-            .map(|_| {
-                scope.spawn(|| {
-                    let failed = |call| open_and_use(&name, call).err().map(|errno| (call, errno));
-                    let failures: Vec<_> = (0..CALLS).filter_map(failed).collect();
-                    using.fetch_sub(1, Relaxed);
-                    failures
-                })
-            })
-            .collect();
-        users.into_iter().flat_map(|user| user.join().unwrap()).collect()
-    });
-    assert_eq!(failures, []);
+    let mut next = directories.iter().cycle();
+    let replace = || rename_over(&name, &next.next().expect("a cycle").join("own"));
+    assert_eq!(race(&name, [replace], open_and_use, None), []);
     volume.close();
 }

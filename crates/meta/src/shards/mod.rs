@@ -1,11 +1,11 @@
 //! One fenced table after another: what is stored, fetched, decided and committed.
 //!
-//! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`fetch`] makes rows
-//! resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`] appends batches on the time of who
-//! the [`committer`] says, [`transaction`]
-//! carries changes over several shards, in each of which [`participant`] does its part under [`locks`], and [`removal`] those
-//! that only take a directory away; [`split`] moves half a partition, [`effects`] changes backing files, [`garbage`] removes
-//! them, [`whole`] sees a directory over all its shards, [`open`] begins and ends.
+//! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`routing`] says which shard
+//! holds a row, [`fetch`] makes rows resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`]
+//! appends batches when the [`committer`] is told to, [`transaction`] carries changes over several shards, in each of which
+//! [`participant`] does its part under [`locks`], and [`removal`] those that only take a directory away; [`split`] moves half a
+//! partition, [`effects`] changes backing files, [`garbage`] removes them, [`whole`] sees a directory over all its shards,
+//! [`open`] begins and ends.
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod ahead;
@@ -33,6 +33,7 @@ mod refusal;
 mod removal;
 mod replies;
 mod resident;
+mod routing;
 mod rows;
 mod serve_peer;
 mod shard;

@@ -25,7 +25,7 @@ use super::rows::{self, Rows};
 use super::table::TableConfig;
 use super::transaction::{AnswerWhen, Sorted, Transactions};
 use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
-use crate::tables::{Change, Key, PartitionRow, PartitionState, Row, TransactionId};
+use crate::tables::{Change, Key, Row, TransactionId};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -106,9 +106,6 @@ pub(super) struct State {
     pub failed: Option<Cause>,
     pub closing: bool,
 }
-
-/// Maps kept of directories that were split; one is 8 bytes at 64 shards.
-const MAPS_MAX: usize = 100_000;
 
 /// How long a request waits for a lock, a load or a split before it answers `Busy`; clients ask again until their own
 /// deadline.
@@ -423,71 +420,7 @@ impl Shard {
         Ok((Decided::Done { outcome, effects, batch }, newest))
     }
 
-    // Routing.
-
-    pub(super) fn partition_of(&self, state: &State, directory: InodeId, hash: NameHash) -> PartitionIndex {
-        if let Some(partition) = state.partitions.get(directory)
-            && partition.serves(hash)
-        {
-            return partition.index;
-        }
-        state.maps.get(&directory).map_or(PartitionIndex::FIRST, |map| map.partition_of(hash))
-    }
-
-    /// The shard that holds `key`, as far as is known.
-    pub(super) fn place(&self, state: &State, key: &Key) -> ShardId {
-        let shards = self.settings.shards;
-        match key {
-            Key::Partition(directory, index) => index.shard(directory.shard(), shards),
-            Key::Entry(directory, name) => {
-                self.partition_of(state, *directory, name.hash()).shard(directory.shard(), shards)
-            }
-            Key::Directory(inode) | Key::Inode(inode) | Key::Xattr(inode, _) | Key::Orphan(inode) => inode.shard(),
-            Key::Garbage(_) | Key::Intent(_) | Key::Decision(_) | Key::Replies(_) | Key::Reply(..) | Key::Counter => {
-                self.id
-            }
-        }
-    }
-
-    pub(super) fn place_of_change(&self, state: &State, change: &Change) -> ShardId {
-        match change {
-            Change::Put(key, _) | Change::Delete(key) => self.place(state, key),
-            Change::Tally { directory, name, .. } => {
-                self.partition_of(state, *directory, name.hash()).shard(directory.shard(), self.settings.shards)
-            }
-        }
-    }
-
-    fn is_here(&self, state: &State, change: &Change) -> bool {
-        self.place_of_change(state, change) == self.id
-    }
-
-    /// The index that a partition of `directory` has or would have in this shard.
-    pub(super) fn index_here(&self, directory: InodeId) -> PartitionIndex {
-        PartitionIndex::at(self.id, directory.shard(), self.settings.shards)
-    }
-
-    /// The live, loaded partition of `directory` here.
-    pub(super) fn partition_here<'s>(&self, state: &'s State, directory: InodeId) -> Option<&'s PartitionRow> {
-        state.partitions.get(directory)?;
-        match state.resident.seen(&Key::Partition(directory, self.index_here(directory))).0 {
-            Seen::Present(Row::Partition(row)) if row.state != PartitionState::Arriving => Some(row),
-            _ => None,
-        }
-    }
-
-    pub(super) fn learn_map(&self, state: &mut State, directory: InodeId, map: &PartitionMap) {
-        if map.len() == 1 {
-            return;
-        }
-        if state.maps.len() >= MAPS_MAX
-            && !state.maps.contains_key(&directory)
-            && let Some(any) = state.maps.keys().next().copied()
-        {
-            state.maps.remove(&any);
-        }
-        state.maps.entry(directory).and_modify(|known| known.merge(map)).or_insert_with(|| map.clone());
-    }
+    // What may be shown, and changed.
 
     /// A row of this shard as it may be shown.
     pub(super) fn seen_here<'s>(&self, state: &'s State, key: &Key) -> (Seen<'s>, BatchNumber) {

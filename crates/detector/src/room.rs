@@ -5,7 +5,6 @@ mod need;
 
 use crate::allocate::{Allocator, PAGE_BYTES};
 use crate::catalog::Catalog;
-use crate::column::CHUNK_ROWS;
 use crate::journal::Entry;
 use crate::length::Length;
 use need::{Brought, COLUMN_BYTES, Shape};
@@ -60,39 +59,33 @@ impl Room {
     /// Sees to it that these entries can be published.
     ///
     /// # Errors
-    /// If there is no room: they must not be acknowledged.
+    /// If there is no room: they must not be acknowledged, and the next commit does not bring them; for what was expected
+    /// before there is room as it was.
     pub(crate) fn expect(&mut self, space: Space<'_>, entries: &[Entry]) -> io::Result<()> {
+        let (mut shape, mut coming) = (self.shape, Brought::default());
         for entry in entries {
             match entry {
                 Entry::Slab(slab) => {
-                    self.pending.chunks = true;
-                    slab.frames.iter().for_each(|frame| self.note(frame.number));
+                    coming.chunks = true;
+                    slab.frames.iter().for_each(|frame| coming.note(frame.number, &mut shape));
                 }
                 Entry::Scalars { frame, .. } | Entry::Duplicate { frame } | Entry::Damaged { frame } => {
-                    self.note(*frame)
+                    coming.note(*frame, &mut shape);
                 }
                 Entry::Column { name, kind } => {
-                    self.shape.columns += 1;
-                    self.shape.row_bytes += kind.fill().len() as u64;
-                    self.pending.columns += COLUMN_BYTES + name.len() as u64;
+                    shape.columns += 1;
+                    shape.row_bytes += kind.fill().len() as u64;
+                    coming.columns += COLUMN_BYTES + name.len() as u64;
                 }
                 Entry::Durable { .. } | Entry::Granted { .. } => {}
             }
         }
-        let mut both = Brought::default();
-        both.add(&self.applied);
-        both.add(&self.pending);
-        self.cover(space, &[self.shape.columns_bytes(&both), self.shape.tree_bytes(&both)])
-    }
-
-    fn note(&mut self, frame: u64) {
-        if self.shape.counts_all && frame > self.shape.frames {
-            for chunk in self.shape.frames / CHUNK_ROWS..frame / CHUNK_ROWS {
-                self.pending.frames.entry(chunk).or_default();
-            }
-        }
-        self.shape.frames = self.shape.frames.max(frame + 1);
-        self.pending.note(frame);
+        let mut all = Brought::default();
+        [&self.applied, &self.pending, &coming].into_iter().for_each(|brought| all.add(brought));
+        self.cover(space, &[shape.columns_bytes(&all), shape.tree_bytes(&all)])?;
+        self.shape = shape;
+        self.pending.add(&coming);
+        Ok(())
     }
 
     /// All that was entered so far will be of the next commit.

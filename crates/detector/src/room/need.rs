@@ -18,7 +18,7 @@ const PAGE_ELEMENTS: u64 = 1 << 10;
 pub(super) const COLUMN_BYTES: u64 = 2 << 10;
 
 /// What the size of a commit depends on, beside what it brings.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// More commits will follow; otherwise nothing is set aside.
     pub goes_on: bool,
@@ -55,7 +55,14 @@ pub(super) struct Brought {
 }
 
 impl Brought {
-    pub fn note(&mut self, frame: u64) {
+    /// A frame comes to a run of this shape.
+    pub fn note(&mut self, frame: u64, shape: &mut Shape) {
+        if shape.counts_all && frame > shape.frames {
+            for chunk in shape.frames / CHUNK_ROWS..frame / CHUNK_ROWS {
+                self.frames.entry(chunk).or_default();
+            }
+        }
+        shape.frames = shape.frames.max(frame + 1);
         *self.frames.entry(frame / CHUNK_ROWS).or_default() += 1;
     }
 

@@ -62,7 +62,8 @@ impl Own {
     /// Appends to the journal what has been written to the file.
     ///
     /// # Errors
-    /// If there is no room to publish it, too: it must not be acknowledged then, but recovery brings it back when there is.
+    /// If there is no room to publish it, too: it must not be acknowledged then, and no commit brings it, which would keep
+    /// what was acknowledged before from being published; recovery brings it back when there is room.
     pub(super) fn enter(&self, file: &File, entries: Vec<Entry>) -> io::Result<()> {
         let mut ledger = self.ledger.lock();
         let room = self.room.lock().expect(self.space(file), &entries);
@@ -70,8 +71,9 @@ impl Own {
         for entry in &entries {
             self.allocator.fill(entry.end());
         }
+        room?;
         ledger.unsynced.extend(entries);
-        room
+        Ok(())
     }
 
     /// Gives back what below `end` nobody ever wrote to, or told of: nothing follows the last commit.

@@ -4,6 +4,7 @@ use super::common::{self, frames};
 use super::shares::Direct;
 use super::{WAIT, settings};
 use serde_json::json;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -55,6 +56,38 @@ fn a_full_disk_keeps_every_frame_so_far() {
             return;
         }
     }
+}
+
+/// A frame for whose place in the file the disk has no room, though for its own bytes, keeps none from being published that was
+/// acknowledged before: here the 257th, with which the index is expected to grow.
+#[test]
+fn a_frame_without_a_place_leaves_the_others_theirs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = directory.path().join("small");
+    let Some(_store) = SmallStore::mount(&small, 1024) else { return };
+    let (path, frames) = (small.join("full.h5"), 0..256_u64);
+    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    (description.filter, description.fill) = ("raw".parse().expect("a filter's name"), Some(2.0.into()));
+    let settings = Settings { threads: 1, commit_interval: Duration::from_secs(3600), ..settings() };
+    let writer = Writer::create(&path, description.clone(), settings, super::quiet()).expect("a run started");
+    let submit = |number| {
+        let payload = Payload::Plain(frames::frame(number, 8 * 8));
+        writer.submit(Frame { number, taken: 0, payload }, WAIT)
+    };
+    frames.clone().for_each(|number| submit(number).expect("there is room"));
+    while writer.progress().written < frames.end {
+        assert_eq!(writer.progress().failure, None);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What is left is room for the frame and in the journal, and for nothing else.
+    let mut stuffing = std::fs::File::create(small.join("stuffing")).expect("a file");
+    let full = (0..1024).find_map(|_| stuffing.write_all(&[1; 4096]).err()).expect("it is full");
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    stuffing.set_len(stuffing.metadata().expect("its length").len() - 8192).expect("cut");
+    submit(frames.end).expect("it is taken");
+    let error = writer.finish().expect_err("the run has failed").to_string();
+    assert!(error.contains("No space left"), "{error}");
+    has_all(directory.path(), &path, &description.frame, frames.collect());
 }
 
 /// A run that finds no room at its very start leaves nothing, and starts when there is room.
@@ -137,15 +170,19 @@ fn fills_a_disk(kib: u64, settings: Settings) -> bool {
     assert!(matches!(failure, Some(WriteError::Failed(_))), "{failure:?}");
     let error = writer.finish().expect_err("the run has failed").to_string();
     assert!(error.contains("No space left") && error.contains("make room there"), "{error}");
-    // The file opens as it is, the disk still full, with all that was written before the disk was.
-    let mut acknowledged = written.lock().expect("not poisoned").clone();
+    let acknowledged = written.lock().expect("not poisoned").clone();
     assert!(acknowledged.len() as u64 > kib / 64, "{} frames were written on {kib} KiB", acknowledged.len());
+    has_all(directory.path(), &path, &description.frame, acknowledged);
+    true
+}
+
+/// The file opens as it is, the disk still full, with all that was written before the disk was.
+fn has_all(directory: &Path, path: &Path, frame: &[u64], mut acknowledged: Vec<u64>) {
     acknowledged.sort_unstable();
-    let told = json!({"frame": [128, 128], "fill": 2, "acknowledged": acknowledged, "exact": false});
-    let full = directory.path().join("read");
+    let told = json!({"frame": frame, "fill": 2, "acknowledged": acknowledged, "exact": false});
+    let full = directory.join("read");
     std::fs::create_dir(&full).expect("a directory");
-    std::os::unix::fs::symlink(&path, full.join("full.h5")).expect("a link");
+    std::os::unix::fs::symlink(path, full.join("full.h5")).expect("a link");
     std::fs::write(full.join("full.json"), told.to_string()).expect("the description written");
     assert_eq!(common::python("frames.py", &[&full]).trim(), "1");
-    true
 }

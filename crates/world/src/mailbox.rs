@@ -16,11 +16,12 @@
 //! possible: who writes nonsense there garbles its own messages, whose checksums say so.
 //!
 //! ```text
-//! at 0      u32 word of the request, u32 its length
-//!    64     u32 word of the answer, u32 its length
-//!    4096   the request, PLACE_BYTES at most
-//!    20480  the answer, PLACE_BYTES at most
+//! at 0      u32 word of the request, u32 its length, the request, PLACE_BYTES at most
+//!    20480  u32 word of the answer, u32 its length, the answer, PLACE_BYTES at most
 //! ```
+//!
+//! What takes longest is that a processor fetches from another what that has written last, 64 bytes at a time, or 128: so a word
+//! lies with the beginning of its bytes, and far from the other word.
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -34,9 +35,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// What is longer goes by the socket, where copying it takes longer than the kernel's part.
 pub const PLACE_BYTES: usize = 16 * 1024;
-const REQUEST: Place = Place { word: 0, bytes: 4096 };
-const ANSWER: Place = Place { word: 64, bytes: 4096 + PLACE_BYTES };
-const BYTES: usize = 4096 + 2 * PLACE_BYTES;
+const REQUEST: Place = Place { word: 0 };
+const ANSWER: Place = Place { word: 4096 + PLACE_BYTES };
+const BYTES: usize = 2 * (4096 + PLACE_BYTES);
 
 const ASLEEP: u32 = 0;
 const LOOKING: u32 = 1;
@@ -47,11 +48,16 @@ const WAITING: u32 = 1;
 const ANSWERED: u32 = 2;
 const BY_SOCKET: u32 = 3;
 
-/// Where in the memory a word (its length behind it) and its bytes are.
+/// Where in the memory a word is, its length and its bytes behind it.
 #[derive(Clone, Copy)]
 struct Place {
     word: usize,
-    bytes: usize,
+}
+
+impl Place {
+    fn bytes(self) -> usize {
+        self.word + 8
+    }
 }
 
 struct Memory(NonNull<u8>);
@@ -90,14 +96,14 @@ impl Memory {
         assert!(bytes.len() <= PLACE_BYTES);
         // SAFETY: within the mapping; no reference into it is ever made, and what the other side makes of the bytes
         // meanwhile is its own harm.
-        unsafe { self.0.add(place.bytes).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        unsafe { self.0.add(place.bytes()).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.length(place).store(bytes.len() as u32, Relaxed);
     }
 
     /// Copies as much as there is room for in `out`, from `from` on, which is at most [`Memory::held`].
     fn copy(&self, place: Place, from: usize, out: &mut [MaybeUninit<u8>]) {
         assert!(from + out.len() <= PLACE_BYTES);
-        let (at, count) = (self.0.as_ptr().wrapping_add(place.bytes + from), out.len());
+        let (at, count) = (self.0.as_ptr().wrapping_add(place.bytes() + from), out.len());
         // SAFETY: within the mapping, to what is not in it. The other side may write there at this moment, if it breaks
         // the rules: then the bytes are nonsense, which those who decode them expect.
         unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr().cast(), count) };

@@ -14,6 +14,7 @@ use crate::transport::Transport;
 use crate::transport::blocking::BlockingTransport;
 use crate::transport::neighbour::{Neighbour, NeighbourTransport};
 use crate::{ClientConfig, Counters, Failure, Operation, Result};
+use futures::FutureExt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -159,15 +160,21 @@ impl FileSystem {
         &self.core.counters
     }
 
-    /// Counts `work` as one operation.
-    pub(crate) async fn count<T>(&self, operation: Operation, work: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Counts `work`, which begins now, as one operation. What an async function is given and waits for lies in its future
+    /// twice, and is moved for that; here it does not.
+    pub(crate) fn count<T>(
+        &self,
+        operation: Operation,
+        work: impl Future<Output = Result<T>>,
+    ) -> impl Future<Output = Result<T>> {
         let start = self.core.clock.monotonic();
         let passage = stages::enter(Stage::Client);
-        let result = work.await;
-        drop(passage);
-        let took = self.core.clock.monotonic().since(start);
-        self.core.counters.record(operation, took, result.is_err());
-        result
+        work.map(move |result| {
+            drop(passage);
+            let took = self.core.clock.monotonic().since(start);
+            self.core.counters.record(operation, took, result.is_err());
+            result
+        })
     }
 
     /// Refuses changes where the client was told to make none.

@@ -17,7 +17,11 @@ impl Flavor for Appending<'_> {
 
     #[inline(always)]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        match bytes {
+            // Most are numbers below 128, for each of which a call of memcpy would take longer than all else.
+            [byte] => self.0.push(*byte),
+            _ => self.0.extend_from_slice(bytes),
+        }
         Ok(())
     }
 

@@ -86,8 +86,8 @@ impl Shard {
 
     /// Keeps the answer to a change for whoever sends it again.
     pub(super) fn remember(&self, state: &mut State, record: ReplyRecord) {
-        if state.replies.remember(record.clone()) {
-            state.open.records.push(record);
+        if let Some(record) = state.replies.remember(record) {
+            state.open.write_reply(record);
         }
     }
 }

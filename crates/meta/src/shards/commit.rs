@@ -6,7 +6,7 @@ use super::refusal::{Cause, Refusal};
 use super::resident::BatchNumber;
 use super::shard::{Shard, State};
 use super::table::{TableBatch, TableError};
-use crate::tables::{Key, Row, TransactionId};
+use crate::tables::{Key, TransactionId};
 use futures::FutureExt;
 use std::pin::pin;
 use std::rc::Rc;
@@ -61,13 +61,15 @@ impl Shard {
                 self.shrink(&mut state);
             }
             drop(state);
-            for waiter in waiters {
+            for waiter in waiters.drain(..) {
                 waiter(&self, answer.clone());
             }
             if failed {
                 self.changed.notify_waiters();
                 return;
             }
+            // Nothing is in flight now, so nobody waits there; the room serves the next batch's.
+            self.state.borrow_mut().in_flight = waiters;
         }
     }
 
@@ -113,15 +115,12 @@ impl Shard {
         let mut batch = state.open.close();
         self.write_partition_rows(state, &mut batch);
         let now = self.clock.monotonic();
-        for record in std::mem::take(&mut batch.records) {
-            let key = Key::Reply(record.session, record.slot);
-            batch.write(&key, Some(&Row::Replies(vec![record])));
-        }
         for _ in 0..OBSOLETE_A_BATCH {
             let Some(obsolete) = state.replies.obsolete(now) else { break };
             batch.write(&obsolete, None);
         }
-        state.in_flight = std::mem::take(&mut batch.waiters);
+        // Nobody waits for the batch before any more.
+        std::mem::swap(&mut state.in_flight, &mut batch.waiters);
         Some((batch.number, batch.into_rows(&mut state.open)))
     }
 

@@ -5,6 +5,7 @@
 
 use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use varve_types::{HashRange, InodeId, SessionId};
@@ -38,24 +39,28 @@ struct Restored {
 }
 
 impl Replies {
-    /// `false`: a later answer of the same slot is known.
-    pub fn remember(&mut self, record: ReplyRecord) -> bool {
+    /// `None`: a later answer of the same slot is known.
+    pub fn remember(&mut self, record: ReplyRecord) -> Option<&ReplyRecord> {
         let slot = (record.session, record.slot);
-        match self.latest.get_mut(&slot) {
-            Some(known) if known.number > record.number => return false,
-            Some(known) => *known = record,
-            None => {
-                self.latest.insert(slot, record);
-                self.order.push_back(slot);
-            }
-        }
-        if self.latest.len() > SLOTS_MAX
+        if self.latest.len() >= SLOTS_MAX
+            && !self.latest.contains_key(&slot)
             && let Some(oldest) = self.order.pop_front()
         {
             self.latest.remove(&oldest);
             self.forgotten.push_back(oldest);
         }
-        true
+        match self.latest.entry(slot) {
+            Entry::Occupied(known) if known.get().number > record.number => None,
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                *known = record;
+                Some(known)
+            }
+            Entry::Vacant(new) => {
+                self.order.push_back(slot);
+                Some(new.insert(record))
+            }
+        }
     }
 
     /// The answer already given to this call.

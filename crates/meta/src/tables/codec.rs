@@ -6,9 +6,9 @@
 
 use super::stored::{
     StoredCounter, StoredDecision, StoredDirectory, StoredEntry, StoredIntent, StoredNode, StoredOrphan,
-    StoredPartition, StoredReplies,
+    StoredPartition, StoredReplies, WrittenReplies,
 };
-use super::{Key, Kind, Row, TransactionId};
+use super::{Key, Kind, ReplyRecord, Row, TransactionId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -214,9 +214,15 @@ pub fn append_row(row: &Row, out: &mut Vec<u8>) {
         Row::Garbage => {}
         Row::Intent(row) => append(&StoredIntent::from(row), out),
         Row::Decision(row) => append(&StoredDecision::from(row), out),
-        Row::Replies(records) => append(&StoredReplies::from(records.as_slice()), out),
+        Row::Replies(records) => append(&WrittenReplies(records), out),
         Row::Counter(row) => append(&StoredCounter::from(row), out),
     }
+}
+
+/// [`append_row`] of answers that are in no row yet.
+pub fn append_replies(records: &[ReplyRecord], out: &mut Vec<u8>) {
+    out.push(ROW_VERSION);
+    append(&WrittenReplies(records), out);
 }
 
 /// The row of a key of `kind` that `bytes` are.
@@ -228,7 +234,7 @@ pub fn decode_row(kind: Kind, bytes: &[u8]) -> Result<Row, DecodeError> {
         None => return Err(malformed("no version")),
     };
     let row = match kind {
-        Kind::Partition => read::<StoredPartition>(body).and_then(|row| row.to_row().map(Row::Partition)),
+        Kind::Partition => read::<StoredPartition<'_>>(body).and_then(|row| row.to_row().map(Row::Partition)),
         Kind::Entry => read::<StoredEntry<'_>>(body).and_then(|row| row.to_row().map(Row::Entry)),
         Kind::Directory => read::<StoredDirectory<'_>>(body).and_then(|row| row.to_row().map(Row::Directory)),
         Kind::Inode => read::<StoredNode<'_>>(body).and_then(|row| row.to_row().map(Row::Inode)),

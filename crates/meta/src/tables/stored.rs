@@ -4,7 +4,7 @@
 mod nouns;
 mod transactions;
 
-pub(super) use transactions::{StoredDecision, StoredIntent, StoredReplies};
+pub(super) use transactions::{StoredDecision, StoredIntent, StoredReplies, WrittenReplies};
 
 use super::{
     BackingSize, Content, CounterRow, DirectoryRow, EntryBody, EntryRow, NodeRow, OrphanRow, PartitionRow,
@@ -23,7 +23,7 @@ enum StoredState {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredPartition {
+pub(super) struct StoredPartition<'a> {
     index: u16,
     depth: u8,
     state: StoredState,
@@ -33,11 +33,11 @@ pub(super) struct StoredPartition {
     entries: u64,
     subdirectories: u64,
     mtime: StoredTime,
-    map: StoredMap,
+    map: StoredMap<'a>,
 }
 
-impl From<&PartitionRow> for StoredPartition {
-    fn from(row: &PartitionRow) -> StoredPartition {
+impl<'a> From<&'a PartitionRow> for StoredPartition<'a> {
+    fn from(row: &'a PartitionRow) -> StoredPartition<'a> {
         StoredPartition {
             index: row.index.0,
             depth: row.depth,
@@ -56,7 +56,7 @@ impl From<&PartitionRow> for StoredPartition {
     }
 }
 
-impl StoredPartition {
+impl StoredPartition<'_> {
     pub(super) fn to_row(&self) -> Result<PartitionRow, Unsound> {
         let map = self.map.to_map()?;
         if self.depth > map.shards().depth_max() || u32::from(self.index) >> self.depth != 0 {
@@ -215,7 +215,7 @@ pub(super) struct StoredDirectory<'a> {
     mtime: StoredTime,
     ctime: StoredTime,
     btime: StoredTime,
-    map: StoredMap,
+    map: StoredMap<'a>,
     #[serde(borrow)]
     xattrs: Vec<Raw<'a>>,
 }

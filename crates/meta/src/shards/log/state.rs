@@ -1,6 +1,7 @@
 //! What a log knows of its own file: changed by appends and syncs, under one lock, and only held while bytes are
 //! handed to the kernel, never during an fsync (except on the way out of a failed one).
 
+use super::super::blocks::Blocks;
 use super::failure::LogError;
 use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch};
 use super::{BODY_BYTES_MAX, FILE_BYTES_MAX, LogConfig, directory};
@@ -58,6 +59,8 @@ pub struct State {
     saved: u64,
     /// The bytes from `synced` to `appended`.
     unsynced: VecDeque<Bytes>,
+    /// In which they lie.
+    blocks: Blocks,
     /// When the oldest of them was appended.
     unsynced_since: Option<Instant>,
     /// Handed over to the tables, and not known to have arrived.
@@ -94,6 +97,7 @@ impl State {
             synced: header.base,
             saved: header.base,
             unsynced: VecDeque::new(),
+            blocks: Blocks::default(),
             unsynced_since: None,
             handed: None,
             applied: header.base,
@@ -163,20 +167,21 @@ impl State {
             self.rotate(config);
         }
         let group = self.open_group.unwrap_or(self.last_group + 1);
-        let mut record = Vec::new();
-        if self.open_group.is_none() {
-            GroupHeader { id: group, synced: self.synced }.encode(self.epoch, self.appended, &mut record);
-        }
-        encode_batch(rows, self.epoch, self.appended + record.len() as u64, &mut record).map_err(
-            |reason| match reason {
-                FormatError::Length => {
-                    let bytes = rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
-                    LogError::TooLarge { bytes, max: BODY_BYTES_MAX }
-                }
-                reason => self.malformed(reason),
-            },
-        )?;
-        let record = Bytes::from(record);
+        let header = self.open_group.is_none().then_some(GroupHeader { id: group, synced: self.synced });
+        let (epoch, at) = (self.epoch, self.appended);
+        let encoded = self.blocks.try_lay(|record| {
+            if let Some(header) = header {
+                header.encode(epoch, at, record);
+            }
+            encode_batch(rows, epoch, at + record.len() as u64, record)
+        });
+        let record = encoded.map_err(|reason| match reason {
+            FormatError::Length => {
+                let bytes = rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
+                LogError::TooLarge { bytes, max: BODY_BYTES_MAX }
+            }
+            reason => self.malformed(reason),
+        })?;
         let offset = self.offset(self.appended);
         let current = self.current();
         if let Err(error) = current.file.write_all_at(&record, offset) {

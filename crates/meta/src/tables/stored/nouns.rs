@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use varve_types::{Attributes, FileKind, Mode, PartitionMap, ShardCount, Timestamp};
 
 /// What a stored row holds that no row may.
@@ -145,18 +146,18 @@ impl StoredAttributes {
 
 /// The volume's shard count and the map's words.
 #[derive(Serialize, Deserialize)]
-pub(super) struct StoredMap(u16, Vec<u64>);
+pub(super) struct StoredMap<'a>(u16, Cow<'a, [u64]>);
 
-impl From<&PartitionMap> for StoredMap {
-    fn from(map: &PartitionMap) -> StoredMap {
-        StoredMap(map.shards().get(), map.words().to_vec())
+impl<'a> From<&'a PartitionMap> for StoredMap<'a> {
+    fn from(map: &'a PartitionMap) -> StoredMap<'a> {
+        StoredMap(map.shards().get(), Cow::Borrowed(map.words()))
     }
 }
 
-impl StoredMap {
+impl StoredMap<'_> {
     pub(super) fn to_map(&self) -> Result<PartitionMap, Unsound> {
         ShardCount::new(self.0)
-            .and_then(|shards| PartitionMap::from_words(shards, self.1.clone()))
+            .and_then(|shards| PartitionMap::from_words(shards, self.1.to_vec()))
             .ok_or_else(|| format!("a partition map of {} shards with the words {:x?}", self.0, self.1))
     }
 }

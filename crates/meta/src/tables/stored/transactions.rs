@@ -3,7 +3,7 @@
 use super::nouns::{Raw, StoredTime, Unsound};
 use crate::tables::codec;
 use crate::tables::{Change, DecisionRow, IntentRow, ReadRecord, ReplyRecord};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use varve_types::{InodeId, Name, NameHash, SessionId, ShardId};
 
 /// Keys and rows inside an intent are the same bytes as in the table, so that they need no second description.
@@ -146,14 +146,17 @@ impl StoredReply<'_> {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-pub(in crate::tables) struct StoredReplies<'a>(#[serde(borrow)] Vec<StoredReply<'a>>);
+/// What [`StoredReplies`] are written as.
+pub(in crate::tables) struct WrittenReplies<'a>(pub &'a [ReplyRecord]);
 
-impl<'a> From<&'a [ReplyRecord]> for StoredReplies<'a> {
-    fn from(records: &'a [ReplyRecord]) -> StoredReplies<'a> {
-        StoredReplies(records.iter().map(Into::into).collect())
+impl Serialize for WrittenReplies<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(StoredReply::from))
     }
 }
+
+#[derive(Deserialize)]
+pub(in crate::tables) struct StoredReplies<'a>(#[serde(borrow)] Vec<StoredReply<'a>>);
 
 impl StoredReplies<'_> {
     pub(in crate::tables) fn to_records(&self) -> Vec<ReplyRecord> {

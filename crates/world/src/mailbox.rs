@@ -306,6 +306,16 @@ mod tests {
         }
     }
 
+    /// Promise: a request and an answer that lie there together are both what was given, however long.
+    #[test]
+    fn each_has_its_place() {
+        let (asked, asking) = both();
+        asked.look();
+        let (request, answer) = (vec![1; PLACE_BYTES], vec![2; PLACE_BYTES]);
+        assert!(asking.ask(&request, true) && asked.answer(&answer));
+        assert_eq!((taken(&asked, PLACE_BYTES), answered(&asking)), (request, answer));
+    }
+
     /// Promise: nobody hands anything to who sleeps, nor what is too long; the giver is told, and the taker where to look.
     #[test]
     fn who_sleeps_is_sent_it() {

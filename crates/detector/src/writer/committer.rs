@@ -90,25 +90,26 @@ fn round(shared: &Shared, own: &Own, committed: &mut Committed, last: bool) -> i
     if !failed {
         shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
     }
-    if failed && committed.since.is_some() || due && !last {
-        show(shared, own, committed)?;
-    }
-    Ok(())
+    let shown = match failed && committed.since.is_some() || due && !last {
+        true => show(shared, own, committed)?,
+        false => true,
+    };
+    // Another process may report what it has written when all else has ended.
+    if !shown && last && own.waits() { round(shared, own, committed, last) } else { Ok(()) }
 }
 
-/// Publishes in the midst of the run, or after its failure.
-fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<()> {
+/// Publishes in the midst of the run, or after its failure; `false`: that is left to the next round.
+fn show(shared: &Shared, own: &Own, committed: &mut Committed) -> io::Result<bool> {
     match committed.publish(&shared.file, own) {
         Ok(_) => {}
-        // There is room for what has been entered, only not in two commits: the next round publishes all, for nothing
-        // more comes.
+        // There is room for what has been entered, only not in two commits: the next round publishes all.
         Err(PublishError::NoRoom(error)) => {
             shared.fail_at("committing", &error);
-            return Ok(());
+            return Ok(false);
         }
         Err(PublishError::Io(error)) => return Err(error),
     }
     shared.progress.lock().published = committed.catalog.frames();
     shared.reach(Level::Durable, std::mem::take(&mut committed.owed));
-    Ok(())
+    Ok(true)
 }

@@ -63,11 +63,11 @@ impl Writer {
             shared.fail_at("writing the journal of", &error);
             WriteError::Failed(shared.failure().unwrap_or_else(|| error.to_string()))
         };
-        super::own(shared).enter(&shared.file, rest).map_err(failed)?;
+        let rows = super::own(shared).enter(&shared.file, rest);
         let (alone, shares): (Vec<SlabEntry>, Vec<SlabEntry>) = slabs.into_iter().partition(|slab| claim(shared, slab));
         let entered = enter(shared, &alone);
         release(shared, &alone);
-        entered.map_err(failed)?;
+        rows.and(entered).map_err(failed)?;
         self.put_all_together(&shares)
     }
 

@@ -34,6 +34,14 @@ pub(super) struct Own {
 pub(super) struct Ledger {
     pub journal: Journal,
     pub unsynced: Vec<Entry>,
+    /// Why something was not entered. What comes after it may rest on it, and is only journalled.
+    refused: Option<(io::ErrorKind, String)>,
+}
+
+impl Ledger {
+    fn check(&self) -> io::Result<()> {
+        self.refused.as_ref().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())))
+    }
 }
 
 pub(super) struct Joint {
@@ -50,7 +58,7 @@ pub(super) struct Joint {
 
 impl Own {
     pub(super) fn new(allocator: Allocator, length: Length, journal: Journal, room: Room) -> Own {
-        let ledger = Mutex::new(Ledger { journal, unsynced: Vec::new() });
+        let ledger = Mutex::new(Ledger { journal, unsynced: Vec::new(), refused: None });
         Own { allocator, length, room: Mutex::new(room), ledger, unnamed: Mutex::default() }
     }
 
@@ -62,18 +70,28 @@ impl Own {
     /// Appends to the journal what has been written to the file.
     ///
     /// # Errors
-    /// If there is no room to publish it, too: it must not be acknowledged then, and no commit brings it, which would keep
-    /// what was acknowledged before from being published; recovery brings it back when there is room.
+    /// If there is no room to publish it, too: it must not be acknowledged then, and no commit brings it, nor what comes after
+    /// it, which would keep what was acknowledged before from being published; recovery brings it back when there is room.
     pub(super) fn enter(&self, file: &File, entries: Vec<Entry>) -> io::Result<()> {
         let mut ledger = self.ledger.lock();
-        let room = self.room.lock().expect(self.space(file), &entries);
-        ledger.journal.append(&entries)?;
-        for entry in &entries {
-            self.allocator.fill(entry.end());
+        let room = ledger.check().and_then(|()| self.room.lock().expect(self.space(file), &entries));
+        let journalled = ledger.journal.append(&entries);
+        if journalled.is_ok() {
+            entries.iter().for_each(|entry| self.allocator.fill(entry.end()));
         }
-        room?;
-        ledger.unsynced.extend(entries);
-        Ok(())
+        let entered = journalled.and(room);
+        match &entered {
+            Ok(()) => ledger.unsynced.extend(entries),
+            Err(error) => {
+                ledger.refused.get_or_insert((error.kind(), error.to_string()));
+            }
+        }
+        entered
+    }
+
+    /// Something was entered that has not been taken.
+    pub(super) fn waits(&self) -> bool {
+        !self.ledger.lock().unsynced.is_empty()
     }
 
     /// Gives back what below `end` nobody ever wrote to, or told of: nothing follows the last commit.

@@ -124,9 +124,11 @@ impl Shared {
     pub(super) fn enter(&self, slabs: Vec<SlabEntry>) -> io::Result<()> {
         match &self.ground {
             Ground::Own(own) => {
-                self.enter_rows(own)?;
+                let rows = self.enter_rows(own);
                 let reached: Vec<(u64, Vec<u32>)> = reached(&slabs);
-                own.enter(&self.file, slabs.into_iter().map(Entry::Slab).collect())?;
+                // In the journal, if nothing else, whatever became of the rows.
+                let slabs = own.enter(&self.file, slabs.into_iter().map(Entry::Slab).collect());
+                rows.and(slabs)?;
                 self.reach(Level::Written, reached);
             }
             Ground::Joint(joint) => joint.waiting.lock().extend(slabs),
@@ -429,7 +431,8 @@ impl Pipeline {
     /// Adds a column of scalars, or finds it; answers its number.
     ///
     /// # Errors
-    /// [`WriteError::Column`] if its name cannot be one, or is another kind of column's.
+    /// [`WriteError::Column`] if its name cannot be one, or is another kind of column's; [`WriteError::Failed`] if the run has
+    /// failed, which has no new ones.
     pub fn column(&self, column: ScalarColumn) -> Result<u32, WriteError> {
         let refused = |why: String| WriteError::Column { name: column.name.clone(), why };
         let mut rows = self.shared.rows.lock();
@@ -438,6 +441,9 @@ impl Pipeline {
                 true => Ok(at as u32),
                 false => Err(refused(format!("there is one of {} already", rows.columns[at].kind))),
             };
+        }
+        if let Some(failure) = self.shared.failure() {
+            return Err(WriteError::Failed(failure));
         }
         if matches!(self.shared.ground, Ground::Joint(_)) {
             return Err(refused("only the writer that began the run adds columns".into()));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_detector::description::Description;
+use varve_detector::description::{Description, ScalarColumn, ScalarKind};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::writer::join::{Coordinator, Joined};
@@ -85,9 +85,18 @@ fn a_frame_without_a_place_leaves_the_others_theirs() {
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     stuffing.set_len(stuffing.metadata().expect("its length").len() - 8192).expect("cut");
     submit(frames.end).expect("it is taken");
+    while writer.progress().failure.is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let column = ScalarColumn { name: "late".into(), kind: ScalarKind::Float };
+    assert!(matches!(writer.column(column), Err(WriteError::Failed(_))), "a failed run has new columns");
     let error = writer.finish().expect_err("the run has failed").to_string();
     assert!(error.contains("No space left"), "{error}");
-    has_all(directory.path(), &path, &description.frame, frames.collect());
+    has_all(directory.path(), &path, &description.frame, frames.clone().collect());
+    // Its own bytes had room, and so had the journal, from which it comes when there is room for all.
+    stuffing.set_len(0).expect("room");
+    let recovered = varve_detector::recover::recover(&path).expect("recovered");
+    assert_eq!(recovered.counts.received, frames.end + 1);
 }
 
 /// A run that finds no room at its very start leaves nothing, and starts when there is room.

@@ -60,6 +60,8 @@ mod tests {
         for (number, run) in runs.iter().enumerate() {
             assert_eq!(*run, of(number));
         }
+        let beside = |pair: &[Bytes]| pair[0].as_ptr_range().end == pair[1].as_ptr();
+        assert!(runs.windows(2).filter(|pair| beside(pair)).count() > 50);
         assert!(blocks.block.capacity() <= BLOCK_BYTES && blocks.scratch.capacity() <= 2 * BLOCK_BYTES);
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! [`shard`] is where to begin: it runs a verb, which [`at_once`] does without waiting where it can. [`routing`] says which shard
 //! holds a row, [`fetch`] makes rows resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`]
-//! appends batches (their bytes in [`blocks`]) when the [`committer`] is told to, [`transaction`] carries changes over several shards, in each of which
+//! appends batches when the [`committer`] is told to, [`transaction`] carries changes over several shards, in each of which
 //! [`participant`] does its part under [`locks`], and [`removal`] those that only take a directory away; [`split`] moves half a
 //! partition, [`effects`] changes backing files, [`garbage`] removes them, [`whole`] sees a directory over all its shards,
-//! [`open`] begins and ends.
+//! [`open`] begins and ends. The bytes of batches and of the log lie in [`blocks`].
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod ahead;

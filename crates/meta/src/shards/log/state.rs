@@ -229,6 +229,9 @@ impl State {
             let Some(record) = self.unsynced.pop_front() else { break };
             self.synced += record.len() as u64;
         }
+        if self.unsynced.is_empty() {
+            self.blocks = Blocks::default();
+        }
         self.unsynced_since = (!self.unsynced.is_empty()).then_some(now);
         self.flush_groups()
     }

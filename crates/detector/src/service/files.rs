@@ -32,7 +32,8 @@ impl Shared {
             );
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
-        self.home.keep(&Record { request: request.clone(), series: series.clone(), ended: None }).map_err(keep)?;
+        let record = Record { request: request.clone(), series: series.clone(), begun: false, ended: None };
+        self.home.keep(&record).map_err(keep)?;
         match self.open((&request, series), &path) {
             Ok(run) => Ok(run),
             Err(error) => {
@@ -57,6 +58,10 @@ impl Shared {
         let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
+        let record = Record { request: request.clone(), series: series.clone(), begun: true, ended: None };
+        if let Err(error) = self.home.keep(&record) {
+            tracing::warn!(run = request.name, "cannot note that the run's file was made: {error}");
+        }
         if request.has_regions() {
             board.tell_apart(writer.reached());
         }
@@ -85,14 +90,15 @@ impl Shared {
             return;
         }
         let path = self.home.root.join(&record.request.file);
-        match self.resume((&record.request, record.series.clone()), &path) {
+        match self.resume(&record, &path) {
             Ok(Some(run)) => {
                 tracing::info!(run = name, file = %path.display(), "a run is taken up again");
                 self.runs.lock().insert(name, run);
             }
             // It had ended in all but its record, or was recovered while nobody served it.
             Ok(None) => {
-                tracing::warn!(run = name, file = %path.display(), "a run is over: its file is finished");
+                let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
+                tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
                 self.runs.lock().remove(&name);
                 if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
@@ -123,7 +129,8 @@ impl Shared {
             // Not while it is given up, or another begun.
             let _beginning = self.beginning.lock();
             if run.awaits().is_some() {
-                self.take_up(Record { request: run.request.clone(), series: run.series.clone(), ended: None });
+                let (request, series, begun) = (run.request.clone(), run.series.clone(), run.begun);
+                self.take_up(Record { request, series, begun, ended: None });
             }
         }
     }
@@ -142,11 +149,9 @@ impl Shared {
         run.end(how, "");
     }
 
-    fn resume(
-        &self,
-        (request, series): (&StartRequest, Option<Box<Taken>>),
-        path: &Path,
-    ) -> Result<Option<Arc<Run>>, WriteError> {
+    /// `None`: it is over.
+    fn resume(&self, record: &Record, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
+        let (request, series) = (&record.request, record.series.clone());
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
@@ -156,6 +161,8 @@ impl Shared {
                 recover::taken_away(path, &std::fs::read(&beside).map_err(io)?)?;
                 remove_unnamed(path).map_err(io)?;
                 std::fs::remove_file(&beside).map_err(io)?;
+            } else if record.begun {
+                return Ok(None);
             }
             return self.open((request, series), path).map(Some);
         }

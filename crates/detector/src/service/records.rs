@@ -17,6 +17,9 @@ pub struct Record {
     pub request: StartRequest,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Box<Taken>>,
+    /// Its file was made. One that is gone with its journal was recovered and moved away, or removed.
+    #[serde(default)]
+    pub begun: bool,
     /// Absent while the run goes on.
     #[serde(default)]
     pub ended: Option<Ended>,

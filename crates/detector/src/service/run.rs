@@ -52,6 +52,8 @@ pub struct Run {
     pub request: StartRequest,
     /// What a DECTRIS detector said of it.
     pub series: Option<Box<Taken>>,
+    /// Its file was made.
+    pub begun: bool,
     pub path: PathBuf,
     pub started: Nanoseconds,
     pub board: Arc<Board>,
@@ -92,7 +94,7 @@ impl Run {
         (sink, board): (Sink, Arc<Board>),
     ) -> Run {
         let claims = board.all_frames(Level::Memory);
-        let record = Record { request, series, ended: None };
+        let record = Record { request, series, begun: true, ended: None };
         Run::made(home, record, path, (Some(sink), board, claims, State::Running))
     }
 
@@ -115,13 +117,14 @@ impl Run {
 
     fn made(
         home: Arc<Home>,
-        Record { request, series, .. }: Record,
+        Record { request, series, begun, .. }: Record,
         path: PathBuf,
         (sink, board, claims, state): (Option<Sink>, Arc<Board>, Vec<Ranges>, State),
     ) -> Run {
         Run {
             request,
             series,
+            begun,
             path,
             started: now(),
             board,

@@ -63,6 +63,26 @@ fn a_run_whose_file_is_away_waits_for_it() {
     service.stop();
 }
 
+/// Promise: a run that was recovered while no service was there, and its file moved away, is over: none is begun in its place.
+#[test]
+fn a_run_that_was_recovered_and_moved_away_is_over() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, aside) = (directory.path().join("archived.h5"), directory.path().join("aside.h5"));
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("archived"))).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    drop(client);
+    varve_detector::recover::recover(&file).expect("recovered");
+    std::fs::rename(&file, &aside).expect("moved");
+    for _ in 0..2 {
+        let service = Service::start(config(directory.path())).expect("a service");
+        assert!(service.shared().run("archived").is_none() && !file.exists());
+        service.stop();
+    }
+}
+
 /// Promise: a run that cannot be taken up can be given up; recovery makes its file whole when the cause is gone.
 #[test]
 fn a_run_that_waits_can_be_given_up() {

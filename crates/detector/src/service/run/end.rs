@@ -99,7 +99,7 @@ impl Run {
     /// For the services to come, and for everybody who is connected.
     fn keep_end(&self, ended: &Ended) {
         let (request, series) = (self.request.clone(), self.series.clone());
-        let record = Record { request, series, ended: Some(ended.clone()) };
+        let record = Record { request, series, begun: self.begun, ended: Some(ended.clone()) };
         if let Err(error) = self.home.keep(&record) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }

@@ -2,6 +2,7 @@
 
 use super::{SIDE, WAIT, check, config, options, plain, start};
 use rustix::fs::FlockOperation;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
@@ -30,18 +31,22 @@ fn a_run_goes_on_after_the_service_was_stopped() {
     service.stop();
 }
 
+/// Ten frames of a run are durable, and its service and client are gone.
+fn leave_a_run(directory: &Path, name: &str) {
+    let service = Service::start(config(directory)).expect("a service");
+    let client = Client::connect(options(&service, &start(name))).expect("in");
+    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+    client.settle(WAIT).expect("durable");
+    service.stop();
+}
+
 /// Promise: a run whose file is away while the service starts keeps its journal, is said to wait, and goes on with all its
 /// frames once the file is back, also while the service is there.
 #[test]
 fn a_run_whose_file_is_away_waits_for_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, aside) = (directory.path().join("away.h5"), directory.path().join("aside"));
-    let service = Service::start(config(directory.path())).expect("a service");
-    let client = Client::connect(options(&service, &start("away"))).expect("in");
-    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
-    client.settle(WAIT).expect("durable");
-    service.stop();
-    drop(client);
+    leave_a_run(directory.path(), "away");
     std::fs::rename(&file, &aside).expect("moved");
     let service = Service::start(config(directory.path())).expect("a service");
     let waiting = service.shared().run("away").expect("known").status();
@@ -68,12 +73,7 @@ fn a_run_whose_file_is_away_waits_for_it() {
 fn a_run_that_was_recovered_and_moved_away_is_over() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, aside) = (directory.path().join("archived.h5"), directory.path().join("aside.h5"));
-    let service = Service::start(config(directory.path())).expect("a service");
-    let client = Client::connect(options(&service, &start("archived"))).expect("in");
-    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
-    client.settle(WAIT).expect("durable");
-    service.stop();
-    drop(client);
+    leave_a_run(directory.path(), "archived");
     varve_detector::recover::recover(&file).expect("recovered");
     std::fs::rename(&file, &aside).expect("moved");
     for _ in 0..2 {
@@ -88,12 +88,7 @@ fn a_run_that_was_recovered_and_moved_away_is_over() {
 fn a_run_that_waits_can_be_given_up() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("held.h5");
-    let service = Service::start(config(directory.path())).expect("a service");
-    let client = Client::connect(options(&service, &start("held"))).expect("in");
-    (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
-    client.settle(WAIT).expect("durable");
-    service.stop();
-    drop(client);
+    leave_a_run(directory.path(), "held");
     let other = std::fs::File::open(&file).expect("the file");
     let other = Locked::take(other, FlockOperation::NonBlockingLockExclusive).expect("as who writes to it");
     let service = Service::start(config(directory.path())).expect("a service");

@@ -1,0 +1,47 @@
+use super::*;
+use crate::frame::Payload;
+use crate::hdf5::ElementType;
+use crate::writer::Writer;
+
+/// Promise: frames that are durable before who wrote them has said that they are written are told of at both levels, once.
+#[test]
+fn what_is_durable_is_told_of_as_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let told: Arc<Mutex<Vec<(Level, u64)>>> = Arc::default();
+    let telling = Arc::clone(&told);
+    let listener = Arc::new(move |level: Level, numbers: &[u64]| {
+        telling.lock().extend(numbers.iter().map(|number| (level, *number)))
+    });
+    let description = Description::new(ElementType::U16, vec![2, 2]);
+    let path = directory.path().join("run.h5");
+    let writer = Writer::create(&path, description, Settings::default(), listener).unwrap();
+    writer.shared.reach(Level::Durable, vec![(7, vec![])]);
+    writer.shared.reach(Level::Written, vec![(7, vec![])]);
+    assert_eq!(*told.lock(), [(Level::Written, 7), (Level::Durable, 7)]);
+    assert_eq!((writer.progress().written, writer.progress().durable), (1, 1));
+}
+
+/// Promise: syncing does not wait for its interval where somebody waits for it with much, and else does.
+#[test]
+fn syncing_hurries_for_who_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = Settings { commit_interval: Duration::from_secs(3600), pressing_bytes: 1, ..Settings::default() };
+    let begin = |name: &str, listener: Arc<dyn Listener>| {
+        let description = Description::new(ElementType::U16, vec![2, 2]);
+        let writer = Writer::create(&directory.path().join(name), description, settings.clone(), listener).unwrap();
+        let frame = Frame { number: 0, taken: 1, payload: Payload::Plain(vec![0; 8]) };
+        writer.submit(frame, Duration::from_secs(10)).unwrap();
+        writer
+    };
+    let unheard = begin("unheard.h5", Arc::new(()));
+    let waited_for = begin("waited-for.h5", Arc::new(|_: Level, _: &[u64]| {}));
+    let begun = Instant::now();
+    while waited_for.progress().durable == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "its interval is waited for");
+        std::thread::sleep(ROUNDS_GAP);
+    }
+    std::thread::sleep(4 * ROUNDS_GAP);
+    assert_eq!((unheard.progress().taken, unheard.progress().durable), (1, 0));
+    unheard.finish().unwrap();
+    waited_for.finish().unwrap();
+}

@@ -46,7 +46,7 @@ async fn write_root(config: TableConfig, rows: [(Key, Row); 2]) -> Result<(), Ta
     for (key, row) in &rows {
         batch.put(codec::encode_key(key), codec::encode_row(row));
     }
-    table.write(batch).await?;
+    table.write(&batch).await?;
     table.sync().await?;
     table.close().await
 }

@@ -202,7 +202,7 @@ impl Writer<'_> {
     async fn flush(&mut self) -> Result<(), TableError> {
         self.bytes = 0;
         match &self.open {
-            Some((_, table)) => table.write(std::mem::take(&mut self.batch)).await,
+            Some((_, table)) => table.write(&std::mem::take(&mut self.batch)).await,
             None => Ok(()),
         }
     }

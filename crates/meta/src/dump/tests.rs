@@ -44,7 +44,7 @@ fn volume(directory: &std::path::Path) -> VolumeDir {
         let table = Table::open(TableConfig { shard: ShardId(0), ..config }).await.unwrap();
         let mut batch = TableBatch::default();
         rows.iter().for_each(|(key, row)| batch.put(codec::encode_key(key), codec::encode_row(row)));
-        table.write(batch).await.unwrap();
+        table.write(&batch).await.unwrap();
     });
     drop(runtime);
     std::fs::write(volume.backing_file(InodeId(3)), b"abc").unwrap();
@@ -113,7 +113,7 @@ fn holes_and_times_of_large_files_are_kept() {
         let table = Table::open(config).await.unwrap();
         let mut batch = TableBatch::default();
         batch.put(codec::encode_key(&key), codec::encode_row(&row));
-        table.write(batch).await.unwrap();
+        table.write(&batch).await.unwrap();
     });
     let file = std::fs::File::options().write(true).open(from.backing_file(InodeId(3))).unwrap();
     file.set_len(64 << 20).unwrap();

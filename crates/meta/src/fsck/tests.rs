@@ -122,7 +122,7 @@ impl Site {
             let mut batch = TableBatch::default();
             edit(&mut batch);
             // Not closed: the check finds it by the log, as after a crash.
-            table.write(batch).await.unwrap();
+            table.write(&batch).await.unwrap();
         });
     }
 

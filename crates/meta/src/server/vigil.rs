@@ -15,7 +15,9 @@ use super::mailboxes::{LookedInto, Mailbox};
 use crate::shards::Shard;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 use varve_world::patience::{Look, Patience};
@@ -34,6 +36,9 @@ const ALONE_ROUND: u32 = 16;
 
 /// Looks into mailboxes before the runtime is asked again, which takes longer than all of them.
 const LOOKS_A_ROUND: u32 = 32;
+
+/// Of so many rounds in which mailboxes had requests the runtime asks the kernel in one, for others that have come.
+const ROUNDS_ASKED: u32 = 4;
 
 #[derive(Default)]
 pub struct Vigil {
@@ -180,6 +185,7 @@ impl Vigil {
         let Some(mut look) = self.begin_look() else { return };
         tokio::task::yield_now().await;
         self.send_all();
+        let mut rounds = 0;
         loop {
             let moves = self.moves.get();
             let found = if self.mailboxes.is_empty() { 0 } else { self.look_into_mailboxes() };
@@ -188,7 +194,12 @@ impl Vigil {
                 self.patience.borrow_mut().failed();
                 return;
             }
-            tokio::task::yield_now().await;
+            rounds = if found == 0 { 0 } else { rounds + 1 };
+            if rounds % ROUNDS_ASKED == 0 {
+                tokio::task::yield_now().await;
+            } else {
+                after_those_woken().await;
+            }
             self.send_all();
             if self.moves.get() == moves {
                 continue;
@@ -214,6 +225,19 @@ impl Vigil {
     fn begin_look(&self) -> Option<Look> {
         self.patience.borrow_mut().look_for(VIGIL)
     }
+}
+
+/// Ready when the tasks that were woken before have run, without a question to the kernel between.
+async fn after_those_woken() {
+    let mut have_run = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut have_run, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]

@@ -36,8 +36,8 @@ impl Shard {
                 self.work.notified().await;
                 continue;
             };
-            let (number, batch) = batch;
-            let result = self.write(batch).await;
+            let (number, rows) = batch;
+            let result = self.write(&rows).await;
             let mut state = self.state.borrow_mut();
             let answer = match result {
                 Ok(()) => {
@@ -68,13 +68,12 @@ impl Shard {
                 self.changed.notify_waiters();
                 return;
             }
-            // Nothing is in flight now, so nobody waits there; the room serves the next batch's.
-            self.state.borrow_mut().in_flight = waiters;
+            self.state.borrow_mut().open.reuse(rows, waiters);
         }
     }
 
     /// Writes a batch. While the store hangs, whoever waits is told so once in [`APPEND_MAX`], and the batch goes on.
-    async fn write(self: &Rc<Self>, batch: TableBatch) -> Result<(), TableError> {
+    async fn write(self: &Rc<Self>, batch: &TableBatch) -> Result<(), TableError> {
         let mut write = pin!(self.table.write(batch));
         // Most need wait for nothing, and no clock.
         if let Some(result) = write.as_mut().now_or_never() {
@@ -114,20 +113,20 @@ impl Shard {
         }
         let mut batch = state.open.close();
         self.write_partition_rows(state, &mut batch);
-        let now = self.clock.monotonic();
         for _ in 0..OBSOLETE_A_BATCH {
-            let Some(obsolete) = state.replies.obsolete(now) else { break };
+            let Some(obsolete) = state.replies.obsolete(|| self.clock.monotonic()) else { break };
             batch.write(&obsolete, None);
         }
         // Nobody waits for the batch before any more.
-        std::mem::swap(&mut state.in_flight, &mut batch.waiters);
-        Some((batch.number, batch.into_rows(&mut state.open)))
+        state.in_flight = batch.waiters;
+        Some((batch.number, batch.rows))
     }
 
     fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {
-        for (directory, index) in state.partitions.take_dirty(batch.number) {
+        let State { partitions, resident, .. } = state;
+        for (directory, index) in partitions.take_dirty(batch.number) {
             let key = Key::Partition(directory, index);
-            if let Some(row) = state.resident.row_mut(&key, batch.number) {
+            if let Some(row) = resident.row_mut(&key, batch.number) {
                 batch.write(&key, Some(row));
             }
         }

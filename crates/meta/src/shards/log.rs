@@ -18,6 +18,7 @@
 //!   except the highest one.
 
 mod at_rest;
+mod blocks;
 mod budget;
 mod directory;
 mod failure;
@@ -37,9 +38,10 @@ pub use at_rest::LogAtRest;
 pub use budget::MemtableBudget;
 pub use directory::{first_file, is_begun};
 pub use failure::LogError;
+pub use format::BatchRows;
 pub use reclaim::LogReclaimer;
 pub use recovery::LogInit;
-pub use replay::LogReader;
+pub use replay::{LogReader, newest_of_each};
 pub use salvage::{DamagedPlace, read_intact};
 pub use torn::{TornEnd, torn_end};
 pub use writer::Log;

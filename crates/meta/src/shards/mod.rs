@@ -13,7 +13,6 @@ mod apply;
 mod arrival;
 mod at_once;
 mod batch;
-mod blocks;
 mod commit;
 mod committer;
 mod effects;

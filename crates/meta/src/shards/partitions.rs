@@ -150,14 +150,14 @@ impl Partitions {
     }
 
     /// The partitions whose rows are to be put into `batch`; they are clean from here on.
-    pub fn take_dirty(&mut self, batch: BatchNumber) -> Vec<(InodeId, PartitionIndex)> {
+    pub fn take_dirty(&mut self, batch: BatchNumber) -> impl Iterator<Item = (InodeId, PartitionIndex)> {
         let Partitions { loaded, dirty, .. } = self;
-        let clean = |directory: InodeId| {
+        let clean = move |directory: InodeId| {
             let partition = loaded.get_mut(&directory)?;
             partition.changed_in = batch;
             std::mem::take(&mut partition.row_dirty).then_some((directory, partition.index))
         };
-        dirty.drain(..).filter_map(clean).collect()
+        dirty.drain(..).filter_map(clean)
     }
 
     /// Whether the row of `key` must stay resident: a partition's while it is loaded, an entry's while it may be read ahead.

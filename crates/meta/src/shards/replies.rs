@@ -91,14 +91,14 @@ impl Replies {
     }
 
     /// A stored row that is of no use any more.
-    pub fn obsolete(&mut self, now: Moment) -> Option<Key> {
+    pub fn obsolete(&mut self, now: impl Fn() -> Moment) -> Option<Key> {
         while let Some((session, slot)) = self.forgotten.pop_front() {
             // A call that was under way when its session ended may have used it again.
             if !self.latest.contains_key(&(session, slot)) {
                 return Some(Key::Reply(session, slot));
             }
         }
-        while self.restored.front().is_some_and(|row| now.since(row.found) > KEPT) {
+        while self.restored.front().is_some_and(|row| now().since(row.found) > KEPT) {
             let Restored { key, number, .. } = self.restored.pop_front()?;
             match key {
                 Key::Reply(session, slot) => {

@@ -25,7 +25,7 @@ impl Rows {
         }
     }
 
-    pub async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
+    pub async fn write(&self, batch: &TableBatch) -> Result<(), TableError> {
         match self {
             Rows::Own(table) => table.write(batch).await,
             Rows::AtRest(reader, errno) => Err(TableError::AtRest { shard: reader.shard(), errno: *errno }),

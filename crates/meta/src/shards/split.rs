@@ -512,7 +512,7 @@ impl Shard {
             }
             let batch = {
                 let mut state = self.state.borrow_mut();
-                keys.into_iter().for_each(|key| state.open.writes.push((key, None)));
+                keys.iter().for_each(|key| state.open.rows.delete(key));
                 state.open.number
             };
             self.appended_with_work(batch).await?;

@@ -28,12 +28,12 @@ pub use reader::TableReader;
 pub use salvage::Salvage;
 pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
-use super::log::{Log, LogInit};
+use super::log::{BatchRows, Log, LogInit};
 use bytes::Bytes;
 use pending::{Passing, Pending};
+use slatedb::Db;
 use slatedb::admin::Admin;
 use slatedb::config::{CloseOptions, ReadOptions, ScanOptions};
-use slatedb::{Db, RowEntry, ValueDeletable};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Epoch, ShardId};
@@ -134,13 +134,13 @@ impl Table {
     /// Writes all of `batch` or none of it. When it has returned the batch is in the log and survives the death of
     /// the process; with a sync interval of zero it is fsynced too. After an error nobody knows whether it was
     /// written: the table must be opened again, which answers that.
-    pub async fn write(&self, batch: TableBatch) -> Result<(), TableError> {
-        if batch.rows.is_empty() {
+    pub async fn write(&self, batch: &TableBatch) -> Result<(), TableError> {
+        if batch.is_empty() {
             return Ok(());
         }
         {
             let _gate = self.moments.writing().await;
-            self.pending.append(batch.rows).await?;
+            self.pending.append(&batch.rows).await?;
         }
         if self.sync_interval.is_zero() {
             self.sync().await?;
@@ -269,29 +269,33 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
 /// Changes that are made together or not at all. A later change of a key replaces an earlier one.
 #[derive(Default)]
 pub struct TableBatch {
-    rows: Vec<RowEntry>,
+    rows: BatchRows,
 }
 
 impl TableBatch {
-    pub fn with_capacity(rows: usize) -> TableBatch {
-        TableBatch { rows: Vec::with_capacity(rows) }
+    pub fn put(&mut self, key: impl AsRef<[u8]>, row: impl AsRef<[u8]>) {
+        self.rows.put(|out| out.extend_from_slice(key.as_ref()), |out| out.extend_from_slice(row.as_ref()));
     }
 
-    pub fn put(&mut self, key: impl Into<Bytes>, row: impl Into<Bytes>) {
-        self.push(key.into(), ValueDeletable::Value(row.into()));
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.rows.delete(|out| out.extend_from_slice(key.as_ref()));
     }
 
-    pub fn delete(&mut self, key: impl Into<Bytes>) {
-        self.push(key.into(), ValueDeletable::Tombstone);
-    }
-
-    /// The batch gets its number when it is written.
-    fn push(&mut self, key: Bytes, value: ValueDeletable) {
-        self.rows.push(RowEntry { key, value, seq: 0, create_ts: None, expire_ts: None });
+    /// The row that `key` and `row` append, or its deletion.
+    pub fn write(&mut self, key: impl FnOnce(&mut Vec<u8>), row: Option<impl FnOnce(&mut Vec<u8>)>) {
+        match row {
+            Some(row) => self.rows.put(key, row),
+            None => self.rows.delete(key),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.count() == 0
+    }
+
+    /// An empty batch in the memory of this one, if that is not more than `bytes_max`.
+    pub fn cleared(self, bytes_max: usize) -> TableBatch {
+        TableBatch { rows: self.rows.cleared(bytes_max) }
     }
 }
 

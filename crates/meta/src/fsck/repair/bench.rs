@@ -290,7 +290,7 @@ impl<'a> Bench<'a> {
             }
             let shards: Vec<ShardId> = batches.keys().copied().collect();
             for (shard, batch) in batches {
-                let written = self.table(shard).await?.write(batch).await;
+                let written = self.table(shard).await?.write(&batch).await;
                 written.map_err(|error| Unreadable::new(shard, error))?;
             }
             for shard in shards {

@@ -16,7 +16,7 @@ impl Site {
             let mut batch = TableBatch::default();
             let row = codec::encode_row(&Row::Counter(CounterRow { inodes_end }));
             batch.put(codec::encode_key(&Key::Counter), row);
-            table.write(batch).await.unwrap();
+            table.write(&batch).await.unwrap();
             table.sync().await.unwrap();
         });
     }

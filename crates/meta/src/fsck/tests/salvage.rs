@@ -35,7 +35,7 @@ fn fill(site: &Site, in_table: bool) {
             let mut batch = TableBatch::default();
             let row = entry(InodeId((1 << 48) | number), EntryBody::Node(inline(b"some bytes")));
             batch.put(codec::encode_key(&entry_key(DIRECTORY, &format!("f{number}"))), codec::encode_row(&row));
-            table.write(batch).await.unwrap();
+            table.write(&batch).await.unwrap();
             if number % 100 == 0 {
                 table.sync().await.unwrap();
             }
@@ -50,7 +50,7 @@ fn fill(site: &Site, in_table: bool) {
                     codec::encode_key(&Key::Counter),
                     codec::encode_row(&Row::Counter(CounterRow { inodes_end: 5000 })),
                 );
-                table.write(batch).await.unwrap();
+                table.write(&batch).await.unwrap();
             }
         }
     });
@@ -129,7 +129,7 @@ fn what_a_torn_log_has_lost_is_named() {
             let mut batch = TableBatch::default();
             let row = entry(InodeId(50), EntryBody::Node(inline(b"later")));
             batch.put(codec::encode_key(&entry_key(ROOT, name)), codec::encode_row(&row));
-            table.write(batch).await.unwrap();
+            table.write(&batch).await.unwrap();
         }
     });
     drop(runtime);

@@ -109,7 +109,7 @@ fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
         change(&mut row);
         let mut batch = TableBatch::default();
         batch.put(bytes, codec::encode_row(&row));
-        table.write(batch).await.unwrap();
+        table.write(&batch).await.unwrap();
         table.close().await.unwrap();
     });
 }

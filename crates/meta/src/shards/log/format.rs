@@ -1,7 +1,10 @@
 //! The bytes of log files and seals; `formats/log.md` explains them. Little-endian throughout. Pure.
 
-use bytes::{BufMut, Bytes};
-use slatedb::{RowEntry, ValueDeletable};
+mod rows;
+
+pub use rows::{BatchRows, decode_batch};
+
+use bytes::{BufMut, BytesMut};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub const VERSION: u32 = 1;
@@ -16,6 +19,8 @@ pub const FILE_HEADER_BYTES: usize = 64;
 pub const SEAL_BYTES: usize = 48;
 pub const MARK_BYTES: usize = 40;
 pub const RECORD_HEADER_BYTES: usize = 32;
+/// Of them those before the checksum, which covers them and the body.
+const COVERED_BYTES: usize = RECORD_HEADER_BYTES - 8;
 pub const GROUP_BODY_BYTES: usize = 16;
 pub const GROUP_BYTES: usize = RECORD_HEADER_BYTES + GROUP_BODY_BYTES;
 /// Before the rows of a batch: sequence number and count.
@@ -23,13 +28,6 @@ const BATCH_PREFIX_BYTES: usize = 12;
 /// The longest body of a record. Far above what a worker writes in one batch; it bounds what a reader allocates for a
 /// length that it has not checked yet.
 pub const BODY_BYTES_MAX: u64 = 256 * 1024 * 1024;
-
-const ROW_KIND_MASK: u8 = 0b11;
-const ROW_VALUE: u8 = 0;
-const ROW_TOMBSTONE: u8 = 1;
-const ROW_MERGE: u8 = 2;
-const ROW_HAS_CREATED: u8 = 0b0100;
-const ROW_HAS_EXPIRES: u8 = 0b1000;
 
 /// What a file begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +143,7 @@ pub struct RecordHeader {
     pub position: u64,
     pub epoch: u64,
     checksum: u64,
-    covered: [u8; RECORD_HEADER_BYTES - 8],
+    covered: [u8; COVERED_BYTES],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +166,7 @@ impl RecordHeader {
             return Err(FormatError::Length);
         }
         let (position, epoch, checksum) = (fields.u64(), fields.u64(), fields.u64());
-        let covered = bytes[..RECORD_HEADER_BYTES - 8].try_into().expect("a constant length");
+        let covered = bytes[..COVERED_BYTES].try_into().expect("a constant length");
         Ok(RecordHeader { kind, body_bytes, position, epoch, checksum, covered })
     }
 
@@ -195,121 +193,58 @@ impl GroupHeader {
     }
 
     /// Appends the group's record, which begins at `position`.
-    pub fn encode(&self, epoch: u64, position: u64, out: &mut Vec<u8>) {
-        let start = begin_record(GROUP_MAGIC, epoch, position, out);
-        out.put_u64_le(self.id);
-        out.put_u64_le(self.synced);
-        end_record(start, out);
+    pub fn encode(&self, epoch: u64, position: u64, out: &mut BytesMut) {
+        let [id, synced] = [self.id, self.synced].map(u64::to_le_bytes);
+        append_record(GROUP_MAGIC, epoch, position, &id, &synced, out);
     }
 }
 
-/// Appends the record of a batch, which begins at `position`. All rows have the same sequence number.
-pub fn encode_batch(rows: &[RowEntry], epoch: u64, position: u64, out: &mut Vec<u8>) -> Result<(), FormatError> {
-    let body: u64 = rows.iter().map(row_bytes).sum::<u64>() + BATCH_PREFIX_BYTES as u64;
-    if body > BODY_BYTES_MAX {
+/// How many bytes a group's record and then a batch's record of `rows` take, the first one `with_group`.
+pub fn record_bytes(with_group: bool, rows: &BatchRows) -> usize {
+    let group = if with_group { GROUP_BYTES } else { 0 };
+    group + RECORD_HEADER_BYTES + BATCH_PREFIX_BYTES + rows.bytes().len()
+}
+
+/// Appends the record of a batch, which begins at `position`. Returns where its body begins in `out`.
+pub fn encode_batch(
+    rows: &BatchRows,
+    sequence: u64,
+    epoch: u64,
+    position: u64,
+    out: &mut BytesMut,
+) -> Result<usize, FormatError> {
+    if (BATCH_PREFIX_BYTES + rows.bytes().len()) as u64 > BODY_BYTES_MAX {
         return Err(FormatError::Length);
     }
-    let sequence = rows.first().ok_or(FormatError::Empty)?.seq;
-    if rows.iter().any(|row| row.seq != sequence) {
-        return Err(FormatError::Sequence);
+    if rows.count() == 0 {
+        return Err(FormatError::Empty);
     }
-    out.reserve(RECORD_HEADER_BYTES + body as usize);
-    let start = begin_record(BATCH_MAGIC, epoch, position, out);
-    out.put_u64_le(sequence);
-    out.put_u32_le(rows.len() as u32);
-    rows.iter().for_each(|row| encode_row(row, out));
-    end_record(start, out);
-    Ok(())
-}
-
-fn row_bytes(row: &RowEntry) -> u64 {
-    let timestamps = u64::from(row.create_ts.is_some()) + u64::from(row.expire_ts.is_some());
-    9 + 8 * timestamps + row.key.len() as u64 + value_of(&row.value).1.len() as u64
-}
-
-fn value_of(value: &ValueDeletable) -> (u8, &[u8]) {
-    match value {
-        ValueDeletable::Value(value) => (ROW_VALUE, value),
-        ValueDeletable::Tombstone => (ROW_TOMBSTONE, &[]),
-        ValueDeletable::Merge(value) => (ROW_MERGE, value),
-    }
-}
-
-fn encode_row(row: &RowEntry, out: &mut Vec<u8>) {
-    let (kind, value) = value_of(&row.value);
-    let created = if row.create_ts.is_some() { ROW_HAS_CREATED } else { 0 };
-    let expires = if row.expire_ts.is_some() { ROW_HAS_EXPIRES } else { 0 };
-    let mut head = [kind | created | expires; 9];
-    head[1..5].copy_from_slice(&(row.key.len() as u32).to_le_bytes());
-    head[5..].copy_from_slice(&(value.len() as u32).to_le_bytes());
-    out.put_slice(&head);
-    row.create_ts.iter().chain(&row.expire_ts).for_each(|time| out.put_i64_le(*time));
-    out.put_slice(&row.key);
-    out.put_slice(value);
-}
-
-/// The sequence number of a batch's body.
-pub fn decode_sequence(body: &[u8]) -> Result<u64, FormatError> {
-    if body.len() < BATCH_PREFIX_BYTES {
-        return Err(FormatError::Length);
-    }
-    Ok(Fields(body).u64())
-}
-
-/// The rows of a batch's body, which share its memory.
-pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
-    let seq = decode_sequence(body)?;
-    let count = u32::from_le_bytes(body[8..12].try_into().expect("a constant length"));
-    let mut rows = Vec::with_capacity((count as usize).min(body.len() / 9));
-    let mut at = BATCH_PREFIX_BYTES;
-    for _ in 0..count {
-        let mut take = |length: usize| {
-            let end = at.checked_add(length).filter(|end| *end <= body.len()).ok_or(FormatError::Length)?;
-            let taken = body.slice(at..end);
-            at = end;
-            Ok(taken)
-        };
-        let flags = take(1)?[0];
-        let lengths = take(8)?;
-        let (key_bytes, value_bytes) = (Fields(&lengths).u32(), Fields(&lengths[4..]).u32());
-        let mut time = |flag: u8| match flags & flag {
-            0 => Ok(None),
-            _ => take(8).map(|bytes| Some(Fields(&bytes).u64() as i64)),
-        };
-        let (create_ts, expire_ts) = (time(ROW_HAS_CREATED)?, time(ROW_HAS_EXPIRES)?);
-        let (key, value) = (take(key_bytes as usize)?, take(value_bytes as usize)?);
-        let value = match flags & ROW_KIND_MASK {
-            _ if flags & !(ROW_KIND_MASK | ROW_HAS_CREATED | ROW_HAS_EXPIRES) != 0 => return Err(FormatError::Flags),
-            ROW_VALUE => ValueDeletable::Value(value),
-            ROW_TOMBSTONE if value.is_empty() => ValueDeletable::Tombstone,
-            ROW_MERGE => ValueDeletable::Merge(value),
-            _ => return Err(FormatError::Flags),
-        };
-        rows.push(RowEntry { key, value, seq, create_ts, expire_ts });
-    }
-    if at != body.len() || rows.is_empty() {
-        return Err(FormatError::Length);
-    }
-    Ok(rows)
-}
-
-fn begin_record(magic: [u8; 4], epoch: u64, position: u64, out: &mut Vec<u8>) -> usize {
+    let mut prefix = [0; BATCH_PREFIX_BYTES];
+    prefix[..8].copy_from_slice(&sequence.to_le_bytes());
+    prefix[8..].copy_from_slice(&rows.count().to_le_bytes());
     let start = out.len();
-    out.put_slice(&magic);
-    out.put_u32_le(0);
-    out.put_u64_le(position);
-    out.put_u64_le(epoch);
-    out.put_u64_le(0);
-    start
+    append_record(BATCH_MAGIC, epoch, position, &prefix, rows.bytes(), out);
+    Ok(start + RECORD_HEADER_BYTES)
 }
 
-/// Fills in the length and the checksum of the record that begins at `start` and ends with `out`.
-fn end_record(start: usize, out: &mut [u8]) {
-    let body_bytes = (out.len() - start - RECORD_HEADER_BYTES) as u32;
-    out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
-    let (header, body) = out[start..].split_at(RECORD_HEADER_BYTES);
-    let checksum = checksum(&header[..RECORD_HEADER_BYTES - 8], body);
-    out[start + 24..start + 32].copy_from_slice(&checksum.to_le_bytes());
+/// Appends a record whose body is `head` and then `rest`, and which begins at `position`.
+fn append_record(magic: [u8; 4], epoch: u64, position: u64, head: &[u8], rest: &[u8], out: &mut BytesMut) {
+    const CHECKSUM_BYTES: usize = RECORD_HEADER_BYTES - COVERED_BYTES;
+    let mut covered = [0; COVERED_BYTES];
+    covered[..4].copy_from_slice(&magic);
+    covered[4..8].copy_from_slice(&((head.len() + rest.len()) as u32).to_le_bytes());
+    covered[8..16].copy_from_slice(&position.to_le_bytes());
+    covered[16..].copy_from_slice(&epoch.to_le_bytes());
+    let start = out.len();
+    out.put_slice(&[0; CHECKSUM_BYTES]);
+    out.put_slice(&covered);
+    out.put_slice(head);
+    out.put_slice(rest);
+    let record = &mut out[start..];
+    // The checksum stands between what it covers, which is checked in one piece before that is so.
+    let checksum = xxh3_64(&record[CHECKSUM_BYTES..]);
+    record[..COVERED_BYTES].copy_from_slice(&covered);
+    record[COVERED_BYTES..RECORD_HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
 }
 
 fn checksum(header: &[u8], body: &[u8]) -> u64 {
@@ -381,8 +316,6 @@ pub enum FormatError {
     Flags,
     #[error("it has no rows")]
     Empty,
-    #[error("its rows have different sequence numbers")]
-    Sequence,
     #[error("its group is out of order")]
     Order,
     #[error("it ends here, and more of it was fsynced")]

@@ -12,6 +12,7 @@ use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader, WalRows};
 use slatedb::{RowEntry, ValueDeletable};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
+use varve_world::key_hash::KeyHashing;
 
 /// A sealed epoch to be replayed.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ impl Replay {
                 break;
             }
         }
-        Ok((!rows.is_empty()).then(|| WalRows { rows: newest(rows), last_consumed_wal_file_id: self.consumed }))
+        Ok((!rows.is_empty()).then(|| WalRows { rows: newest_of_each(rows), last_consumed_wal_file_id: self.consumed }))
     }
 
     /// The next batch; notes the last group that is read to its end with it.
@@ -139,27 +140,29 @@ impl Replay {
 
 /// Of each key the last row, in the order of keys, in which the table takes them fastest; in memory of their own, so that
 /// they do not keep what was read with them.
-fn newest(rows: Vec<RowEntry>) -> Vec<RowEntry> {
+pub fn newest_of_each(rows: Vec<RowEntry>) -> Vec<RowEntry> {
     // A merge adds to what it finds. Varve writes none.
     if rows.iter().any(|row| matches!(row.value, ValueDeletable::Merge(_))) {
         return rows;
     }
-    let mut seen = HashSet::with_capacity(rows.len());
-    let mut newest: Vec<_> = rows.into_iter().rev().filter(|row| seen.insert(row.key.clone())).collect();
+    let mut seen = HashSet::with_capacity_and_hasher(rows.len(), KeyHashing::default());
+    let mut newest: Vec<_> = rows.iter().rev().filter(|row| seen.insert(&row.key)).collect();
     newest.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let bytes = newest.iter().map(|row| row.key.len() + row.value.len()).sum();
     let mut copied = BytesMut::with_capacity(bytes);
-    for row in &mut newest {
-        let mut copy = |bytes: &Bytes| {
-            copied.extend_from_slice(bytes);
-            copied.split().freeze()
+    let mut copy = |bytes: &Bytes| {
+        copied.extend_from_slice(bytes);
+        copied.split().freeze()
+    };
+    let mut in_memory_of_its_own = |row: &RowEntry| {
+        let key = copy(&row.key);
+        let value = match &row.value {
+            ValueDeletable::Value(value) => ValueDeletable::Value(copy(value)),
+            other => other.clone(),
         };
-        row.key = copy(&row.key);
-        if let ValueDeletable::Value(value) = &mut row.value {
-            *value = copy(value);
-        }
-    }
-    newest
+        RowEntry { key, value, ..*row }
+    };
+    newest.into_iter().map(&mut in_memory_of_its_own).collect()
 }
 
 #[async_trait]

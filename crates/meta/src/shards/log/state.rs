@@ -1,12 +1,11 @@
 //! What a log knows of its own file: changed by appends and syncs, under one lock, and only held while bytes are
 //! handed to the kernel, never during an fsync (except on the way out of a failed one).
 
-use super::super::blocks::Blocks;
+use super::blocks::Blocks;
 use super::failure::LogError;
-use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch};
+use super::format::{BatchRows, FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, encode_batch, record_bytes};
 use super::{BODY_BYTES_MAX, FILE_BYTES_MAX, LogConfig, directory};
 use bytes::Bytes;
-use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalStatus};
 use std::collections::VecDeque;
 use std::io;
@@ -161,25 +160,24 @@ impl State {
         self.failure.get_or_insert(failure);
     }
 
-    /// Puts a batch into the open group and into the file. When it has returned, the kernel has the bytes.
-    pub fn append(&mut self, config: &LogConfig, rows: &[RowEntry], now: Instant) -> Result<(), LogError> {
+    /// Puts a batch into the open group and into the file, and returns its body. When it has returned, the kernel has the bytes.
+    pub fn append(&mut self, config: &LogConfig, rows: &BatchRows, sequence: u64) -> Result<Bytes, LogError> {
         if self.open_group.is_none() && self.file_bytes() >= FILE_BYTES_MAX {
             self.rotate(config);
         }
         let group = self.open_group.unwrap_or(self.last_group + 1);
         let header = self.open_group.is_none().then_some(GroupHeader { id: group, synced: self.synced });
         let (epoch, at) = (self.epoch, self.appended);
-        let encoded = self.blocks.try_lay(|record| {
+        let mut body = 0;
+        let encoded = self.blocks.lay(record_bytes(header.is_some(), rows), |record| {
             if let Some(header) = header {
                 header.encode(epoch, at, record);
             }
-            encode_batch(rows, epoch, at + record.len() as u64, record)
+            body = encode_batch(rows, sequence, epoch, at + record.len() as u64, record)?;
+            Ok(())
         });
         let record = encoded.map_err(|reason| match reason {
-            FormatError::Length => {
-                let bytes = rows.iter().map(|row| (row.key.len() + row.value.len()) as u64).sum();
-                LogError::TooLarge { bytes, max: BODY_BYTES_MAX }
-            }
+            FormatError::Length => LogError::TooLarge { bytes: rows.bytes().len() as u64, max: BODY_BYTES_MAX },
             reason => self.malformed(reason),
         })?;
         let offset = self.offset(self.appended);
@@ -190,13 +188,14 @@ impl State {
             self.move_to_new_file(config, &record, LogError::Io { action: "append to", path, source: error })?;
         }
         self.appended += record.len() as u64;
+        let body = record.slice(body..);
         self.unsynced.push_back(record);
-        self.unsynced_since.get_or_insert(now);
-        self.replayable_since.get_or_insert(now);
+        self.unsynced_since.get_or_insert_with(Instant::now);
+        self.replayable_since.get_or_insert_with(Instant::now);
         self.open_group = Some(group);
         self.last_group = group;
-        self.last_sequence = rows.last().map_or(self.last_sequence, |row| row.seq);
-        Ok(())
+        self.last_sequence = sequence;
+        Ok(body)
     }
 
     /// Closes the open group, if there is one. Returns the id of the last closed group.

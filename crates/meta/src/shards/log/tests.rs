@@ -84,7 +84,7 @@ impl World {
 
     fn append(&self, owner: &mut Owner, sequences: std::ops::Range<u64>) {
         for sequence in sequences.clone() {
-            owner.log.append(&batch(sequence)).unwrap();
+            write(&owner.log, &batch(sequence)).unwrap();
         }
         self.hand_over(owner, &batch(sequences.end - 1));
     }
@@ -131,6 +131,10 @@ impl Owner {
     fn flushed_group(&self) -> u64 {
         self.writer.status().unwrap().last_flushed_wal_id
     }
+}
+
+fn write(log: &Log, rows: &[RowEntry]) -> Result<Bytes, WalError> {
+    log.append(&BatchRows::of(rows), rows[0].seq)
 }
 
 /// The batch that has this sequence number: a few rows, more for some.
@@ -200,10 +204,10 @@ fn groups_count_up_and_never_grow() {
 fn groups_wait_for_the_tables() {
     let world = World::new();
     let mut owner = world.open(1, 0).unwrap();
-    owner.log.append(&batch(1)).unwrap();
-    owner.log.append(&batch(2)).unwrap();
+    write(&owner.log, &batch(1)).unwrap();
+    write(&owner.log, &batch(2)).unwrap();
     owner.log.hand_over();
-    owner.log.append(&batch(3)).unwrap();
+    write(&owner.log, &batch(3)).unwrap();
     world.sync(&owner);
     assert_eq!((owner.flushed_group(), owner.log.unsynced_bytes()), (0, 0));
     let flush = world.runtime.block_on(owner.writer.flush()).unwrap();
@@ -230,7 +234,7 @@ fn replay_gives_each_key_once_and_late_enough() {
         create_ts,
         expire_ts: None,
     };
-    owner.log.append(&[row("a", "1", None), row("b", "2", Some(9)), row("a", "3", None)]).unwrap();
+    write(&owner.log, &[row("a", "1", None), row("b", "2", Some(9)), row("a", "3", None)]).unwrap();
     drop(owner);
     let (replay, _log) = take_over(&world.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
     let rows = world.runtime.block_on(replay.not_before(7).next()).unwrap().unwrap().rows;
@@ -341,7 +345,7 @@ fn a_late_owner_appends_to_nothing() {
     let mut owner = world.open(2, 0).unwrap();
     world.append(&mut sleeper, 3..5);
     assert!(matches!(world.runtime.block_on(sleeper.log.sync()), Err(WalError::Fenced)));
-    assert!(matches!(sleeper.log.append(&batch(5)), Err(WalError::Fenced)));
+    assert!(matches!(write(&sleeper.log, &batch(5)), Err(WalError::Fenced)));
     world.append(&mut owner, 3..4);
     assert_eq!(owner.sequences(), range(1..3));
     drop((sleeper, owner));
@@ -386,7 +390,7 @@ fn files_are_reclaimed_behind_the_tables() {
             .count()
     };
     for sequence in 1..41 {
-        owner.log.append(&large(sequence)).unwrap();
+        write(&owner.log, &large(sequence)).unwrap();
         world.hand_over(&mut owner, &large(sequence));
         world.sync(&owner);
     }
@@ -468,7 +472,7 @@ fn a_closed_log_is_synced() {
     world.runtime.block_on(owner.writer.close()).unwrap();
     world.runtime.block_on(owner.writer.close()).unwrap();
     assert_eq!(owner.log.unsynced_bytes(), 0);
-    assert!(matches!(owner.log.append(&batch(3)), Err(WalError::Closed)));
+    assert!(matches!(write(&owner.log, &batch(3)), Err(WalError::Closed)));
     assert_eq!(world.crash_and_replay(owner, 1), range(1..3));
 }
 
@@ -488,7 +492,7 @@ fn the_newest_version_of_a_row_is_replayed() {
         let value = || ValueDeletable::Value(Bytes::from(format!("value {seq}")));
         let removed = row(format!("own {}", seq - 1), ValueDeletable::Tombstone, seq);
         let batch = [row("shared".into(), value(), seq), row(format!("own {seq}"), value(), seq), removed];
-        owner.log.append(&batch).unwrap();
+        write(&owner.log, &batch).unwrap();
         if seq % 10 == 0 {
             world.hand_over(&mut owner, &batch);
             world.sync(&owner);

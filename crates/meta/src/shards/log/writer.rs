@@ -1,12 +1,13 @@
 //! The log as SlateDB sees it, and as the table does.
 
 use super::failure::LogError;
-use super::format::FileHeader;
+use super::format::{BatchRows, FileHeader};
 use super::mark::Mark;
 use super::state::State;
 use super::sync::drive;
 use super::{LogConfig, UNSYNCED_BYTES_EARLY, UNSYNCED_BYTES_MAX, directory};
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use slatedb::RowEntry;
@@ -111,31 +112,33 @@ impl Log {
         }
     }
 
-    /// Writes a batch, whose rows have one sequence number, above that of the batch before. When it has returned the batch
-    /// survives the death of the process.
-    pub fn append(&self, rows: &[RowEntry]) -> Result<(), WalError> {
-        let (first, unsynced) = {
+    /// Writes a batch, whose sequence number is above that of the batch before, and returns its body. When it has returned the
+    /// batch survives the death of the process.
+    pub fn append(&self, rows: &BatchRows, sequence: u64) -> Result<Bytes, WalError> {
+        let (body, first, unsynced) = {
             let mut state = self.state.lock();
             if let Some(failure) = state.failure() {
                 return Err(failure.clone());
             }
             let (first, held) = (state.unsynced_bytes() == 0, state.held());
-            let appended = state.append(&self.config, rows, Instant::now());
+            let appended = state.append(&self.config, rows, sequence);
             self.config.memtables.change(held, state.held());
-            if let Err(error) = appended {
-                drop(state);
-                let failure = WalError::from(error);
-                self.fail(failure.clone());
-                return Err(failure);
+            match appended {
+                Ok(body) => (body, first, state.unsynced_bytes()),
+                Err(error) => {
+                    drop(state);
+                    let failure = WalError::from(error);
+                    self.fail(failure.clone());
+                    return Err(failure);
+                }
             }
-            (first, state.unsynced_bytes())
         };
         if unsynced >= UNSYNCED_BYTES_EARLY {
             self.demand_sync();
         } else if first {
             self.wake.notify_one();
         }
-        Ok(())
+        Ok(body)
     }
 
     /// Everything appended so far is about to be written to the tables, as one batch with the last one's sequence number.

@@ -7,20 +7,21 @@
 //! Invariants: batches have rising sequence numbers, and SlateDB's batch has that of the last one in it, so that what is
 //! replayed after a crash is ordered with what is in tables. What is handed over are whole groups of the log.
 
+mod batches;
+
 use super::TableError;
-use crate::shards::log::Log;
+use crate::shards::log::{BatchRows, Log, newest_of_each};
+use batches::Batches;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use slatedb::config::WriteOptions;
-use slatedb::{Db, RowEntry, ValueDeletable, WriteBatch};
-use std::collections::HashMap;
+use slatedb::{Db, ValueDeletable, WriteBatch};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use varve_types::ShardId;
-use varve_world::key_hash::KeyHashing;
 
 /// How long rows come together. A shard under load passes tens of thousands on at a time, and an idle one sleeps. In their
 /// order they go into a memtable, whose rows lie all over memory: the more come together, the closer each is to the one before.
@@ -28,8 +29,6 @@ const COLLECTED_FOR: Duration = Duration::from_millis(200);
 /// Bytes at which that time is over, and those at which writes wait for SlateDB, which waits for its store.
 const BYTES_EARLY: usize = 4 * 1024 * 1024;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-
-type Rows = HashMap<Bytes, Option<Bytes>, KeyHashing>;
 
 pub(super) struct Pending {
     shard: ShardId,
@@ -45,16 +44,14 @@ pub(super) struct Pending {
 struct State {
     /// Of the last batch.
     sequence: u64,
-    collected: Rows,
-    collected_bytes: usize,
+    collected: Batches,
     /// What SlateDB is being given.
-    passing: Arc<Rows>,
-    passing_bytes: usize,
+    passing: Batches,
 }
 
 impl State {
     fn bytes(&self) -> usize {
-        self.collected_bytes + self.passing_bytes
+        self.collected.bytes() + self.passing.bytes()
     }
 }
 
@@ -75,13 +72,7 @@ impl Drop for Passing {
 impl Pending {
     /// `sequence`: the last one that `db` has.
     pub fn start(shard: ShardId, db: Db, log: Arc<Log>, sequence: u64, background: &Handle) -> (Arc<Pending>, Passing) {
-        let state = State {
-            sequence,
-            collected: Rows::default(),
-            collected_bytes: 0,
-            passing: Arc::default(),
-            passing_bytes: 0,
-        };
+        let state = State { sequence, collected: Batches::default(), passing: Batches::default() };
         let pending = Arc::new(Pending {
             shard,
             db,
@@ -117,25 +108,17 @@ impl Pending {
     }
 
     /// Writes a batch to the log. A later row of a key replaces an earlier one.
-    pub async fn append(&self, mut rows: Vec<RowEntry>) -> Result<(), TableError> {
+    pub async fn append(&self, rows: &BatchRows) -> Result<(), TableError> {
         self.wait_for_room().await?;
         let mut state = self.state.lock();
         let sequence = state.sequence + 1;
-        rows.iter_mut().for_each(|row| row.seq = sequence);
-        self.log.append(&rows).map_err(|error| TableError::from_log(self.shard, error))?;
+        let body = self.log.append(rows, sequence).map_err(|error| TableError::from_log(self.shard, error))?;
         state.sequence = sequence;
-        let (first, before) = (state.collected.is_empty(), state.collected_bytes);
-        for row in rows {
-            state.collected_bytes += row.key.len() + row.value.len();
-            let value = match row.value {
-                ValueDeletable::Value(value) | ValueDeletable::Merge(value) => Some(value),
-                ValueDeletable::Tombstone => None,
-            };
-            state.collected.insert(row.key, value);
-        }
-        let early = before < BYTES_EARLY && state.collected_bytes >= BYTES_EARLY;
+        let before = state.collected.bytes();
+        state.collected.push(body);
+        let early = before < BYTES_EARLY && state.collected.bytes() >= BYTES_EARLY;
         drop(state);
-        if first {
+        if before == 0 {
             self.wake.notify_one();
         }
         if early {
@@ -146,8 +129,8 @@ impl Pending {
 
     /// The row of `key`, if it is on its way: `Some(None)` if it is deleted.
     pub fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let state = self.state.lock();
-        state.collected.get(key).or_else(|| state.passing.get(key)).cloned()
+        let State { collected, passing, .. } = &mut *self.state.lock();
+        collected.find(key).or_else(|| passing.find(key))
     }
 
     /// Returns when SlateDB has everything that was written before.
@@ -193,33 +176,26 @@ impl Pending {
     }
 
     async fn pass_on(&self) -> Result<(), slatedb::Error> {
-        let (rows, sequence) = {
-            let mut state = self.state.lock();
-            if state.collected.is_empty() {
+        let (batches, sequence) = {
+            let State { sequence, collected, passing } = &mut *self.state.lock();
+            if collected.is_empty() {
                 return Ok(());
             }
             self.log.hand_over();
-            state.passing = Arc::new(std::mem::take(&mut state.collected));
-            state.passing_bytes = std::mem::take(&mut state.collected_bytes);
-            (Arc::clone(&state.passing), state.sequence)
+            *passing = collected.take();
+            (passing.shared(), *sequence)
         };
         let mut batch = WriteBatch::new();
         // In their order each is put beside the one before, which is in the processor's cache.
-        let mut sorted: Vec<_> = rows.iter().collect();
-        sorted.sort_unstable_by_key(|(key, _)| *key);
-        for (key, row) in sorted {
-            match row {
-                Some(row) => batch.put_bytes(key.clone(), row.clone()),
-                None => batch.delete(key),
+        for row in newest_of_each(batches.iter().flat_map(batches::rows_of).collect()) {
+            match row.value {
+                ValueDeletable::Value(value) | ValueDeletable::Merge(value) => batch.put_bytes(row.key, value),
+                ValueDeletable::Tombstone => batch.delete(row.key),
             }
         }
-        drop(rows);
+        drop(batches);
         self.db.write_with_options(batch, &WriteOptions { seqnum: sequence }).await?;
-        let passed = {
-            let mut state = self.state.lock();
-            state.passing_bytes = 0;
-            std::mem::take(&mut state.passing)
-        };
+        let passed = std::mem::take(&mut self.state.lock().passing);
         self.passed.send_modify(|passed| passed.sequence = sequence);
         drop(passed);
         Ok(())

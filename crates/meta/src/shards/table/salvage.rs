@@ -128,11 +128,11 @@ impl Salvage {
             count += 1;
             batch.put(key, value);
             if bytes >= BATCH_BYTES {
-                table.write(std::mem::take(&mut batch)).await?;
+                table.write(&std::mem::take(&mut batch)).await?;
                 bytes = 0;
             }
         }
-        table.write(batch).await?;
+        table.write(&batch).await?;
         table.sync().await?;
         table.close().await?;
         Ok(count)

@@ -74,7 +74,7 @@ async fn put(table: &Table, numbers: std::ops::Range<u32>) {
     for number in numbers {
         batch.put(key(number), number.to_le_bytes().to_vec());
     }
-    table.write(batch).await.unwrap();
+    table.write(&batch).await.unwrap();
 }
 
 async fn numbers(table: &Table) -> Vec<u32> {
@@ -99,8 +99,8 @@ fn rows_are_written_and_read() {
         let mut batch = TableBatch::default();
         batch.delete(key(3));
         batch.put(key(4), 40u32.to_le_bytes().to_vec());
-        table.write(batch).await.unwrap();
-        table.write(TableBatch::default()).await.unwrap();
+        table.write(&batch).await.unwrap();
+        table.write(&TableBatch::default()).await.unwrap();
         assert_eq!(table.get(&key(3)).await.unwrap(), None);
         assert_eq!(table.get(&key(4)).await.unwrap().unwrap().as_ref(), 40u32.to_le_bytes());
         let mut cursor = table.scan(key(2).into(), key(6).into()).await.unwrap();
@@ -156,7 +156,7 @@ fn rows_on_their_way_are_read_and_replayed() {
         batch.delete(key(1));
         batch.delete(key(2));
         batch.put(key(2), vec![8]);
-        table.write(batch).await.unwrap();
+        table.write(&batch).await.unwrap();
         let on_their_way = rows(&table);
         assert!(on_their_way[3].is_none());
         for (number, row) in [(0, Some(vec![0, 0, 0, 0])), (1, None), (2, Some(vec![8]))] {
@@ -207,7 +207,7 @@ fn a_second_owner_fences_the_first() {
         put(&second, 10..11).await;
         let mut batch = TableBatch::default();
         batch.put(key(99), 99u32.to_le_bytes().to_vec());
-        let late = first.write(batch).await;
+        let late = first.write(&batch).await;
         let synced = first.sync().await;
         assert!(matches!(late.and(synced), Err(TableError::Fenced { .. })));
         assert!(matches!(first.get(&key(1)).await, Err(TableError::Fenced { .. })));
@@ -229,7 +229,7 @@ fn the_log_is_reclaimed_when_tables_are_flushed() {
         for round in 0..40 {
             let mut batch = TableBatch::default();
             batch.put(key(round), vec![round as u8; 1 << 19]);
-            table.write(batch).await.unwrap();
+            table.write(&batch).await.unwrap();
         }
         assert!(log_bytes() > 20 << 20);
         table.flush().await.unwrap();
@@ -272,7 +272,7 @@ fn rows_are_read_back_from_files() {
         }
         let mut batch = TableBatch::default();
         (0..12_000).step_by(2).for_each(|number| batch.delete(key(number)));
-        table.write(batch).await.unwrap();
+        table.write(&batch).await.unwrap();
         for number in (0..12_000).step_by(37) {
             assert_eq!(table.get(&key(number)).await.unwrap().is_some(), number % 2 == 1);
         }
@@ -297,7 +297,7 @@ fn the_reason_of_the_store_arrives() {
         assert!(error.to_string().contains("shard 1") && error.to_string().contains("log"), "{error}");
         let mut batch = TableBatch::default();
         batch.put(key(1), vec![1]);
-        assert!(table.write(batch).await.is_err());
+        assert!(table.write(&batch).await.is_err());
     });
 }
 

@@ -1,5 +1,7 @@
 use super::*;
+use bytes::Bytes;
 use proptest::prelude::*;
+use slatedb::{RowEntry, ValueDeletable};
 
 fn row(key: &'static [u8], value: ValueDeletable, create_ts: Option<i64>) -> RowEntry {
     RowEntry { key: Bytes::from_static(key), value, seq: 7, create_ts, expire_ts: None }
@@ -30,19 +32,20 @@ fn golden_bytes() {
         hex(&mark.encode()),
         "5641525653594e43 0100000003000000 0500000000000000 d204000000000000 f27bfd3187b0760e"
     );
-    let mut records = Vec::new();
+    let mut records = BytesMut::new();
     GroupHeader { id: 43, synced: 900 }.encode(5, 1000, &mut records);
     let rows = [
         row(b"E1", ValueDeletable::Value(Bytes::from_static(b"row")), Some(-2)),
         row(b"E2", ValueDeletable::Tombstone, None),
     ];
-    encode_batch(&rows, 5, 1048, &mut records).unwrap();
+    let body = encode_batch(&BatchRows::of(&rows), 7, 5, 1048, &mut records).unwrap();
     assert_eq!(
         hex(&records),
         "5647525010000000 e803000000000000 0500000000000000 c484ea25953d0ea2 2b00000000000000 8403000000000000 \
          564241542d000000 1804000000000000 0500000000000000 9c37b50b0207089d 0700000000000000 0200000004020000 \
          0003000000feffff ffffffffff453172 6f77010200000000 0000004532"
     );
+    assert_eq!(decode_batch(&records.freeze().slice(body..)).unwrap(), rows);
 }
 
 fn rows() -> impl Strategy<Value = Vec<RowEntry>> {
@@ -68,8 +71,10 @@ proptest! {
     /// What is encoded is decoded; a changed bit anywhere is noticed.
     #[test]
     fn batches_round_trip(rows in rows(), flipped in any::<prop::sample::Index>()) {
-        let mut record = Vec::new();
-        encode_batch(&rows, 8, 64, &mut record).unwrap();
+        let mut record = BytesMut::new();
+        let encoded = BatchRows::of(&rows);
+        encode_batch(&encoded, 99, 8, 64, &mut record).unwrap();
+        prop_assert_eq!(record.len(), record_bytes(false, &encoded));
         let mut bytes = record.to_vec();
         let intact = |bytes: &[u8]| {
             let (header, body) = bytes.split_at(RECORD_HEADER_BYTES);
@@ -107,12 +112,18 @@ fn versions_are_told_from_damage() {
     assert_eq!(FileHeader::decode(&[0; FILE_HEADER_BYTES]), Err(FormatError::Magic));
 }
 
-/// Rows of different writes cannot be one batch, nor can none.
+/// What is put and deleted are rows; none cannot be a batch.
 #[test]
-fn batches_are_of_one_write() {
-    let mut other = row(b"b", ValueDeletable::Tombstone, None);
-    other.seq += 1;
-    let rows = [row(b"a", ValueDeletable::Tombstone, None), other];
-    assert_eq!(encode_batch(&rows, 1, 0, &mut Vec::new()), Err(FormatError::Sequence));
-    assert_eq!(encode_batch(&[], 1, 0, &mut Vec::new()), Err(FormatError::Empty));
+fn rows_are_put_and_deleted() {
+    let mut rows = BatchRows::default();
+    assert_eq!(encode_batch(&rows, 7, 1, 0, &mut BytesMut::new()), Err(FormatError::Empty));
+    rows.put(|out| out.extend(b"E1"), |out| out.extend(b"row"));
+    rows.delete(|out| out.extend(b"E2"));
+    let mut record = BytesMut::new();
+    let body = encode_batch(&rows, 7, 1, 0, &mut record).unwrap();
+    let found = decode_batch(&record.freeze().slice(body..)).unwrap();
+    let value = ValueDeletable::Value(Bytes::from_static(b"row"));
+    assert_eq!(found, [row(b"E1", value, None), row(b"E2", ValueDeletable::Tombstone, None)]);
+    let again = rows.cleared(1 << 20);
+    assert!(again.count() == 0 && again.bytes().is_empty());
 }

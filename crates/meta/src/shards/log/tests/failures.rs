@@ -26,7 +26,7 @@ fn a_file_after_a_failure_is_whole_without_the_one_before_it() {
     let world = World::new();
     let mut owner = world.open(1, 0).unwrap();
     for sequence in 1..4 {
-        owner.log.append(&batch(sequence)).unwrap();
+        write(&owner.log, &batch(sequence)).unwrap();
         world.sync(&owner);
     }
     assert_eq!(
@@ -34,9 +34,9 @@ fn a_file_after_a_failure_is_whole_without_the_one_before_it() {
         (0, 0),
         "three groups are on disk, and in no table"
     );
-    owner.log.append(&batch(4)).unwrap();
+    write(&owner.log, &batch(4)).unwrap();
     owner.log.state.lock().break_file();
-    owner.log.append(&batch(5)).unwrap();
+    write(&owner.log, &batch(5)).unwrap();
     world.sync(&owner);
     world.hand_over(&mut owner, &batch(5));
     assert_eq!(owner.flushed_group(), 4);
@@ -101,8 +101,8 @@ fn a_full_store_ends_the_log_and_loses_nothing() {
     limit_file_size(10_000);
     let mut appended = 0;
     let failure = loop {
-        match log.append(&batch(appended + 1)) {
-            Ok(()) => appended += 1,
+        match write(&log, &batch(appended + 1)) {
+            Ok(_) => appended += 1,
             Err(failure) => break failure,
         }
         // Half of it synced, so that a new file has room once; then nothing.

@@ -55,7 +55,7 @@ proptest! {
                 }
                 Step::Hold(count) => {
                     for sequence in appended + 1..=appended + u64::from(count) {
-                        owner.log.append(&batch(sequence)).unwrap();
+                        write(&owner.log, &batch(sequence)).unwrap();
                     }
                     appended += u64::from(count);
                 }

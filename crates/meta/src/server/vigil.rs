@@ -1,7 +1,7 @@
 //! Keeps a worker awake between requests that come one after the other.
 //!
-//! While nothing else is to be done, a task of the worker looks for the next request, as [`Patience`] allows; each time
-//! it yields, the runtime asks the kernel what has come without waiting for it. Without requests there is no vigil.
+//! While nothing else is to be done, a task of the worker looks for the next request, as [`Patience`] allows; when it yields,
+//! the runtime asks the kernel what has come without waiting for it. Without requests there is no vigil.
 //!
 //! Where all requests come on one connection, that connection looks for the next one by itself ([`Vigil::find`]): its mailbox
 //! or socket is asked, and not the runtime, which would take longer than the request.
@@ -37,8 +37,9 @@ const ALONE_ROUND: u32 = 16;
 /// Looks into mailboxes before the runtime is asked again, which takes longer than all of them.
 const LOOKS_A_ROUND: u32 = 32;
 
-/// Of so many rounds in which mailboxes had requests the runtime asks the kernel in one, for others that have come.
-const ROUNDS_ASKED: u32 = 4;
+/// Of so many rounds in which mailboxes had requests the runtime asks in one for others that have come, and for what other threads
+/// have woken.
+const ROUNDS_ASKED: u32 = 2;
 
 #[derive(Default)]
 pub struct Vigil {
@@ -227,7 +228,7 @@ impl Vigil {
     }
 }
 
-/// Ready when the tasks that were woken before have run, without a question to the kernel between.
+/// Ready when the tasks that this thread woke before have run, without a question to the kernel between.
 async fn after_those_woken() {
     let mut have_run = false;
     poll_fn(|context| {
@@ -268,6 +269,34 @@ mod tests {
         assert!(finds(&vigil, 8));
         vigil.came();
         assert!(!finds(&vigil, 8), "one came by another way");
+    }
+
+    /// Promise: tasks that were woken run first, and the runtime is not asked for more.
+    #[test]
+    fn those_who_were_woken_run_first() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
+        let ran = Rc::new(Cell::new(0));
+        runtime.block_on(async {
+            let task = |rounds: u32| {
+                let ran = Rc::clone(&ran);
+                async move {
+                    for _ in 0..rounds {
+                        ran.set(ran.get() + 1);
+                        tokio::task::yield_now().await;
+                    }
+                }
+            };
+            let (first, second) = (tokio::task::spawn_local(task(2)), tokio::task::spawn_local(task(2)));
+            let seen = Rc::clone(&ran);
+            let vigil = tokio::task::spawn_local(async move {
+                after_those_woken().await;
+                seen.get()
+            });
+            assert_eq!(vigil.await.unwrap(), 2, "both once, and not again: they let the runtime ask first");
+            first.await.unwrap();
+            second.await.unwrap();
+        });
+        assert_eq!(ran.get(), 4);
     }
 
     /// Promise: who finds nothing hardly looks any more.

@@ -117,19 +117,20 @@ impl Shard {
             let Some(obsolete) = state.replies.obsolete(|| self.clock.monotonic()) else { break };
             batch.write(&obsolete, None);
         }
-        // Nobody waits for the batch before any more.
+        debug_assert!(state.in_flight.is_empty(), "somebody waits for the batch before");
         state.in_flight = batch.waiters;
         Some((batch.number, batch.rows))
     }
 
     fn write_partition_rows(&self, state: &mut State, batch: &mut Batch) {
         let State { partitions, resident, .. } = state;
-        for (directory, index) in partitions.take_dirty(batch.number) {
+        let number = batch.number;
+        partitions.clean(number, |directory, index| {
             let key = Key::Partition(directory, index);
-            if let Some(row) = resident.row_mut(&key, batch.number) {
+            if let Some(row) = resident.row_mut(&key, number) {
                 batch.write(&key, Some(row));
             }
-        }
+        });
     }
 
     /// Rows fetched by those who change nothing count too.

@@ -149,15 +149,15 @@ impl Partitions {
         !self.dirty.is_empty()
     }
 
-    /// The partitions whose rows are to be put into `batch`; they are clean from here on.
-    pub fn take_dirty(&mut self, batch: BatchNumber) -> impl Iterator<Item = (InodeId, PartitionIndex)> {
-        let Partitions { loaded, dirty, .. } = self;
-        let clean = move |directory: InodeId| {
-            let partition = loaded.get_mut(&directory)?;
+    /// Has `write` put the rows of the partitions that are dirty into `batch`; they are clean from here on.
+    pub fn clean(&mut self, batch: BatchNumber, mut write: impl FnMut(InodeId, PartitionIndex)) {
+        for directory in self.dirty.drain(..) {
+            let Some(partition) = self.loaded.get_mut(&directory) else { continue };
             partition.changed_in = batch;
-            std::mem::take(&mut partition.row_dirty).then_some((directory, partition.index))
-        };
-        dirty.drain(..).filter_map(clean)
+            if std::mem::take(&mut partition.row_dirty) {
+                write(directory, partition.index);
+            }
+        }
     }
 
     /// Whether the row of `key` must stay resident: a partition's while it is loaded, an entry's while it may be read ahead.

@@ -1,5 +1,5 @@
 //! Records of the log that lie side by side in blocks, which live until the last of their bytes is let go: some dozens share
-//! the cost of one allocation, and who makes one now and then holds no more than one block.
+//! the cost of one allocation. A record holds no more than its block, and an idle log one.
 
 use bytes::{Bytes, BytesMut};
 

@@ -2,7 +2,7 @@
 
 mod rows;
 
-pub use rows::{BatchRows, decode_batch};
+pub use rows::{BatchRows, decode_batch, find_in_batch};
 
 use bytes::{BufMut, BytesMut};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};

@@ -4,15 +4,15 @@ use super::LogConfig;
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
 use super::format::{FormatError, Seal, decode_batch};
+use super::newest::newest_of_each;
 use super::recovery::Order;
 use super::scan::{Record, StreamReader};
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use slatedb::wal::{WalError, WalFileRange, WalIterator, WalReader, WalRows};
 use slatedb::{RowEntry, ValueDeletable};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Bound;
-use varve_world::key_hash::KeyHashing;
 
 /// A sealed epoch to be replayed.
 #[derive(Clone, Debug)]
@@ -68,7 +68,12 @@ impl Replay {
                 break;
             }
         }
-        Ok((!rows.is_empty()).then(|| WalRows { rows: newest_of_each(rows), last_consumed_wal_file_id: self.consumed }))
+        // A merge adds to what it finds. Varve writes none.
+        let rows = match rows.iter().any(|row| matches!(row.value, ValueDeletable::Merge(_))) {
+            true => rows,
+            false => newest_of_each(rows),
+        };
+        Ok((!rows.is_empty()).then_some(WalRows { rows, last_consumed_wal_file_id: self.consumed }))
     }
 
     /// The next batch; notes the last group that is read to its end with it.
@@ -136,33 +141,6 @@ impl Replay {
             }
         }
     }
-}
-
-/// Of each key the last row, in the order of keys, in which the table takes them fastest; in memory of their own, so that
-/// they do not keep what was read with them.
-pub fn newest_of_each(rows: Vec<RowEntry>) -> Vec<RowEntry> {
-    // A merge adds to what it finds. Varve writes none.
-    if rows.iter().any(|row| matches!(row.value, ValueDeletable::Merge(_))) {
-        return rows;
-    }
-    let mut seen = HashSet::with_capacity_and_hasher(rows.len(), KeyHashing::default());
-    let mut newest: Vec<_> = rows.iter().rev().filter(|row| seen.insert(&row.key)).collect();
-    newest.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    let bytes = newest.iter().map(|row| row.key.len() + row.value.len()).sum();
-    let mut copied = BytesMut::with_capacity(bytes);
-    let mut copy = |bytes: &Bytes| {
-        copied.extend_from_slice(bytes);
-        copied.split().freeze()
-    };
-    let mut in_memory_of_its_own = |row: &RowEntry| {
-        let key = copy(&row.key);
-        let value = match &row.value {
-            ValueDeletable::Value(value) => ValueDeletable::Value(copy(value)),
-            other => other.clone(),
-        };
-        RowEntry { key, value, ..*row }
-    };
-    newest.into_iter().map(&mut in_memory_of_its_own).collect()
 }
 
 #[async_trait]

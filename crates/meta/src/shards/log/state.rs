@@ -168,6 +168,7 @@ impl State {
         let group = self.open_group.unwrap_or(self.last_group + 1);
         let header = self.open_group.is_none().then_some(GroupHeader { id: group, synced: self.synced });
         let (epoch, at) = (self.epoch, self.appended);
+        let since = self.unsynced_since.unwrap_or_else(Instant::now);
         let mut body = 0;
         let encoded = self.blocks.lay(record_bytes(header.is_some(), rows), |record| {
             if let Some(header) = header {
@@ -190,8 +191,8 @@ impl State {
         self.appended += record.len() as u64;
         let body = record.slice(body..);
         self.unsynced.push_back(record);
-        self.unsynced_since.get_or_insert_with(Instant::now);
-        self.replayable_since.get_or_insert_with(Instant::now);
+        self.unsynced_since = Some(since);
+        self.replayable_since.get_or_insert(since);
         self.open_group = Some(group);
         self.last_group = group;
         self.last_sequence = sequence;
@@ -227,9 +228,6 @@ impl State {
         while self.synced < work.target {
             let Some(record) = self.unsynced.pop_front() else { break };
             self.synced += record.len() as u64;
-        }
-        if self.unsynced.is_empty() {
-            self.blocks = Blocks::default();
         }
         self.unsynced_since = (!self.unsynced.is_empty()).then_some(now);
         self.flush_groups()

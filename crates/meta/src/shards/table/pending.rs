@@ -187,7 +187,7 @@ impl Pending {
         };
         let mut batch = WriteBatch::new();
         // In their order each is put beside the one before, which is in the processor's cache.
-        for row in newest_of_each(batches.iter().flat_map(batches::rows_of).collect()) {
+        for row in newest_of_each(batches.iter().flat_map(batches::rows_of)) {
             match row.value {
                 ValueDeletable::Value(value) | ValueDeletable::Merge(value) => batch.put_bytes(row.key, value),
                 ValueDeletable::Tombstone => batch.delete(row.key),

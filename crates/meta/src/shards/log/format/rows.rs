@@ -3,6 +3,7 @@
 use super::{BATCH_PREFIX_BYTES, Fields, FormatError};
 use bytes::Bytes;
 use slatedb::{RowEntry, ValueDeletable};
+use std::ops::Range;
 
 const KIND_MASK: u8 = 0b11;
 const VALUE: u8 = 0;
@@ -18,6 +19,8 @@ const HEAD_BYTES: usize = 9;
 #[derive(Default)]
 pub struct BatchRows {
     bytes: Vec<u8>,
+    /// Of the whole rows.
+    end: usize,
     count: u32,
 }
 
@@ -33,7 +36,9 @@ impl BatchRows {
     }
 
     fn push(&mut self, flags: u8, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
-        let head = self.bytes.len();
+        let head = self.end;
+        // Whoever appended last may not have come to an end.
+        self.bytes.truncate(head);
         self.bytes.extend_from_slice(&[0; HEAD_BYTES]);
         key(&mut self.bytes);
         let key_end = self.bytes.len();
@@ -43,11 +48,12 @@ impl BatchRows {
         head[0] = flags;
         head[1..5].copy_from_slice(&(key_bytes as u32).to_le_bytes());
         head[5..].copy_from_slice(&(value_bytes as u32).to_le_bytes());
+        self.end = self.bytes.len();
         self.count += 1;
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.end]
     }
 
     pub fn count(&self) -> u32 {
@@ -60,7 +66,7 @@ impl BatchRows {
             return BatchRows::default();
         }
         self.bytes.clear();
-        BatchRows { count: 0, ..self }
+        BatchRows { end: 0, count: 0, ..self }
     }
 
     /// Those of `entries`, with all that a row may have.
@@ -79,6 +85,7 @@ impl BatchRows {
             rows.push(kind | created | expires, |out| out.extend_from_slice(&entry.key), |out| out.extend(value));
             let times = entry.create_ts.iter().chain(&entry.expire_ts).flat_map(|time| time.to_le_bytes());
             rows.bytes.splice(head + HEAD_BYTES..head + HEAD_BYTES, times);
+            rows.end = rows.bytes.len();
         }
         rows
     }
@@ -95,35 +102,85 @@ fn decode_sequence(body: &[u8]) -> Result<u64, FormatError> {
 /// The rows of a batch's body, which share its memory.
 pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
     let seq = decode_sequence(body)?;
-    let count = Fields(&body[8..]).u32();
-    let mut rows = Vec::with_capacity((count as usize).min(body.len() / HEAD_BYTES));
-    let mut at = BATCH_PREFIX_BYTES;
-    for _ in 0..count {
-        let mut take = |length: usize| {
-            let begin = at;
-            at = begin.checked_add(length).filter(|end| *end <= body.len()).ok_or(FormatError::Length)?;
-            Ok(begin..at)
-        };
-        let mut head = Fields(&body[take(HEAD_BYTES)?]);
-        let [flags] = head.array();
-        let (key_bytes, value_bytes) = (head.u32(), head.u32());
-        let mut time = |flag: u8| match flags & flag {
-            0 => Ok(None),
-            _ => take(8).map(|time| Some(Fields(&body[time]).u64() as i64)),
-        };
-        let (create_ts, expire_ts) = (time(HAS_CREATED)?, time(HAS_EXPIRES)?);
-        let (key, value) = (take(key_bytes as usize)?, take(value_bytes as usize)?);
-        let value = match flags & KIND_MASK {
-            _ if flags & !(KIND_MASK | HAS_CREATED | HAS_EXPIRES) != 0 => return Err(FormatError::Flags),
-            VALUE => ValueDeletable::Value(body.slice(value)),
-            TOMBSTONE if value.is_empty() => ValueDeletable::Tombstone,
-            MERGE => ValueDeletable::Merge(body.slice(value)),
-            _ => return Err(FormatError::Flags),
-        };
-        rows.push(RowEntry { key: body.slice(key), value, seq, create_ts, expire_ts });
+    let mut rows = Vec::with_capacity((row_count(body) as usize).min(body.len() / HEAD_BYTES));
+    for place in places(body) {
+        let Place { kind, create_ts, expire_ts, key, value } = place?;
+        let (key, value) = (body.slice(key), value_of(body, kind, value));
+        rows.push(RowEntry { key, value, seq, create_ts, expire_ts });
     }
-    if at != body.len() || rows.is_empty() {
-        return Err(FormatError::Length);
+    if rows.is_empty() { Err(FormatError::Length) } else { Ok(rows) }
+}
+
+/// The last row of `key` in a batch's body, if one is there.
+pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>, FormatError> {
+    decode_sequence(body)?;
+    let mut last = None;
+    for place in places(body) {
+        let place = place?;
+        if body[place.key.clone()] == *key {
+            last = Some(place);
+        }
     }
-    Ok(rows)
+    Ok(last.map(|place| value_of(body, place.kind, place.value)))
+}
+
+/// Where a row's parts are in a body.
+struct Place {
+    kind: u8,
+    create_ts: Option<i64>,
+    expire_ts: Option<i64>,
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+fn row_count(body: &[u8]) -> u32 {
+    Fields(&body[8..]).u32()
+}
+
+/// Of the rows of a body that has its prefix; nothing but the rows follows it.
+fn places(body: &[u8]) -> impl Iterator<Item = Result<Place, FormatError>> {
+    let (mut at, mut left) = (BATCH_PREFIX_BYTES, row_count(body));
+    std::iter::from_fn(move || {
+        if left == 0 {
+            let rest = std::mem::replace(&mut at, body.len()) != body.len();
+            return rest.then_some(Err(FormatError::Length));
+        }
+        left -= 1;
+        let place = place(body, &mut at);
+        if place.is_err() {
+            (left, at) = (0, body.len());
+        }
+        Some(place)
+    })
+}
+
+fn place(body: &[u8], at: &mut usize) -> Result<Place, FormatError> {
+    let mut take = |length: usize| {
+        let begin = *at;
+        *at = begin.checked_add(length).filter(|end| *end <= body.len()).ok_or(FormatError::Length)?;
+        Ok(begin..*at)
+    };
+    let mut head = Fields(&body[take(HEAD_BYTES)?]);
+    let [flags] = head.array();
+    let (key_bytes, value_bytes) = (head.u32(), head.u32());
+    let mut time = |flag: u8| match flags & flag {
+        0 => Ok(None),
+        _ => take(8).map(|time| Some(Fields(&body[time]).u64() as i64)),
+    };
+    let (create_ts, expire_ts) = (time(HAS_CREATED)?, time(HAS_EXPIRES)?);
+    let (key, value) = (take(key_bytes as usize)?, take(value_bytes as usize)?);
+    match flags & KIND_MASK {
+        _ if flags & !(KIND_MASK | HAS_CREATED | HAS_EXPIRES) != 0 => Err(FormatError::Flags),
+        kind @ (VALUE | MERGE) => Ok(Place { kind, create_ts, expire_ts, key, value }),
+        kind @ TOMBSTONE if value.is_empty() => Ok(Place { kind, create_ts, expire_ts, key, value }),
+        _ => Err(FormatError::Flags),
+    }
+}
+
+fn value_of(body: &Bytes, kind: u8, value: Range<usize>) -> ValueDeletable {
+    match kind {
+        TOMBSTONE => ValueDeletable::Tombstone,
+        MERGE => ValueDeletable::Merge(body.slice(value)),
+        _ => ValueDeletable::Value(body.slice(value)),
+    }
 }

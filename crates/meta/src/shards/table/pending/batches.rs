@@ -1,14 +1,18 @@
 //! Batches in the order in which they came, and the newest row of each key in them, for whoever looks for one.
 //!
-//! Most are never looked for here: whoever changed them has them in memory. So rows are told apart when one is looked for,
-//! and, while that goes on, as they come.
+//! Most are never looked for here: whoever changed them has them in memory. So the newest rows are gathered by those who look,
+//! some batches at a time, so that nobody waits long, and, while that goes on, as batches come.
 
-use crate::shards::log::format::decode_batch;
+use crate::shards::log::format::{decode_batch, find_in_batch};
 use bytes::Bytes;
 use slatedb::{RowEntry, ValueDeletable};
 use std::collections::HashMap;
 use std::sync::Arc;
 use varve_world::key_hash::KeyHashing;
+
+/// Batches that who looks for a row gathers at most, and whoever brings one: about a millisecond, and a microsecond.
+const GATHERED_A_LOOK: usize = 1000;
+const GATHERED_A_BATCH: usize = 2;
 
 #[derive(Default)]
 pub(super) struct Batches {
@@ -42,18 +46,17 @@ impl Batches {
         self.bytes += body.len();
         Arc::make_mut(&mut self.bodies).push(body);
         if self.looked_for || self.looked_for_before {
-            self.newest.read(&self.bodies);
+            self.newest.gather(&self.bodies, GATHERED_A_BATCH);
         }
     }
 
     /// The row of `key`: `Some(None)` if it is deleted.
     pub fn find(&mut self, key: &[u8]) -> Option<Option<Bytes>> {
-        if self.bodies.is_empty() {
-            return None;
-        }
         self.looked_for = true;
-        self.newest.read(&self.bodies);
-        self.newest.rows.get(key).cloned()
+        self.newest.gather(&self.bodies, GATHERED_A_LOOK);
+        let later = &self.bodies[self.newest.batches..];
+        let found = later.iter().rev().find_map(|body| find_in_batch(body, key).expect(ENCODED_HERE)).map(row_of);
+        found.or_else(|| self.newest.rows.get(key).cloned())
     }
 
     /// All of them, and none are left.
@@ -68,21 +71,27 @@ impl Batches {
 }
 
 impl Newest {
-    fn read(&mut self, bodies: &[Bytes]) {
-        for row in bodies[self.batches..].iter().flat_map(rows_of) {
-            let value = match row.value {
-                ValueDeletable::Value(value) | ValueDeletable::Merge(value) => Some(value),
-                ValueDeletable::Tombstone => None,
-            };
-            self.rows.insert(row.key, value);
+    /// Goes on with some of the batches.
+    fn gather(&mut self, bodies: &[Bytes], batches: usize) {
+        let end = bodies.len().min(self.batches + batches);
+        for row in bodies[self.batches..end].iter().flat_map(rows_of) {
+            self.rows.insert(row.key, row_of(row.value));
         }
-        self.batches = bodies.len();
+        self.batches = end;
     }
 }
 
-/// The rows of a batch that was made here.
+const ENCODED_HERE: &str = "a body that was encoded here can be decoded";
+
 pub(super) fn rows_of(body: &Bytes) -> Vec<RowEntry> {
-    decode_batch(body).expect("a body that was encoded a moment ago")
+    decode_batch(body).expect(ENCODED_HERE)
+}
+
+fn row_of(value: ValueDeletable) -> Option<Bytes> {
+    match value {
+        ValueDeletable::Value(value) | ValueDeletable::Merge(value) => Some(value),
+        ValueDeletable::Tombstone => None,
+    }
 }
 
 #[cfg(test)]
@@ -125,20 +134,39 @@ mod tests {
         }
     }
 
-    /// Promise: rows are told apart when one is looked for, and as they come while that goes on.
+    /// Promise: the newest is found too where not all are gathered yet, whichever they are.
     #[test]
-    fn rows_are_told_apart_for_who_looks() {
+    fn the_newest_row_is_found_before_all_are_gathered() {
+        let mut batches = Batches::default();
+        let many = 2 * GATHERED_A_LOOK + 500;
+        for number in 0..many {
+            let (own, row) = (format!("own {number}"), number.to_string());
+            batches.push(body(&[("shared", Some(&row)), (&own, Some(&row))]));
+        }
+        let last = (many - 1).to_string();
+        for look in 0..4 {
+            assert_eq!(found(&mut batches, "shared"), Some(Some(last.clone())));
+            assert_eq!(batches.newest.batches, many.min((look + 1) * GATHERED_A_LOOK));
+        }
+        for own in [0, many / 2, many - 1] {
+            assert_eq!(found(&mut batches, &format!("own {own}")), Some(Some(own.to_string())));
+        }
+    }
+
+    /// Promise: nothing is gathered until somebody looks, and what comes is while that goes on.
+    #[test]
+    fn rows_are_gathered_for_who_looks() {
         let mut batches = Batches::default();
         let mut next = |look: bool| {
             (0..3).for_each(|_| batches.push(body(&[("a", Some("1"))])));
-            let before = batches.newest.batches;
+            let gathered = batches.newest.batches;
             if look {
                 assert!(batches.find(b"a").is_some());
             }
             let mut taken = batches.take();
             assert!(batches.is_empty() && batches.bytes() == 0 && taken.bytes() > 0 && taken.shared().len() == 3);
             assert_eq!(taken.find(b"a"), Some(Some(Bytes::from_static(b"1"))));
-            before
+            gathered
         };
         assert_eq!([false, true, true, false, false].map(|look| next(look)), [0, 0, 3, 3, 0]);
     }

@@ -1,0 +1,76 @@
+//! Of many rows those that count.
+
+use bytes::{Bytes, BytesMut};
+use hashbrown::HashTable;
+use slatedb::{RowEntry, ValueDeletable};
+use std::hash::BuildHasher;
+use varve_world::key_hash::KeyHashing;
+
+/// Rows lie together in pieces of so many bytes: who keeps one of them, as SlateDB keeps the first and the last key of a table,
+/// keeps its piece.
+const PIECE_BYTES: usize = 32 * 1024;
+
+/// Of each key the last row, in the order of keys, in which the table takes them fastest; in memory of their own, so that
+/// they do not keep what was read with them. Merges, which add to what they find, are not told from values.
+pub fn newest_of_each(rows: impl IntoIterator<Item = RowEntry>) -> Vec<RowEntry> {
+    let hashing = KeyHashing::default();
+    let mut places = HashTable::new();
+    let mut newest: Vec<RowEntry> = Vec::new();
+    for row in rows {
+        let hash = hashing.hash_one(&*row.key);
+        match places.find(hash, |place: &u32| newest[*place as usize].key == row.key) {
+            Some(place) => newest[*place as usize] = row,
+            None => {
+                places
+                    .insert_unique(hash, newest.len() as u32, |place| hashing.hash_one(&*newest[*place as usize].key));
+                newest.push(row);
+            }
+        }
+    }
+    newest.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    let mut piece = BytesMut::new();
+    let mut copy = |bytes: &Bytes| {
+        if piece.capacity() < bytes.len() {
+            piece = BytesMut::with_capacity(PIECE_BYTES.max(bytes.len()));
+        }
+        piece.extend_from_slice(bytes);
+        piece.split().freeze()
+    };
+    for row in &mut newest {
+        row.key = copy(&row.key);
+        if let ValueDeletable::Value(value) | ValueDeletable::Merge(value) = &mut row.value {
+            *value = copy(value);
+        }
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Promise: the last row of each key, in their order; and who keeps one row keeps little beside it.
+    #[test]
+    fn the_last_row_of_each_key_in_their_order() {
+        let row = |number: u64| RowEntry {
+            key: Bytes::from(format!("key {}", number * 7919 % 1000)),
+            value: match number % 5 {
+                0 => ValueDeletable::Tombstone,
+                _ => ValueDeletable::Value(vec![number as u8; number as usize % 300].into()),
+            },
+            seq: number,
+            create_ts: None,
+            expire_ts: Some(number as i64),
+        };
+        let rows: Vec<_> = (0..3000).map(row).collect();
+        let last: BTreeMap<_, _> = rows.iter().map(|row| (row.key.clone(), row.clone())).collect();
+        let newest = newest_of_each(rows);
+        assert_eq!(newest, last.into_values().collect::<Vec<_>>());
+        let starts = |row: &RowEntry| row.key.as_ptr().addr();
+        let beside = newest.windows(2).filter(|pair| starts(&pair[1]).wrapping_sub(starts(&pair[0])) < 400).count();
+        let bytes: usize = newest.iter().map(|row| row.key.len() + row.value.len()).sum();
+        assert!(beside > newest.len() - 2 * bytes / PIECE_BYTES - 2, "{beside} of {}", newest.len());
+        assert!(newest.into_iter().nth(500).unwrap().key.try_into_mut().is_err(), "a piece is shared");
+    }
+}

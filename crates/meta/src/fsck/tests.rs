@@ -412,7 +412,7 @@ fn damaged_files_are_found() {
     let short = entry(PLAIN, EntryBody::Node(NodeRow { attributes: attributes(FileKind::Regular, 9), ..inline(b"x") }));
     wrong(&|site| site.put(SHARD_0, entry_key(ROOT, "plain"), short.clone()), FindingKind::WrongAttributes);
     let garbage = |site: &Site| {
-        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage".to_vec()));
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage"));
     };
     wrong(&garbage, FindingKind::DamagedRow);
     wrong(&|site| std::fs::remove_file(site.volume.backing_file(LARGE)).unwrap(), FindingKind::MissingBackingFile);

@@ -41,7 +41,7 @@ fn counters_are_raised() {
 #[test]
 fn a_damaged_counter_is_put_beyond_what_it_was() {
     let damage = |site: &Site| {
-        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage".to_vec()));
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&Key::Counter), b"\x01garbage"));
     };
     let site = repaired(damage, FindingKind::DamagedRow, &NOTHING);
     assert!(site.ids_begin_with(SHARD_0) >= 1_000_000);

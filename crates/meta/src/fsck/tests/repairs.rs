@@ -573,7 +573,7 @@ fn rows_that_contradict_themselves_are_corrected() {
 #[test]
 fn rows_that_are_none_are_set_aside() {
     let garbage = |site: &Site| {
-        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage".to_vec()));
+        site.edit(SHARD_0, |batch| batch.put(codec::encode_key(&entry_key(ROOT, "plain")), b"\x01garbage"));
     };
     let outcome = Outcome { gone: &["/plain"], ..NOTHING };
     let site = repaired(garbage, FindingKind::DamagedRow, &outcome);

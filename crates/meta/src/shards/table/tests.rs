@@ -72,7 +72,7 @@ fn key(number: u32) -> Vec<u8> {
 async fn put(table: &Table, numbers: std::ops::Range<u32>) {
     let mut batch = TableBatch::default();
     for number in numbers {
-        batch.put(key(number), number.to_le_bytes().to_vec());
+        batch.put(key(number), number.to_le_bytes());
     }
     table.write(&batch).await.unwrap();
 }
@@ -98,7 +98,7 @@ fn rows_are_written_and_read() {
         put(&table, 0..10).await;
         let mut batch = TableBatch::default();
         batch.delete(key(3));
-        batch.put(key(4), 40u32.to_le_bytes().to_vec());
+        batch.put(key(4), 40u32.to_le_bytes());
         table.write(&batch).await.unwrap();
         table.write(&TableBatch::default()).await.unwrap();
         assert_eq!(table.get(&key(3)).await.unwrap(), None);
@@ -206,7 +206,7 @@ fn a_second_owner_fences_the_first() {
         assert_eq!(numbers(&second).await, (0..10).collect::<Vec<_>>());
         put(&second, 10..11).await;
         let mut batch = TableBatch::default();
-        batch.put(key(99), 99u32.to_le_bytes().to_vec());
+        batch.put(key(99), 99u32.to_le_bytes());
         let late = first.write(&batch).await;
         let synced = first.sync().await;
         assert!(matches!(late.and(synced), Err(TableError::Fenced { .. })));

@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn rows_are_gathered_for_who_looks() {
         let mut batches = Batches::default();
-        let mut next = |look: bool| {
+        let next = |look: bool| {
             (0..3).for_each(|_| batches.push(body(&[("a", Some("1"))])));
             let gathered = batches.newest.batches;
             if look {
@@ -168,6 +168,6 @@ mod tests {
             assert_eq!(taken.find(b"a"), Some(Some(Bytes::from_static(b"1"))));
             gathered
         };
-        assert_eq!([false, true, true, false, false].map(|look| next(look)), [0, 0, 3, 3, 0]);
+        assert_eq!([false, true, true, false, false].map(next), [0, 0, 3, 3, 0]);
     }
 }

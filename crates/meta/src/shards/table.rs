@@ -30,6 +30,7 @@ pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
 use super::log::{BatchRows, Log, LogInit};
 use bytes::Bytes;
+use compaction::Compaction;
 use pending::{Passing, Pending};
 use slatedb::Db;
 use slatedb::admin::Admin;
@@ -249,16 +250,16 @@ async fn build(config: &TableConfig) -> Result<(Db, Arc<Log>, Epoch), TableError
         None => presence::refuse_unless_new(config).await?,
         Some(_) => presence::refuse_without_log(config).await?,
     }
-    let epoch = stored.map_or(0, |manifest| manifest.writer_epoch());
+    let epoch = stored.as_ref().map_or(0, |manifest| manifest.writer_epoch());
+    let tables = stored.map_or(0, |manifest| manifest.l0().len());
     let (log_init, log) = LogInit::new(config.log());
-    let built = Db::builder(path, config.object_store())
+    let building = Db::builder(path, config.object_store())
         .with_settings(config.settings())
         .with_expected_epoch(epoch)
         .with_wal_writer(Box::new(log_init))
         .with_db_cache(config.cache.shared(), u64::from(config.shard.0))
-        .build()
-        .await;
-    let db = built.map_err(failed)?;
+        .build();
+    let db = Compaction::beside(config, tables, building).await.map_err(failed)?;
     let Some(log) = log.get().cloned() else {
         return Err(TableError::internal(config.shard, "it was opened without its log".to_owned()));
     };

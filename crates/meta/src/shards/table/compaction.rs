@@ -13,6 +13,10 @@ use tokio::time::Instant;
 
 /// Unmerged tables from which on the compactor runs: what its scheduler takes for one merge at least.
 pub(super) const TABLES_MIN: usize = 4;
+/// Unmerged tables at which no further one is made until some are merged: a read looks at all of them.
+pub(super) const TABLES_MAX: usize = 24;
+/// Those from which on tables are merged while their shard is still being opened.
+const TABLES_MANY: usize = TABLES_MAX / 2;
 /// A compactor that has had nothing to do for this long is stopped. To start one costs two small files.
 const QUIET: Duration = Duration::from_secs(10);
 /// A compactor whose place others wait for is stopped between two merges, if it has had the place for this long: it
@@ -76,6 +80,41 @@ impl Compaction {
             return Ok(wanted.then_some(now + LOOK));
         }
         Ok(Some(now + LOOK))
+    }
+
+    /// Opens a shard that has so many unmerged `tables`, and merges some meanwhile if there are or become many: what is
+    /// replayed may make more tables than there may be, and after one kill after the other no merge may have come to its end.
+    pub(super) async fn beside<T>(config: &TableConfig, tables: usize, opening: impl Future<Output = T>) -> T {
+        let mut compaction = Compaction::new(config.clone());
+        let merging = async {
+            let mut tables = tables;
+            loop {
+                if tables >= TABLES_MANY {
+                    compaction.run_on(Instant::now()).await;
+                }
+                tokio::time::sleep(LOOK).await;
+                match compaction.admin.read_manifest(None).await {
+                    Ok(manifest) => tables = manifest.map_or(0, |manifest| manifest.l0().len()),
+                    Err(error) => {
+                        tracing::debug!(shard = config.shard.0, %error, "how many tables there are is not known")
+                    }
+                }
+            }
+        };
+        let opened = tokio::select! {
+            opened = opening => opened,
+            never = merging => never,
+        };
+        compaction.stop().await;
+        opened
+    }
+
+    /// Has the compactor run, whoever waits for its place.
+    async fn run_on(&mut self, now: Instant) {
+        self.notice_end(now).await;
+        if self.running.is_none() && self.not_before.is_none_or(|retry| retry <= now) {
+            self.start(0, now);
+        }
     }
 
     /// Ends the compactor, if it runs. A merge that is under way is given up, and taken up again another time.

@@ -1,7 +1,7 @@
 //! How SlateDB is set up: many tables in one process, most of them idle (rfcs/0001-shard-count.md has the figures).
 
 use super::checked_store::CheckedStore;
-use super::compaction::TABLES_MIN;
+use super::compaction::{TABLES_MAX, TABLES_MIN};
 use super::merges::Merges;
 use super::moment::Moments;
 use crate::shards::log::{LogConfig, LogReclaimer, MemtableBudget};
@@ -151,8 +151,8 @@ impl TableConfig {
                 + crate::shards::log::UNSYNCED_BYTES_MAX as usize,
             // The log asks for the flush at this many bytes of its own, which are somewhat more than the table's.
             l0_sst_size_bytes: memtable_bytes,
-            l0_max_ssts: 24,
-            l0_max_ssts_per_key: 24,
+            l0_max_ssts: TABLES_MAX,
+            l0_max_ssts_per_key: TABLES_MAX,
             l0_flush_parallelism: 1,
             compactor_options: None,
             garbage_collector_options: None,

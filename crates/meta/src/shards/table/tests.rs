@@ -8,6 +8,7 @@ use varve_world::volume_dir::{FormatOver, VolumeDir};
 mod killed;
 mod measured;
 mod presence;
+mod unmerged;
 
 const LONG: Duration = Duration::from_secs(300);
 

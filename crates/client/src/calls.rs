@@ -351,7 +351,8 @@ impl Calling<'_> {
             drop(passage);
             match response.map(|response| response.result) {
                 Ok(Err(wire::Failure::Busy)) => {
-                    core.check_deadline(self.deadline, "other changes keep the rows busy")?;
+                    let why = format!("other changes keep the rows busy, or shard {shard} is still being opened");
+                    core.check_deadline(self.deadline, &why)?;
                     core.pause(busy_wait.next()).await;
                 }
                 Ok(Err(wire::Failure::NotOwner)) => {

@@ -24,6 +24,8 @@ const QUIET: Duration = Duration::from_secs(10);
 const TURN_MIN: Duration = Duration::from_secs(2);
 /// How often a running compactor's results are taken over.
 const LOOK: Duration = Duration::from_secs(1);
+/// An opening that takes so long is told of.
+const LONG: Duration = Duration::from_secs(10);
 /// After a compactor failed. What it needs, room on the disk for instance, does not come back at once.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -87,8 +89,15 @@ impl Compaction {
     pub(super) async fn beside<T>(config: &TableConfig, tables: usize, opening: impl Future<Output = T>) -> T {
         let mut compaction = Compaction::new(config.clone());
         let merging = async {
-            let mut tables = tables;
+            let (mut tables, begun, mut told) = (tables, Instant::now(), false);
             loop {
+                if begun.elapsed() >= LONG && !std::mem::replace(&mut told, true) {
+                    tracing::warn!(
+                        shard = config.shard.0,
+                        tables,
+                        "a shard has not been opened for {LONG:?}: its log is replayed"
+                    );
+                }
                 if tables >= TABLES_MANY {
                     compaction.run_on(Instant::now()).await;
                 }

@@ -274,10 +274,12 @@ pub struct TableBatch {
 }
 
 impl TableBatch {
+    /// The row of `key` is `row` from now on.
     pub fn put(&mut self, key: impl AsRef<[u8]>, row: impl AsRef<[u8]>) {
         self.rows.put(|out| out.extend_from_slice(key.as_ref()), |out| out.extend_from_slice(row.as_ref()));
     }
 
+    /// The row of `key` is deleted.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) {
         self.rows.delete(|out| out.extend_from_slice(key.as_ref()));
     }

@@ -206,6 +206,9 @@ pub fn record_bytes(with_group: bool, rows: &BatchRows) -> usize {
 }
 
 /// Appends the record of a batch, which begins at `position`. Returns where its body begins in `out`.
+///
+/// # Errors
+/// [`FormatError::Length`] above [`BODY_BYTES_MAX`], [`FormatError::Empty`] without rows; nothing is appended then.
 pub fn encode_batch(
     rows: &BatchRows,
     sequence: u64,

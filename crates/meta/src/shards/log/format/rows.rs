@@ -52,10 +52,12 @@ impl BatchRows {
         self.count += 1;
     }
 
+    /// The rows, as they follow the prefix of a record's body.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
+    /// How many rows they are.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -100,6 +102,9 @@ fn decode_sequence(body: &[u8]) -> Result<u64, FormatError> {
 }
 
 /// The rows of a batch's body, which share its memory.
+///
+/// # Errors
+/// [`FormatError::Length`] and [`FormatError::Flags`] where the body is not what [`super::encode_batch`] makes.
 pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
     let seq = decode_sequence(body)?;
     let mut rows = Vec::with_capacity((row_count(body) as usize).min(body.len() / HEAD_BYTES));
@@ -112,6 +117,9 @@ pub fn decode_batch(body: &Bytes) -> Result<Vec<RowEntry>, FormatError> {
 }
 
 /// The last row of `key` in a batch's body, if one is there.
+///
+/// # Errors
+/// As of [`decode_batch`].
 pub fn find_in_batch(body: &Bytes, key: &[u8]) -> Result<Option<ValueDeletable>, FormatError> {
     decode_sequence(body)?;
     let mut last = None;

@@ -118,6 +118,9 @@ fn rows_are_put_and_deleted() {
     let mut rows = BatchRows::default();
     assert_eq!(encode_batch(&rows, 7, 1, 0, &mut BytesMut::new()), Err(FormatError::Empty));
     rows.put(|out| out.extend(b"E1"), |out| out.extend(b"row"));
+    let broken =
+        std::panic::AssertUnwindSafe(|| rows.put(|out| out.extend(b"half"), |_| panic!("no more of it comes")));
+    assert!(std::panic::catch_unwind(broken).is_err());
     rows.delete(|out| out.extend(b"E2"));
     let mut record = BytesMut::new();
     let body = encode_batch(&rows, 7, 1, 0, &mut record).unwrap();

@@ -12,6 +12,7 @@ mod background;
 mod board;
 mod complaints;
 mod connection;
+mod desk;
 mod dispatch;
 mod guest;
 mod handshake;

@@ -4,31 +4,30 @@
 //! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
 //! its answer is recorded for the retry. All answers that are ready go out in one write.
 
-use super::dispatch::{self, Answer, Begun};
+use super::desk::{Desk, Left, encode};
+use super::dispatch::{self, Answer};
 use super::handshake::{self, HandshakeError};
 use super::held::Share;
 use super::local_stream::{AtHand, ShareMemory};
-use super::mailboxes::Mailbox;
 use super::sessions::{Admitted, Peer};
 use super::strangers::Stay;
 use super::worker::Worker;
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker, ready};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use varve_wire::Request;
 use varve_wire::frame::{self, FrameError};
-use varve_wire::{Failure, Request, Response};
 use varve_world::stages::{self, Stage};
 
 /// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
 /// than covers a group commit; beyond it the peer waits in its own socket buffer.
-const REQUESTS_IN_FLIGHT_MAX: usize = 64;
+pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 
 /// Places of requests that a connection keeps for the next ones: a blocking client needs one.
 const SPARE_MAX: usize = 2;
@@ -41,7 +40,7 @@ const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const INPUT_BYTES: usize = 16 * 1024;
 
 /// Buffers that grew beyond this are given back once empty.
-const BUFFER_BYTES_KEPT: usize = 256 * 1024;
+pub(super) const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
 /// A peer that neither sends the rest of a frame nor takes an answer for so long is gone.
 const STALL: Duration = Duration::from_secs(60);
@@ -95,7 +94,7 @@ where
 {
     let mut input = BytesMut::with_capacity(INPUT_BYTES);
     let mut output = Output::default();
-    let outbox = Rc::new(Outbox::new(&worker, reader.mailbox()));
+    let desk = Desk::new(&worker, &caller, reader.mailbox());
     let mut in_flight = FuturesUnordered::new();
     let mut spare = Vec::new();
     let mut progress = Progress::default();
@@ -106,69 +105,67 @@ where
     let mut read_at = None;
     let mut held = Share::of(&worker, 0);
     loop {
-        outbox.empty_into(&mut output);
+        desk.attend();
+        desk.take_laid(|answer| output.add(&answer));
         held.set(output.len());
         let has_room = |in_flight: usize, output: &Output| {
-            let begun = in_flight + outbox.expected.get();
+            let begun = in_flight + desk.expected();
             let may_begin = begun < REQUESTS_IN_FLIGHT_MAX && output.len() < OUTPUT_BYTES_MAX;
             may_begin && (!worker.held.is_much() || (begun == 0 && output.is_empty()))
         };
-        while end.is_none() && has_room(in_flight.len(), &output) {
+        let mut waits = None;
+        match desk.take_left() {
+            Some(Left::Waits(request, length)) => waits = Some((request, length)),
+            Some(Left::Bytes(bytes)) => input.extend_from_slice(&bytes),
+            None => {}
+        }
+        loop {
+            if let Some((request, length)) = waits.take() {
+                let answer = answer(Rc::clone(&worker), Rc::clone(&caller), request, length);
+                let mut answering = Answering::new(answer, &mut spare);
+                // What need not wait for anything never joins those that do.
+                match (&mut answering).now_or_never() {
+                    Some(answered) => take_answer(answered, &mut output, &mut spare),
+                    None => in_flight.push(answering),
+                }
+                held.set(output.len());
+            }
+            if end.is_some() || !has_room(in_flight.len(), &output) {
+                break;
+            }
             match take_request(&mut input, &caller) {
                 Ok(Some((request, length))) => {
                     stages::end(Stage::Queue, read_at);
-                    worker.vigil.came_on(outbox.number(), reader.mailbox());
-                    outbox.straight.set(output.is_empty());
-                    match dispatch::begin(&worker, &caller, request) {
-                        Begun::Answered(answer) => output.add(&answer),
-                        Begun::Changed(underway) => underway.then(&worker, outbox.place()),
-                        Begun::Waits(request) => {
-                            let answer = dispatch::answer(Rc::clone(&worker), Rc::clone(&caller), request);
-                            let share = Share::of(&worker, length);
-                            let answer = async move {
-                                let answer = answer.await;
-                                drop(share);
-                                answer
-                            };
-                            let mut answering = Answering::new(answer, &mut spare);
-                            // What need not wait for anything never joins those that do.
-                            match (&mut answering).now_or_never() {
-                                Some(answered) => take_answer(answered, &mut output, &mut spare),
-                                None => in_flight.push(answering),
-                            }
-                        }
-                    }
+                    waits = desk.begin(&worker, request, output.is_empty()).map(|request| (request, length));
+                    desk.take_laid(|answer| output.add(&answer));
                     held.set(output.len());
                 }
                 Ok(None) => break,
                 Err(error) => end = Some(Err(error)),
             }
         }
-        if in_flight.is_empty()
-            && outbox.expected.get() == 0
-            && output.is_empty()
-            && let Some(end) = end
-        {
+        let idle = in_flight.is_empty() && desk.expected() == 0 && output.is_empty();
+        if idle && let Some(end) = end {
             return end;
         }
-        let idle = in_flight.is_empty() && outbox.expected.get() == 0 && output.is_empty();
         if idle
             && end.is_none()
-            && let Some(count) = worker.vigil.find(outbox.number(), || reader.at_hand(&mut input))
+            && let Some(count) = worker.vigil.find(desk.number(), || reader.at_hand(&mut input))
         {
             progress.bytes += count as u64;
             read_at = stages::begin();
             continue;
         }
         let reads = end.is_none() && has_room(in_flight.len(), &output);
-        outbox.straight.set(reads && output.is_empty());
+        let straight = reads && output.is_empty();
+        desk.wait(straight, straight && in_flight.is_empty() && input.is_empty());
         // In this order: an answer that is ready joins those to be written, and they go before more is read.
         tokio::select! {
             biased;
             Some(answered) = in_flight.next(), if !in_flight.is_empty() => {
                 take_answer(answered, &mut output, &mut spare);
             }
-            () = poll_fn(|context| outbox.poll_laid(context)), if outbox.expected.get() > 0 => {}
+            () = poll_fn(|context| desk.poll_called(context)) => {}
             written = writer.write(output.bytes()), if !output.is_empty() => match written {
                 Ok(0) => end = output.abandon(Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into())),
                 Ok(count) => {
@@ -201,6 +198,12 @@ where
             input = BytesMut::with_capacity(INPUT_BYTES);
         }
     }
+}
+
+/// Answers a request that waits, and is `length` bytes long.
+async fn answer(worker: Rc<Worker>, caller: Rc<Admitted>, request: Request, length: usize) -> Answer {
+    let _share = Share::of(&worker, length);
+    dispatch::answer(worker, caller, request).await
 }
 
 /// A request under way. It has a place of its own in memory, some kilobytes, which serves the next one when it is done.
@@ -236,83 +239,6 @@ fn take_answer<F>((answer, place): (Answer, Pin<Box<F>>), output: &mut Output, s
     }
 }
 
-/// Where answers to what the log has now are laid down for the connection to take, if they cannot go straight to its mailbox.
-struct Outbox {
-    /// It hangs in the worker's shards, as answers do that are still to come.
-    worker: Weak<Worker>,
-    mailbox: Option<Rc<Mailbox>>,
-    /// No answer waits to be written, and the connection need not hear of one that goes.
-    straight: Cell<bool>,
-    frame: RefCell<Vec<u8>>,
-    laid: RefCell<Vec<Answer>>,
-    /// Answers that are still to come, and those laid down.
-    expected: Cell<usize>,
-    taker: RefCell<Option<Waker>>,
-}
-
-impl Outbox {
-    fn new(worker: &Rc<Worker>, mailbox: Option<&Rc<Mailbox>>) -> Outbox {
-        let (worker, mailbox) = (Rc::downgrade(worker), mailbox.cloned());
-        let (straight, frame, laid, expected, taker) = Default::default();
-        Outbox { worker, mailbox, straight, frame, laid, expected, taker }
-    }
-
-    /// Tells the connection from the worker's others.
-    fn number(self: &Rc<Self>) -> usize {
-        Rc::as_ptr(self).addr()
-    }
-
-    /// A place for one answer.
-    fn place(self: &Rc<Self>) -> impl FnOnce(Answer) + 'static {
-        self.expected.set(self.expected.get() + 1);
-        let outbox = Rc::clone(self);
-        move |answer| {
-            if outbox.hand_over(&answer) {
-                return outbox.expected.set(outbox.expected.get() - 1);
-            }
-            outbox.laid.borrow_mut().push(answer);
-            if let Some(taker) = outbox.taker.take() {
-                taker.wake();
-            }
-        }
-    }
-
-    /// Lays an answer down in the mailbox; `false`: the connection has to write it.
-    fn hand_over(&self, answer: &Answer) -> bool {
-        let Some(mailbox) = self.mailbox.as_ref().filter(|_| self.straight.get()) else { return false };
-        let since = stages::begin();
-        let mut frame = self.frame.borrow_mut();
-        frame.clear();
-        frame.shrink_to(BUFFER_BYTES_KEPT);
-        encode(answer, &mut frame);
-        let taken = mailbox.answer(&frame);
-        if taken {
-            stages::end(Stage::Reply, since);
-            if let Some(worker) = self.worker.upgrade() {
-                worker.vigil.moved();
-            }
-        }
-        taken
-    }
-
-    fn empty_into(&self, output: &mut Output) {
-        let mut laid = self.laid.borrow_mut();
-        self.expected.set(self.expected.get() - laid.len());
-        laid.drain(..).for_each(|answer| output.add(&answer));
-    }
-
-    fn poll_laid(&self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.laid.borrow().is_empty() {
-            return Poll::Ready(());
-        }
-        let mut taker = self.taker.borrow_mut();
-        if !taker.as_ref().is_some_and(|taker| taker.will_wake(context.waker())) {
-            *taker = Some(context.waker().clone());
-        }
-        Poll::Pending
-    }
-}
-
 /// The next whole request of `input`, if there is one, and how many bytes it took.
 fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Request, usize)>, ConnectionError> {
     // Asked several times a request, and mostly with nothing there.
@@ -323,24 +249,10 @@ fn take_request(input: &mut BytesMut, caller: &Admitted) -> Result<Option<(Reque
         return Ok(None);
     };
     input.advance(len);
-    if request.id.session != caller.session.0 {
+    if !caller.is_named_by(&request) {
         return Err(ConnectionError::ForeignSession { own: caller.session.0, used: request.id.session });
     }
     Ok(Some((request, len)))
-}
-
-/// Appends `answer` to `frames`, or why it cannot be sent.
-fn encode(answer: &Answer, frames: &mut Vec<u8>) {
-    let encoded = match answer {
-        Answer::Response(response) => frame::encode(response, frames).map_err(|error| (response.id, error)),
-        Answer::Recorded { id, body } => frame::encode_body(body, frames).map_err(|error| (*id, error)),
-    };
-    if let Err((id, error)) = encoded {
-        tracing::error!(?id, "an answer cannot be sent: {error}");
-        let failure = Failure::Server { errno: libc::EIO, message: format!("the answer cannot be sent: {error}") };
-        let short = frame::encode(&Response { id, result: Err(failure) }, frames);
-        debug_assert!(short.is_ok(), "a short failure always fits a frame");
-    }
 }
 
 /// Frames that wait for the peer.

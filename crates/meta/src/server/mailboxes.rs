@@ -1,5 +1,6 @@
 //! The mailboxes of a worker's connections (`varve_world::mailbox`), and those of them that it looks into during a vigil.
 
+use super::desk::Desk;
 use bytes::{BufMut, BytesMut};
 use rustix::fd::OwnedFd;
 use std::cell::{Cell, RefCell};
@@ -99,37 +100,50 @@ impl Mailbox {
     }
 }
 
-/// Those that a worker looks into.
+/// The desks into whose mailboxes a worker looks.
 #[derive(Default)]
 pub struct LookedInto {
-    mailboxes: RefCell<Vec<Rc<Mailbox>>>,
+    desks: RefCell<Vec<Rc<Desk>>>,
     looks: Cell<u32>,
+    /// Room for one request.
+    input: RefCell<BytesMut>,
+}
+
+/// Mailboxes in which something is posted: a bit for each of those looked into.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Posted(u32);
+
+const _: () = assert!(LOOKED_INTO_MAX <= u32::BITS as usize);
+
+impl Posted {
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
 }
 
 impl LookedInto {
     /// From now on until [`LookedInto::sleep`] the worker looks into this one too.
-    pub fn add(&self, mailbox: &Rc<Mailbox>) {
-        if mailbox.is_looked_into() {
-            return;
-        }
-        let mut mailboxes = self.mailboxes.borrow_mut();
-        if mailboxes.len() < LOOKED_INTO_MAX {
+    pub fn add(&self, desk: &Rc<Desk>) {
+        let Some(mailbox) = desk.mailbox().filter(|mailbox| !mailbox.is_looked_into()) else { return };
+        let mut desks = self.desks.borrow_mut();
+        if desks.len() < LOOKED_INTO_MAX {
             mailbox.asked.look();
-            mailboxes.push(Rc::clone(mailbox));
+            desks.push(Rc::clone(desk));
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.mailboxes.borrow().is_empty()
+        self.desks.borrow().is_empty()
     }
 
-    /// Rouses the connections whose clients have posted something; how many waited for it.
-    pub fn look(&self) -> usize {
+    /// Where clients have posted something.
+    pub fn look(&self) -> Posted {
         std::hint::spin_loop();
         let looks = self.looks.get() + 1;
         self.looks.set(looks % LOOKS_WITHOUT_A_REQUEST);
         if looks == LOOKS_WITHOUT_A_REQUEST {
-            self.mailboxes.borrow_mut().retain(|mailbox| {
+            self.desks.borrow_mut().retain(|desk| {
+                let Some(mailbox) = desk.mailbox() else { return false };
                 let used = mailbox.used.take();
                 if !used {
                     mailbox.sleep();
@@ -137,12 +151,35 @@ impl LookedInto {
                 used
             });
         }
-        let mailboxes = self.mailboxes.borrow();
-        mailboxes.iter().filter(|mailbox| mailbox.asked.is_posted() && mailbox.rouse()).count()
+        let posted = |desk: &Rc<Desk>| desk.mailbox().is_some_and(|mailbox| mailbox.asked.is_posted());
+        let bits = self.desks.borrow().iter().enumerate().map(|(at, desk)| u32::from(posted(desk)) << at).sum();
+        Posted(bits)
+    }
+
+    /// Begins what is `posted`, or, where `own` is true of the desk or that cannot be, rouses the connection to take it: how many
+    /// were begun, and how many connections roused that waited for it.
+    pub fn begin(&self, posted: Posted, own: impl Fn(&Rc<Desk>) -> bool) -> (usize, usize) {
+        let (mut left, mut begun, mut roused) = (posted.0, 0, 0);
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            left &= left - 1;
+            // What is begun may do anything but change which desks there are.
+            let Some(desk) = self.desks.borrow().get(at).cloned() else { break };
+            if !own(&desk) && desk.begin_posted(&mut self.input.borrow_mut()) {
+                begun += 1;
+            } else if desk.mailbox().is_some_and(|mailbox| mailbox.rouse()) {
+                roused += 1;
+            }
+        }
+        (begun, roused)
     }
 
     /// The worker is about to sleep: clients that ask now send what they ask by their sockets.
     pub fn sleep(&self) {
-        self.mailboxes.borrow_mut().drain(..).for_each(|mailbox| mailbox.sleep());
+        self.desks
+            .borrow_mut()
+            .drain(..)
+            .filter_map(|desk| desk.mailbox().cloned())
+            .for_each(|mailbox| mailbox.sleep());
     }
 }

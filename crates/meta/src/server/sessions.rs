@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Credentials, SessionId};
+use varve_wire::Request;
 use varve_wire::handshake::Purpose;
 use varve_world::clock::{Clock, Moment};
 
@@ -57,6 +58,13 @@ pub struct Admitted {
     pub observer: bool,
     /// Whose name every call is made in, whatever it says; `None` where the peer is believed.
     pub forced: Option<Credentials>,
+}
+
+impl Admitted {
+    /// Whether a request is of this session.
+    pub fn is_named_by(&self, request: &Request) -> bool {
+        request.id.session == self.session.0
+    }
 }
 
 struct Session {

@@ -3,6 +3,7 @@
 mod away;
 mod client;
 mod failing;
+mod mailboxes;
 mod memory;
 mod opening;
 mod serving;

@@ -6,19 +6,21 @@
 //! Where all requests come on one connection, that connection looks for the next one by itself ([`Vigil::find`]): its mailbox
 //! or socket is asked, and not the runtime, which would take longer than the request.
 //!
-//! Clients that have a mailbox use it while a vigil lasts, and their sockets while there is none.
+//! Clients that have a mailbox use it while a vigil lasts, and their sockets while there is none. What is posted meanwhile is begun
+//! from here, at the desk of its connection ([`super::desk`]), and nothing of the runtime's lies between.
 //!
 //! Who looks knows what is at hand, and so when batches are complete: then they are sent from here, without the way by their
 //! shards' tasks ([`Vigil::send`]).
 
-use super::mailboxes::{LookedInto, Mailbox};
+use super::desk::Desk;
+use super::mailboxes::LookedInto;
 use crate::shards::Shard;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use varve_world::patience::{Look, Patience};
 
@@ -34,12 +36,12 @@ const ALONE_AFTER: u32 = 16;
 /// and once in so many the runtime is asked all the same, for others that have come.
 const ALONE_ROUND: u32 = 16;
 
-/// Looks into mailboxes before the runtime is asked again, which takes longer than all of them.
+/// Looks into mailboxes before the processor is given to whoever else wants it, which takes longer than all of them.
 const LOOKS_A_ROUND: u32 = 32;
 
-/// Of so many rounds in which mailboxes had requests the runtime asks in one for others that have come, and for what other threads
-/// have woken.
-const ROUNDS_ASKED: u32 = 2;
+/// How often the runtime is asked, while mailboxes are looked into, for others that have come and for what other threads have woken.
+/// It takes a call of the kernel and a microsecond or two.
+const ASKED_EVERY: Duration = Duration::from_micros(20);
 
 #[derive(Default)]
 pub struct Vigil {
@@ -64,15 +66,16 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// A request has come on a connection, which is told from others by a number, and has a mailbox or not.
-    pub fn came_on(&self, connection: usize, mailbox: Option<&Rc<Mailbox>>) {
+    /// A request has come on a connection, which is told from others by a number. `desk`: into whose mailbox, if it has one, may
+    /// be looked.
+    pub fn came_on(&self, connection: usize, desk: Option<&Rc<Desk>>) {
         let (last, in_a_row) = self.last.get();
         self.last.set((connection, if last == connection { in_a_row.wrapping_add(1) } else { 0 }));
         self.note();
         if self.kept.get()
-            && let Some(mailbox) = mailbox
+            && let Some(desk) = desk
         {
-            self.mailboxes.add(mailbox);
+            self.mailboxes.add(desk);
         }
     }
 
@@ -84,8 +87,8 @@ impl Vigil {
 
     /// Has a connection that is alone look for its next request; `there` says whether it has come.
     pub fn find<T>(&self, connection: usize, mut there: impl FnMut() -> Option<T>) -> Option<T> {
-        let (last, in_a_row) = self.last.get();
-        if last != connection || in_a_row < ALONE_AFTER || in_a_row.is_multiple_of(ALONE_ROUND) {
+        let (_, in_a_row) = self.last.get();
+        if !self.is_alone(connection) || in_a_row.is_multiple_of(ALONE_ROUND) {
             return None;
         }
         let mut look = self.alone.borrow_mut().look_for(ALONE)?;
@@ -100,6 +103,11 @@ impl Vigil {
                 return None;
             }
         }
+    }
+
+    fn is_alone(&self, connection: usize) -> bool {
+        let (last, in_a_row) = self.last.get();
+        last == connection && in_a_row >= ALONE_AFTER
     }
 
     /// Whether the request that is begun next is the only one at hand.
@@ -186,19 +194,19 @@ impl Vigil {
         let Some(mut look) = self.begin_look() else { return };
         tokio::task::yield_now().await;
         self.send_all();
-        let mut rounds = 0;
+        let mut asked = Instant::now();
         loop {
             let moves = self.moves.get();
-            let found = if self.mailboxes.is_empty() { 0 } else { self.look_into_mailboxes() };
-            self.only.set(found == 1);
-            if found == 0 && !look.again() {
+            let (begun, roused) = self.look_into_mailboxes();
+            let found = begun + roused > 0;
+            if !found && !look.again() {
                 self.patience.borrow_mut().failed();
                 return;
             }
-            rounds = if found == 0 { 0 } else { rounds + 1 };
-            if rounds % ROUNDS_ASKED == 0 {
+            if self.mailboxes.is_empty() || asked.elapsed() >= ASKED_EVERY {
                 tokio::task::yield_now().await;
-            } else {
+                asked = Instant::now();
+            } else if roused > 0 {
                 after_those_woken().await;
             }
             self.send_all();
@@ -218,9 +226,19 @@ impl Vigil {
         }
     }
 
-    /// How many requests came.
-    fn look_into_mailboxes(&self) -> usize {
-        (0..LOOKS_A_ROUND).map(|_| self.mailboxes.look()).find(|found| *found > 0).unwrap_or(0)
+    /// How many requests were begun that came, and how many connections roused to begin theirs. Who is alone looks for the next
+    /// one by itself, so it has to take this one.
+    fn look_into_mailboxes(&self) -> (usize, usize) {
+        self.only.set(false);
+        if self.mailboxes.is_empty() {
+            return (0, 0);
+        }
+        let mut looks = (0..LOOKS_A_ROUND).map(|_| self.mailboxes.look());
+        let Some(posted) = looks.find(|posted| posted.count() > 0) else { return (0, 0) };
+        self.only.set(posted.count() == 1);
+        let (begun, roused) = self.mailboxes.begin(posted, |desk| self.is_alone(desk.number()));
+        self.only.set(begun == 0 && roused == 1);
+        (begun, roused)
     }
 
     fn begin_look(&self) -> Option<Look> {

@@ -2,7 +2,7 @@
 //!
 //! Requests of a connection run side by side and are answered in the order in which they end. What has been begun is
 //! run to its end whatever becomes of the connection: a change over several shards must not be dropped half way, and
-//! its answer is recorded for the retry. All answers that are ready go out in one write.
+//! its answer is recorded for the retry. All answers that are ready and have not gone straight to the peer's mailbox go out in one write.
 
 use super::desk::{Desk, Left, encode};
 use super::dispatch::{self, Answer};
@@ -26,7 +26,7 @@ use varve_wire::frame::{self, FrameError};
 use varve_world::stages::{self, Stage};
 
 /// Requests of one connection that may be under way. A blocking client has one, a pipelining one rarely needs more
-/// than covers a group commit; beyond it the peer waits in its own socket buffer.
+/// than covers a group commit; beyond it the peer waits in its own socket buffer or mailbox.
 pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 64;
 
 /// Places of requests that a connection keeps for the next ones: a blocking client needs one.
@@ -115,8 +115,17 @@ where
         };
         let mut waits = None;
         match desk.take_left() {
-            Some(Left::Waits(request, length)) => waits = Some((request, length)),
-            Some(Left::Bytes(bytes)) => input.extend_from_slice(&bytes),
+            Some(Left::Waits(request, length)) => {
+                progress.bytes += length as u64;
+                waits = Some((request, length));
+            }
+            // As a read of nothing is.
+            Some(Left::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),
+            Some(Left::Bytes(bytes)) => {
+                progress.bytes += bytes.len() as u64;
+                input.extend_from_slice(&bytes);
+                read_at = stages::begin();
+            }
             None => {}
         }
         loop {

@@ -16,6 +16,10 @@ use varve_wire::{Failure, Request, Response};
 use varve_world::mailbox::PLACE_BYTES;
 use varve_world::stages::{self, Stage};
 
+/// Requests that vigils have begun in this process.
+#[cfg(test)]
+pub static BEGUN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
 pub struct Desk {
     /// The desk hangs in the worker's vigil, and in its shards as answers do that are still to come.
     worker: Weak<Worker>,
@@ -43,6 +47,17 @@ pub enum Left {
     Bytes(Bytes),
 }
 
+/// What the vigil did about what is posted in a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Took it and began it.
+    Begun,
+    /// Took it, and called the connection to see to it.
+    Left,
+    /// Nothing: it is the connection's to take.
+    Not,
+}
+
 impl Desk {
     pub fn new(worker: &Rc<Worker>, caller: &Rc<Admitted>, mailbox: Option<&Rc<Mailbox>>) -> Rc<Desk> {
         let (worker, caller, mailbox) = (Rc::downgrade(worker), Rc::clone(caller), mailbox.cloned());
@@ -57,6 +72,11 @@ impl Desk {
 
     pub fn mailbox(&self) -> Option<&Rc<Mailbox>> {
         self.mailbox.as_ref()
+    }
+
+    /// Whether somebody can take what is posted in the mailbox.
+    pub fn takes(&self) -> bool {
+        self.free.get() || self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_waited_at())
     }
 
     pub fn expected(&self) -> usize {
@@ -78,7 +98,8 @@ impl Desk {
 
     /// Begins a request of the connection's. `straight`: as the field. Given back: it waits.
     pub fn begin(self: &Rc<Self>, worker: &Rc<Worker>, request: Request, straight: bool) -> Option<Request> {
-        worker.vigil.came_on(self.number(), Some(self));
+        worker.vigil.came_on(self.number());
+        worker.vigil.look_into(self);
         self.straight.set(straight);
         match dispatch::begin(worker, &self.caller, request) {
             Begun::Answered(answer) => self.place()(answer),
@@ -88,35 +109,37 @@ impl Desk {
         None
     }
 
-    /// Begins the request that is posted in the mailbox, on the connection's behalf, with `input` as room for it. `false`: it is
-    /// the connection's to take.
-    pub fn begin_posted(self: &Rc<Self>, input: &mut BytesMut) -> bool {
-        let (Some(worker), Some(mailbox)) = (self.worker.upgrade(), &self.mailbox) else { return false };
+    /// Takes what is posted in the mailbox on the connection's behalf, with `input` as room for it.
+    pub fn take_posted(self: &Rc<Self>, input: &mut BytesMut) -> Taken {
+        let (Some(worker), Some(mailbox)) = (self.worker.upgrade(), &self.mailbox) else { return Taken::Not };
         let at_most = if worker.held.is_much() { 1 } else { REQUESTS_IN_FLIGHT_MAX };
         if !self.free.get() || self.expected.get() >= at_most {
-            return false;
+            return Taken::Not;
         }
         let read_at = stages::begin();
         input.clear();
         input.reserve(PLACE_BYTES);
-        if mailbox.take(input).is_none() {
-            return false;
-        }
+        mailbox.take(input);
         match frame::take::<Request>(input) {
             Ok(Some((request, length))) if length == input.len() && self.caller.is_named_by(&request) => {
                 stages::end(Stage::Queue, read_at);
-                if let Some(request) = self.begin(&worker, request, self.straight.get()) {
-                    self.leave(Left::Waits(request, length));
+                match self.begin(&worker, request, self.straight.get()) {
+                    Some(request) => self.leave(Left::Waits(request, length)),
+                    None => {
+                        #[cfg(test)]
+                        BEGUN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        Taken::Begun
+                    }
                 }
             }
             _ => self.leave(Left::Bytes(input.split().freeze())),
         }
-        true
     }
 
-    fn leave(&self, left: Left) {
+    fn leave(&self, left: Left) -> Taken {
         self.left.replace(Some(left));
         self.call();
+        Taken::Left
     }
 
     pub fn take_left(&self) -> Option<Left> {

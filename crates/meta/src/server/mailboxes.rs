@@ -1,6 +1,6 @@
 //! The mailboxes of a worker's connections (`varve_world::mailbox`), and those of them that it looks into during a vigil.
 
-use super::desk::Desk;
+use super::desk::{Desk, Taken};
 use bytes::{BufMut, BytesMut};
 use rustix::fd::OwnedFd;
 use std::cell::{Cell, RefCell};
@@ -41,6 +41,11 @@ impl Mailbox {
     /// Whether the client posts its requests here.
     pub fn is_looked_into(&self) -> bool {
         self.asked.looks()
+    }
+
+    /// The connection waits for what is posted.
+    pub fn is_waited_at(&self) -> bool {
+        self.taker.borrow().is_some()
     }
 
     /// How many bytes of a request came to `input`, if there is one.
@@ -103,14 +108,14 @@ impl Mailbox {
 /// The desks into whose mailboxes a worker looks.
 #[derive(Default)]
 pub struct LookedInto {
-    desks: RefCell<Vec<Rc<Desk>>>,
+    desks: RefCell<Vec<(Rc<Desk>, Rc<Mailbox>)>>,
     looks: Cell<u32>,
     /// Room for one request.
     input: RefCell<BytesMut>,
 }
 
-/// Mailboxes in which something is posted: a bit for each of those looked into.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Mailboxes in which something is posted that somebody can take: a bit for each of those looked into.
+#[derive(Clone, Copy)]
 pub struct Posted(u32);
 
 const _: () = assert!(LOOKED_INTO_MAX <= u32::BITS as usize);
@@ -121,14 +126,21 @@ impl Posted {
     }
 }
 
+/// How many requests were begun, and how many connections woken for theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    pub begun: usize,
+    pub woken: usize,
+}
+
 impl LookedInto {
-    /// From now on until [`LookedInto::sleep`] the worker looks into this one too.
+    /// From now on until [`LookedInto::sleep`] the worker looks into this one's mailbox too, if there is one.
     pub fn add(&self, desk: &Rc<Desk>) {
         let Some(mailbox) = desk.mailbox().filter(|mailbox| !mailbox.is_looked_into()) else { return };
         let mut desks = self.desks.borrow_mut();
         if desks.len() < LOOKED_INTO_MAX {
             mailbox.asked.look();
-            desks.push(Rc::clone(desk));
+            desks.push((Rc::clone(desk), Rc::clone(mailbox)));
         }
     }
 
@@ -142,8 +154,7 @@ impl LookedInto {
         let looks = self.looks.get() + 1;
         self.looks.set(looks % LOOKS_WITHOUT_A_REQUEST);
         if looks == LOOKS_WITHOUT_A_REQUEST {
-            self.desks.borrow_mut().retain(|desk| {
-                let Some(mailbox) = desk.mailbox() else { return false };
+            self.desks.borrow_mut().retain(|(_, mailbox)| {
                 let used = mailbox.used.take();
                 if !used {
                     mailbox.sleep();
@@ -151,35 +162,31 @@ impl LookedInto {
                 used
             });
         }
-        let posted = |desk: &Rc<Desk>| desk.mailbox().is_some_and(|mailbox| mailbox.asked.is_posted());
-        let bits = self.desks.borrow().iter().enumerate().map(|(at, desk)| u32::from(posted(desk)) << at).sum();
-        Posted(bits)
+        let desks = self.desks.borrow();
+        let posted = desks.iter().map(|(desk, mailbox)| mailbox.asked.is_posted() && desk.takes());
+        Posted(posted.enumerate().map(|(at, posted)| u32::from(posted) << at).sum())
     }
 
-    /// Begins what is `posted`, or, where `own` is true of the desk or that cannot be, rouses the connection to take it: how many
-    /// were begun, and how many connections roused that waited for it.
-    pub fn begin(&self, posted: Posted, own: impl Fn(&Rc<Desk>) -> bool) -> (usize, usize) {
-        let (mut left, mut begun, mut roused) = (posted.0, 0, 0);
+    /// Has what is `posted` begun, or wakes the connection to take it where that cannot be or `own` is true of the desk.
+    pub fn begin(&self, posted: Posted, own: impl Fn(&Rc<Desk>) -> bool) -> Came {
+        let (mut left, mut came) = (posted.0, Came::default());
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
             // What is begun may do anything but change which desks there are.
-            let Some(desk) = self.desks.borrow().get(at).cloned() else { break };
-            if !own(&desk) && desk.begin_posted(&mut self.input.borrow_mut()) {
-                begun += 1;
-            } else if desk.mailbox().is_some_and(|mailbox| mailbox.rouse()) {
-                roused += 1;
+            let Some((desk, mailbox)) = self.desks.borrow().get(at).cloned() else { break };
+            let taken = if own(&desk) { Taken::Not } else { desk.take_posted(&mut self.input.borrow_mut()) };
+            match taken {
+                Taken::Begun => came.begun += 1,
+                Taken::Left => came.woken += 1,
+                Taken::Not => came.woken += usize::from(mailbox.rouse()),
             }
         }
-        (begun, roused)
+        came
     }
 
     /// The worker is about to sleep: clients that ask now send what they ask by their sockets.
     pub fn sleep(&self) {
-        self.desks
-            .borrow_mut()
-            .drain(..)
-            .filter_map(|desk| desk.mailbox().cloned())
-            .for_each(|mailbox| mailbox.sleep());
+        self.desks.borrow_mut().drain(..).for_each(|(_, mailbox)| mailbox.sleep());
     }
 }

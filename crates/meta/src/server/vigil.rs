@@ -13,7 +13,7 @@
 //! shards' tasks ([`Vigil::send`]).
 
 use super::desk::Desk;
-use super::mailboxes::LookedInto;
+use super::mailboxes::{Came, LookedInto};
 use crate::shards::Shard;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -39,9 +39,10 @@ const ALONE_ROUND: u32 = 16;
 /// Looks into mailboxes before the processor is given to whoever else wants it, which takes longer than all of them.
 const LOOKS_A_ROUND: u32 = 32;
 
-/// How often the runtime is asked, while mailboxes are looked into, for others that have come and for what other threads have woken.
-/// It takes a call of the kernel and a microsecond or two.
+/// How often the runtime is asked, while mailboxes are looked into, for others that have come and for what other threads have woken: while
+/// requests come from there, and while none do. It takes a call of the kernel and a microsecond or two.
 const ASKED_EVERY: Duration = Duration::from_micros(20);
+const ASKED_IDLY_EVERY: Duration = Duration::from_micros(5);
 
 #[derive(Default)]
 pub struct Vigil {
@@ -66,15 +67,16 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// A request has come on a connection, which is told from others by a number. `desk`: into whose mailbox, if it has one, may
-    /// be looked.
-    pub fn came_on(&self, connection: usize, desk: Option<&Rc<Desk>>) {
+    /// A request has come on a connection, which is told from others by a number.
+    pub fn came_on(&self, connection: usize) {
         let (last, in_a_row) = self.last.get();
         self.last.set((connection, if last == connection { in_a_row.wrapping_add(1) } else { 0 }));
         self.note();
-        if self.kept.get()
-            && let Some(desk) = desk
-        {
+    }
+
+    /// While the vigil lasts the worker looks into the mailbox of a connection, if it has one.
+    pub fn look_into(&self, desk: &Rc<Desk>) {
+        if self.kept.get() {
             self.mailboxes.add(desk);
         }
     }
@@ -197,16 +199,17 @@ impl Vigil {
         let mut asked = Instant::now();
         loop {
             let moves = self.moves.get();
-            let (begun, roused) = self.look_into_mailboxes();
-            let found = begun + roused > 0;
+            let came = self.look_into_mailboxes();
+            let found = came != Came::default();
             if !found && !look.again() {
                 self.patience.borrow_mut().failed();
                 return;
             }
-            if self.mailboxes.is_empty() || asked.elapsed() >= ASKED_EVERY {
+            let every = if found { ASKED_EVERY } else { ASKED_IDLY_EVERY };
+            if self.mailboxes.is_empty() || asked.elapsed() >= every {
                 tokio::task::yield_now().await;
                 asked = Instant::now();
-            } else if roused > 0 {
+            } else if !found || came.woken > 0 {
                 after_those_woken().await;
             }
             self.send_all();
@@ -226,19 +229,18 @@ impl Vigil {
         }
     }
 
-    /// How many requests were begun that came, and how many connections roused to begin theirs. Who is alone looks for the next
-    /// one by itself, so it has to take this one.
-    fn look_into_mailboxes(&self) -> (usize, usize) {
+    /// Who is alone looks for its next request by itself, so it has to take this one.
+    fn look_into_mailboxes(&self) -> Came {
         self.only.set(false);
         if self.mailboxes.is_empty() {
-            return (0, 0);
+            return Came::default();
         }
         let mut looks = (0..LOOKS_A_ROUND).map(|_| self.mailboxes.look());
-        let Some(posted) = looks.find(|posted| posted.count() > 0) else { return (0, 0) };
+        let Some(posted) = looks.find(|posted| posted.count() > 0) else { return Came::default() };
         self.only.set(posted.count() == 1);
-        let (begun, roused) = self.mailboxes.begin(posted, |desk| self.is_alone(desk.number()));
-        self.only.set(begun == 0 && roused == 1);
-        (begun, roused)
+        let came = self.mailboxes.begin(posted, |desk| self.is_alone(desk.number()));
+        self.only.set(came == Came { begun: 0, woken: 1 });
+        came
     }
 
     fn begin_look(&self) -> Option<Look> {
@@ -274,16 +276,16 @@ mod tests {
         let vigil = Vigil::default();
         let alone: Vec<bool> = (0..64)
             .map(|_| {
-                vigil.came_on(7, None);
+                vigil.came_on(7);
                 finds(&vigil, 7)
             })
             .collect();
         assert!(!alone[..=16].contains(&true) && alone[17..32].iter().all(|found| *found));
         assert_eq!(alone.iter().skip(17).filter(|found| !**found).count(), 2, "asked at every sixteenth");
         assert!(!finds(&vigil, 8), "another than the last");
-        vigil.came_on(8, None);
+        vigil.came_on(8);
         assert!(!finds(&vigil, 7) && !finds(&vigil, 8));
-        (0..20).for_each(|_| vigil.came_on(8, None));
+        (0..20).for_each(|_| vigil.came_on(8));
         assert!(finds(&vigil, 8));
         vigil.came();
         assert!(!finds(&vigil, 8), "one came by another way");
@@ -316,10 +318,10 @@ mod tests {
     #[test]
     fn who_is_alone_and_slow_looks_seldom() {
         let vigil = Vigil::default();
-        (0..=ALONE_AFTER).for_each(|_| vigil.came_on(7, None));
+        (0..=ALONE_AFTER).for_each(|_| vigil.came_on(7));
         let mut asked = 0;
         for _ in 0..2000 {
-            vigil.came_on(7, None);
+            vigil.came_on(7);
             let mut this = false;
             assert!(
                 vigil

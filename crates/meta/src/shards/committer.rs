@@ -97,7 +97,7 @@ mod tests {
     use tokio::sync::Notify;
 
     /// What does one thing after the other, in the midst of each of which it may have to wait.
-    struct Desk {
+    struct Bench {
         work: Work,
         left: Cell<u32>,
         done: RefCell<Vec<u32>>,
@@ -106,12 +106,12 @@ mod tests {
         closed: Cell<bool>,
     }
 
-    impl Desk {
-        fn open() -> Rc<Desk> {
+    impl Bench {
+        fn open() -> Rc<Bench> {
             let (work, left, done, slow, go_on, closed) = Default::default();
-            let desk = Rc::new(Desk { work, left, done, slow, go_on, closed });
-            tokio::task::spawn_local(desk.work.task(Rc::clone(&desk).send()));
-            desk
+            let bench = Rc::new(Bench { work, left, done, slow, go_on, closed });
+            tokio::task::spawn_local(bench.work.task(Rc::clone(&bench).send()));
+            bench
         }
 
         async fn send(self: Rc<Self>) {
@@ -141,56 +141,56 @@ mod tests {
         }
     }
 
-    fn at_desk<T: Future<Output = ()>>(test: impl FnOnce(Rc<Desk>) -> T) {
+    fn at_bench<T: Future<Output = ()>>(test: impl FnOnce(Rc<Bench>) -> T) {
         let runtime = tokio::runtime::Builder::new_current_thread().build_local(Default::default()).unwrap();
-        runtime.block_on(async { test(Desk::open()).await });
+        runtime.block_on(async { test(Bench::open()).await });
     }
 
     /// Promise: what is to be done now is done when the call returns, and what comes up in it too; what the task is told, it
     /// does.
     #[test]
     fn is_done_on_the_callers_time_or_by_the_task() {
-        at_desk(|desk| async move {
-            desk.bring(1);
-            desk.work.do_now();
-            assert!(desk.done.borrow().is_empty(), "the task has not begun");
+        at_bench(|bench| async move {
+            bench.bring(1);
+            bench.work.do_now();
+            assert!(bench.done.borrow().is_empty(), "the task has not begun");
             tokio::task::yield_now().await;
-            assert_eq!(*desk.done.borrow(), [1]);
+            assert_eq!(*bench.done.borrow(), [1]);
             for count in [2, 7] {
-                desk.bring(count);
-                desk.work.do_now();
+                bench.bring(count);
+                bench.work.do_now();
             }
-            assert_eq!(*desk.done.borrow(), [1, 2, 7, 8]);
-            assert!(desk.work.idle.borrow().is_some(), "it still waits");
-            desk.bring(3);
-            desk.work.notify_one();
-            assert_eq!(desk.done.borrow().len(), 4);
+            assert_eq!(*bench.done.borrow(), [1, 2, 7, 8]);
+            assert!(bench.work.idle.borrow().is_some(), "it still waits");
+            bench.bring(3);
+            bench.work.notify_one();
+            assert_eq!(bench.done.borrow().len(), 4);
             tokio::task::yield_now().await;
-            assert_eq!(*desk.done.borrow(), [1, 2, 7, 8, 3]);
+            assert_eq!(*bench.done.borrow(), [1, 2, 7, 8, 3]);
         });
     }
 
     /// Promise: what has to wait, whoever began it, the task finishes, and then does what came meanwhile; and it ends.
     #[test]
     fn what_has_to_wait_is_the_tasks() {
-        at_desk(|desk| async move {
+        at_bench(|bench| async move {
             tokio::task::yield_now().await;
-            desk.slow.set(true);
-            desk.bring(1);
-            desk.work.do_now();
-            desk.bring(2);
-            desk.work.do_now();
-            assert!(desk.done.borrow().is_empty());
-            desk.slow.set(false);
-            desk.go_on.notify_one();
+            bench.slow.set(true);
+            bench.bring(1);
+            bench.work.do_now();
+            bench.bring(2);
+            bench.work.do_now();
+            assert!(bench.done.borrow().is_empty());
+            bench.slow.set(false);
+            bench.go_on.notify_one();
             tokio::task::yield_now().await;
-            assert_eq!(*desk.done.borrow(), [1, 2]);
-            desk.closed.set(true);
-            desk.work.do_now();
+            assert_eq!(*bench.done.borrow(), [1, 2]);
+            bench.closed.set(true);
+            bench.work.do_now();
             tokio::task::yield_now().await;
-            assert_eq!(Rc::strong_count(&desk), 1, "nobody holds it any more");
-            desk.work.do_now();
-            desk.work.notify_one();
+            assert_eq!(Rc::strong_count(&bench), 1, "nobody holds it any more");
+            bench.work.do_now();
+            bench.work.notify_one();
         });
     }
 }

@@ -117,7 +117,7 @@ where
         match desk.take_left() {
             Some(Left::Waits(request, length)) => {
                 progress.bytes += length as u64;
-                waits = Some((request, length));
+                waits = Some((*request, length));
             }
             // As a read of nothing is.
             Some(Left::Bytes(bytes)) if bytes.is_empty() => end = end.or(Some(Ok(()))),

@@ -42,7 +42,7 @@ pub struct Desk {
 /// What the vigil took from the mailbox and the connection has to see to.
 pub enum Left {
     /// A request that waits, and its length in bytes.
-    Waits(Request, usize),
+    Waits(Box<Request>, usize),
     /// What is no request, or more than one.
     Bytes(Bytes),
 }
@@ -124,7 +124,7 @@ impl Desk {
             Ok(Some((request, length))) if length == input.len() && self.caller.is_named_by(&request) => {
                 stages::end(Stage::Queue, read_at);
                 match self.begin(&worker, request, self.straight.get()) {
-                    Some(request) => self.leave(Left::Waits(request, length)),
+                    Some(request) => self.leave(Left::Waits(Box::new(request), length)),
                     None => {
                         #[cfg(test)]
                         BEGUN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -153,6 +153,9 @@ impl Desk {
             && let Some(connection) = self.connection.borrow().as_ref()
         {
             connection.wake_by_ref();
+            if let Some(worker) = self.worker.upgrade() {
+                worker.vigil.woke();
+            }
         }
     }
 

@@ -42,7 +42,11 @@ const LOOKS_A_ROUND: u32 = 32;
 /// How often the runtime is asked, while mailboxes are looked into, for others that have come and for what other threads have woken: while
 /// requests come from there, and while none do. It takes a call of the kernel and a microsecond or two.
 const ASKED_EVERY: Duration = Duration::from_micros(20);
-const ASKED_IDLY_EVERY: Duration = Duration::from_micros(5);
+const ASKED_IDLY_EVERY: Duration = Duration::from_micros(10);
+
+/// Rounds in which tasks that this thread has woken have their turn before it looks again, after the last was woken: what waits goes from its
+/// connection's task to its shard's and back.
+const TURNS: u32 = 3;
 
 #[derive(Default)]
 pub struct Vigil {
@@ -59,6 +63,8 @@ pub struct Vigil {
     /// With those who say that a request will come.
     roused: RefCell<Patience>,
     mailboxes: LookedInto,
+    /// Rounds to come in which tasks have their turn.
+    turns: Cell<u32>,
     /// The request that is begun next is the only one at hand.
     only: Cell<bool>,
     /// Shards with changes to send when all requests at hand have been begun.
@@ -160,6 +166,11 @@ impl Vigil {
         self.moves.set(self.moves.get() + 1);
     }
 
+    /// A task of this worker has been woken for a request.
+    pub fn woke(&self) {
+        self.turns.set(TURNS);
+    }
+
     /// Somebody says that a request is about to come: what `came` finds, if it comes soon.
     pub async fn rouse<T>(&self, mut came: impl FnMut() -> Option<T>) -> Option<T> {
         let mut look = self.roused.borrow_mut().look_for(VIGIL)?;
@@ -200,6 +211,9 @@ impl Vigil {
         loop {
             let moves = self.moves.get();
             let came = self.look_into_mailboxes();
+            if came.woken > 0 {
+                self.woke();
+            }
             let found = came != Came::default();
             if !found && !look.again() {
                 self.patience.borrow_mut().failed();
@@ -209,7 +223,8 @@ impl Vigil {
             if self.mailboxes.is_empty() || asked.elapsed() >= every {
                 tokio::task::yield_now().await;
                 asked = Instant::now();
-            } else if !found || came.woken > 0 {
+            } else if self.turns.get() > 0 {
+                self.turns.set(self.turns.get() - 1);
                 after_those_woken().await;
             }
             self.send_all();

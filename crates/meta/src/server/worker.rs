@@ -131,6 +131,7 @@ impl Worker {
 
     /// Runs a task on this worker; its panic ends the worker.
     pub fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        self.vigil.woke();
         let worker = Rc::clone(self);
         tokio::task::spawn_local(async move {
             if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {

@@ -91,6 +91,20 @@ impl Look {
     }
 }
 
+/// When something was done last that is to be done every so often.
+#[derive(Clone, Copy, Debug)]
+pub struct Last(Instant);
+
+impl Last {
+    pub fn now() -> Last {
+        Last(Instant::now())
+    }
+
+    pub fn is_past(self, length: Duration) -> bool {
+        self.0.elapsed() >= length
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +134,15 @@ mod tests {
         let mut look = Patience::default().look_for(Duration::ZERO).expect("nothing has failed yet");
         std::thread::sleep(GIVEN_AWAY);
         assert!(!look.again() && look.cost_the_processor());
+    }
+
+    /// Promise: what was done is due again after its time, and not before.
+    #[test]
+    fn what_was_done_is_due_again() {
+        let last = Last::now();
+        assert!(!last.is_past(Duration::from_secs(3600)));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(last.is_past(Duration::from_millis(1)));
     }
 
     /// Promise: a look ends.

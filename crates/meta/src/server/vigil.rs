@@ -20,9 +20,9 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
-use varve_world::patience::{Look, Patience};
+use varve_world::patience::{Last, Look, Patience};
 
 /// How long a worker looks for its next request. Of a mount's caller it comes only when the kernel has been round by the
 /// caller and a thread of FUSE, which takes 40 to 80 µs, and of a directory that is cut over the workers it may be another's
@@ -207,7 +207,7 @@ impl Vigil {
         let Some(mut look) = self.begin_look() else { return };
         tokio::task::yield_now().await;
         self.send_all();
-        let mut asked = Instant::now();
+        let mut asked = Last::now();
         loop {
             let moves = self.moves.get();
             let came = self.look_into_mailboxes();
@@ -220,9 +220,9 @@ impl Vigil {
                 return;
             }
             let every = if found { ASKED_EVERY } else { ASKED_IDLY_EVERY };
-            if self.mailboxes.is_empty() || asked.elapsed() >= every {
+            if self.mailboxes.is_empty() || asked.is_past(every) {
                 tokio::task::yield_now().await;
-                asked = Instant::now();
+                asked = Last::now();
             } else if self.turns.get() > 0 {
                 self.turns.set(self.turns.get() - 1);
                 after_those_woken().await;

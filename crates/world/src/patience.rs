@@ -100,6 +100,7 @@ impl Last {
         Last(Instant::now())
     }
 
+    /// Whether it is `length` ago, or longer.
     pub fn is_past(self, length: Duration) -> bool {
         self.0.elapsed() >= length
     }

@@ -244,7 +244,7 @@ impl Vigil {
         }
     }
 
-    /// Who is alone looks for its next request by itself, so it has to take this one.
+    /// Has begun what is posted, and says what that was. Who is alone looks for its next request by itself, so it has to take this one.
     fn look_into_mailboxes(&self) -> Came {
         self.only.set(false);
         if self.mailboxes.is_empty() {

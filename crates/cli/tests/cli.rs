@@ -67,6 +67,8 @@ fn format_checks_what_it_is_told() {
         assert_eq!(refused.code(), Some(2), "{flag} {value}: {}", refused.stderr);
         assert!(!store.exists(), "{flag} {value} has made something");
     }
+    let many = outcome(&["format", text(&store), "--shards", "1048576"]);
+    assert!(many.code() == Some(2) && many.stderr.contains("a power of two"), "{}", many.stderr);
     let unknown = outcome(&["format", "s3://bucket/volume"]);
     assert!(unknown.code() == Some(2) && unknown.stderr.contains("file://"), "{}", unknown.stderr);
 }
@@ -99,10 +101,18 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
     assert_eq!(outcome(&["fsck"]).code(), Some(16), "as fsck(8)");
     assert_eq!(outcome(&["format", "/proc/volume"]).code(), Some(1));
     assert_eq!(outcome(&["umount", "/proc"]).code(), Some(1));
-    for arguments in [["info", "/etc/passwd"], ["info", "/nonexistent"], ["stats", "/tmp"]] {
-        let asked = outcome(&arguments);
-        assert_eq!(asked.code(), Some(1));
-        assert!(asked.stderr.contains("cannot ask the mount about"), "{}", asked.stderr);
+    let misplaced = [
+        (&["info", "/etc/passwd"][..], 1, "/etc/passwd is not on a mounted volume"),
+        (&["info", "/nonexistent"], 1, "cannot ask the mount about"),
+        (&["stats", "/tmp"], 1, "no volume of Varve is mounted on /tmp"),
+        (&["status", "/etc/passwd"], 1, "/etc/passwd is not a Varve volume: it is no directory"),
+        (&["fsck", "/etc/passwd"], 8, "/etc/passwd is not a Varve volume: it is no directory"),
+        (&["record", "recover", "/tmp"], 1, "it is a directory; give the run's file in it"),
+    ];
+    for (arguments, code, why) in misplaced {
+        let asked = outcome(arguments);
+        assert_eq!(asked.code(), Some(code), "{arguments:?}");
+        assert!(asked.stderr.contains(why), "{}", asked.stderr);
     }
     assert_eq!(outcome(&["stats", "/tmp", "-i", "0s"]).code(), Some(2));
     let over_a_file = outcome(&["format", "/etc/passwd"]);

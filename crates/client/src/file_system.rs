@@ -88,6 +88,7 @@ impl FileSystem {
         let settings = config.store.read_settings().map_err(|error| {
             let errno = match error {
                 VolumeFileError::NoVolume { .. } | VolumeFileError::NoDirectory { .. } => Errno::ENOENT,
+                VolumeFileError::NotADirectory { .. } => Errno::ENOTDIR,
                 _ => Errno::EIO,
             };
             Failure::new(errno, error.to_string())

@@ -16,6 +16,10 @@ pub enum Error {
     Target { target: PathBuf, source: io::Error },
     #[error("cannot ask the mount about {}: {source}", path.display())]
     Ask { path: PathBuf, source: io::Error },
+    #[error("{} is not on a mounted volume of Varve", .0.display())]
+    NotOnVolume(PathBuf),
+    #[error("no volume of Varve is mounted on {}", .0.display())]
+    NotAMount(PathBuf),
     #[error("cannot mount at {}: it is not a directory", .0.display())]
     NotADirectory(PathBuf),
     #[error("{} is a mount whose process has died; clear it with `varve umount {}` first", .0.display(), .0.display())]

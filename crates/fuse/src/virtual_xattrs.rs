@@ -6,7 +6,7 @@ use crate::door::PassthroughCount;
 use crate::error::{Error, Result};
 use serde_json::json;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use varve_client::{Description, FileSystem, Place, Timeouts, Unsettled};
 use varve_types::FileKind;
@@ -41,7 +41,7 @@ pub(crate) struct Process {
 /// # Errors
 /// If `directory` is not the root of a mounted volume.
 pub fn stats(directory: &Path) -> Result<String> {
-    text(directory, STATS).map_err(|source| Error::Ask { path: directory.to_owned(), source })
+    text(directory, STATS).map_err(|source| unanswered(directory, source, Error::NotAMount))
 }
 
 /// For how long the kernel may believe what the mount at `directory` tells it, at the longest.
@@ -64,7 +64,7 @@ pub fn timeouts(directory: &Path) -> Result<Timeouts> {
 /// # Errors
 /// If `path` is not on a mounted volume, or this user may not read it.
 pub fn info(path: &Path) -> Result<String> {
-    text(path, INFO).map_err(|source| Error::Ask { path: path.to_owned(), source })
+    text(path, INFO).map_err(|source| unanswered(path, source, Error::NotOnVolume))
 }
 
 /// The process that serves the mount at `directory`.
@@ -176,6 +176,14 @@ pub(crate) fn own_process() -> io::Result<String> {
 
 pub(crate) fn own_namespace() -> io::Result<String> {
     Ok(std::fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned())
+}
+
+/// What is not the mount's has no attribute of such a name, or none at all.
+fn unanswered(path: &Path, source: io::Error, no_such: fn(PathBuf) -> Error) -> Error {
+    match rustix::io::Errno::from_io_error(&source) {
+        Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => no_such(path.to_owned()),
+        _ => Error::Ask { path: path.to_owned(), source },
+    }
 }
 
 fn text(path: &Path, name: &[u8]) -> io::Result<String> {

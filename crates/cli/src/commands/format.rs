@@ -21,8 +21,8 @@ pub struct Arguments {
     #[arg(long)]
     name: Option<String>,
     /// How many tables share the metadata, a power of two; they bound how many servers the volume can ever use
-    #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT)]
-    shards: u16,
+    #[arg(long, value_name = "COUNT", default_value_t = VolumeSettings::SHARDS_DEFAULT.into())]
+    shards: u64,
     /// Entries above which a part of a directory is cut in half; 2,000 times as many (8 times of
     /// less than 8,000) where both halves are one worker's
     #[arg(long, value_name = "ENTRIES", default_value_t = VolumeSettings::SPLIT_THRESHOLD_DEFAULT)]
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 fn settings(arguments: &Arguments, directory: &Path) -> Result<VolumeSettings> {
-    let shards = ShardCount::new(arguments.shards).ok_or_else(|| {
+    let shards = u16::try_from(arguments.shards).ok().and_then(ShardCount::new).ok_or_else(|| {
         Problem::usage(format!("--shards {}", arguments.shards))
             .because(format!("a volume has a power of two of shards, from 1 to {}", ShardCount::MAX))
     })?;

@@ -32,7 +32,11 @@ pub struct Left {
 /// cut when the run ends.
 pub fn look(path: &Path) -> io::Result<Alone> {
     let file = File::open(path)?;
-    let bytes = file.metadata()?.len();
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Ok(Alone::Foreign("it is a directory; give the run's file in it".into()));
+    }
+    let bytes = metadata.len();
     let mut head = [0; superblock::LENGTH];
     match file.read_exact_at(&mut head, 0) {
         Ok(()) => {}

@@ -71,7 +71,7 @@ pub fn prepare_socket_directory(directory: &Path, uid: u32, mode: u32) -> io::Re
     let found = directory.symlink_metadata()?;
     if !found.is_dir() || found.uid() != uid {
         return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::AlreadyExists,
             format!("{} is not a directory of user {uid}: choose another for the sockets", directory.display()),
         ));
     }

@@ -62,6 +62,9 @@ impl VolumeDir {
                 self.compare_with_shards(path, &settings, copied.is_some())?;
                 return Ok((settings, None));
             }
+            Err(Problem::Unreadable(source)) if source.kind() == io::ErrorKind::NotADirectory => {
+                return Err(VolumeFileError::NotADirectory { path: self.root().to_owned() });
+            }
             Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path, source }),
             Err(Problem::Newer(found)) => return Err(VolumeFileError::Newer { path, found }),
             Err(Problem::Missing) => None,
@@ -272,6 +275,8 @@ pub enum VolumeFileError {
         "{} is not a Varve volume: there is no such directory; is the path right, and what holds it mounted?", directory.display()
     )]
     NoDirectory { directory: PathBuf },
+    #[error("{} is not a Varve volume: it is no directory; give the one that `varve format` made", path.display())]
+    NotADirectory { path: PathBuf },
     #[error(transparent)]
     Lost(Box<Lost>),
     #[error("cannot read {}: {source}", path.display())]

@@ -195,6 +195,33 @@ fn a_closed_table_needs_no_log() {
     assert!(std::fs::read_dir(log).unwrap().count() > 0);
 }
 
+/// The log that an owner has left behind tables is given back soon after the next opening, however short that owner's life
+/// was: not only if this one changes something, nor after ten seconds.
+#[test]
+fn the_log_of_a_killed_owner_is_given_back_soon() {
+    let world = World::new();
+    let log = world.config(LONG).volume.shard_log(ShardId(1));
+    let of_first = || {
+        let names = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("0000000000000001")).collect::<Vec<_>>()
+    };
+    world.worker(async || {
+        let table = Table::open(world.config(LONG)).await.unwrap();
+        put(&table, 0..100).await;
+        table.flush().await.unwrap();
+    });
+    assert!(!of_first().is_empty());
+    world.worker(async || {
+        let _table = Table::open(world.config(LONG)).await.unwrap();
+        let given_back = async {
+            while !of_first().is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(8), given_back).await.expect("before the next collection");
+    });
+}
+
 /// Each owner claims exactly the next epoch; an owner that was overtaken is told so at its next sync.
 #[test]
 fn a_second_owner_fences_the_first() {

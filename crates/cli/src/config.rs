@@ -18,6 +18,7 @@ use crate::problem::{Problem, Result};
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 use varve_world::{disk, toml_text};
@@ -62,7 +63,10 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
     };
     let text = match disk::read_text(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !asked_for => return Ok(command),
+        // Also where it is another user's, whose home this one was started with.
+        Err(error) if !asked_for && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return Ok(command);
+        }
         Err(error) => {
             return Err(Problem::usage(format!("cannot read the configuration {}", path.display()))
                 .caused_by(&error)

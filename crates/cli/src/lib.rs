@@ -9,7 +9,6 @@
     reason = "the program is the outside: it starts the real world and is never simulated"
 )]
 
-mod allocator;
 mod commands;
 mod config;
 mod definition;

@@ -192,7 +192,7 @@ impl Server {
         reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
-        volume.close_tables_to_others().map_err(doing("cannot close the volume's tables to others"))?;
+        volume.close_to_others().map_err(doing("cannot close the volume's directories to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());

@@ -10,6 +10,7 @@
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
 //! STORE/shards/<nnnn>/log/    its log
 //! STORE/shards/<nnnn>.opened  the shard was opened once
+//! STORE/data/                 mode 0700: the directories that their files lie in protect them in the volume alone
 //! STORE/data/<xx>/<inode>     backing files
 //! STORE/reserve              room kept back for removals from a full store
 //! STORE/damaged/              what a repair took out of tables; cut.txt: files of which less was there than rows knew
@@ -42,6 +43,9 @@ use varve_types::{InodeId, ShardId};
 pub const KEY_BYTES: usize = 32;
 /// Only the volume's owner may read the key: it is the right to talk to the servers.
 const KEY_MODE: u32 = 0o600;
+
+/// Of a file's mode, what its backing file has too; set-id bits mean nothing in the store.
+pub const BACKING_MODE_BITS: u32 = 0o777;
 
 /// The paths of a volume. Making one touches nothing.
 #[derive(Clone, Debug)]
@@ -216,10 +220,10 @@ impl VolumeDir {
         })
     }
 
-    /// Tables and logs hold names, attributes and small files of all users: only the volume's owner may look into them.
-    /// (Backing files carry the modes of their files.)
-    pub fn close_tables_to_others(&self) -> io::Result<()> {
-        for directory in [self.shards(), self.damaged()] {
+    /// Tables and logs hold names, attributes and small files of all users, and backing files lie outside of the directories that
+    /// may protect their files: only the volume's owner may look into them.
+    pub fn close_to_others(&self) -> io::Result<()> {
+        for directory in [self.shards(), self.data(), self.damaged()] {
             match std::fs::metadata(&directory) {
                 Ok(found) if found.mode() & 0o077 != 0 => {
                     std::fs::set_permissions(&directory, Permissions::from_mode(0o700))?;

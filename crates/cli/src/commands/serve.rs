@@ -1,6 +1,5 @@
 //! `varve serve STORE`: the metadata service, in the foreground, until SIGTERM or SIGINT.
 
-use crate::allocator;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::server::{self, ServerFlags};
@@ -61,7 +60,6 @@ struct Address {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    allocator::give_back();
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
     let mut config = arguments.server.config(VolumeDir::new(&store))?;

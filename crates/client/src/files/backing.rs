@@ -10,12 +10,10 @@ use std::sync::Arc;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 use varve_world::disk::{self, File};
 use varve_world::flock::Locked;
+use varve_world::volume_dir::BACKING_MODE_BITS;
 
 /// Until it has its owner, a backing file is the volume owner's alone.
 const BACKING_MODE_FIRST: u32 = 0o600;
-
-/// Permission bits that a backing file takes over; set-id bits mean nothing in the store.
-const BACKING_MODE_BITS: u32 = 0o777;
 
 /// Size, time and blocks of a backing file.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +61,8 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
 /// let a small file outgrow its row, one does after the other. The kernel lets go of it when the process ends.
 pub(crate) struct Making {
     pub file: Arc<File>,
+    /// Nobody had begun it before.
+    is_new: bool,
     _locked: Locked,
 }
 
@@ -76,15 +76,22 @@ impl Making {
             store.lacks(&path)?;
             let directory = store.backing_directory(inode);
             disk::create_directories_below(store.root(), &directory)?;
-            let options = File::options().read(true).write(true).create().mode(BACKING_MODE_FIRST);
-            let file = Arc::new(options.open(&path)?);
+            let options = || File::options().read(true).write(true).mode(BACKING_MODE_FIRST);
+            let (file, is_new) = match options().create_new().open(&path) {
+                Ok(file) => (file, true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options().create().open(&path)?, false),
+                Err(error) => return Err(error),
+            };
+            let file = Arc::new(file);
             if rustix::process::geteuid().is_root() {
                 // Its mounts make nothing in a volume that the owner could not use.
                 store.give_to_owner(&directory, core.settings.owner_uid)?;
                 store.give_to_owner(&path, core.settings.owner_uid)?;
             }
             match Locked::take(std::fs::File::open(&path)?, FlockOperation::NonBlockingLockExclusive) {
-                Ok(_locked) => Ok(Some(Making { file, _locked })),
+                // Who had it has given it up meanwhile, and the name with it.
+                Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),
+                Ok(_locked) => Ok(Some(Making { file, is_new, _locked })),
                 Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
                 Err(error) => Err(error.into()),
             }
@@ -122,6 +129,22 @@ impl Making {
             if store.lacks(&store.backing_file(inode))? { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
         };
         filled().map_err(|error| cannot_make(core, inode, &error))
+    }
+
+    /// Takes away what could not be filled, since no row would ever say that it is there; but not where somebody had begun it
+    /// before, who may have told the row of it without being told so.
+    pub fn give_up(self, core: &Core, inode: InodeId) {
+        if !self.is_new {
+            return;
+        }
+        let path = core.config.store.backing_file(inode);
+        let removed = || -> io::Result<()> {
+            let (own, found) = (self.file.metadata()?, std::fs::symlink_metadata(&path)?);
+            if (own.dev(), own.ino()) == (found.dev(), found.ino()) { disk::remove_file(&path) } else { Ok(()) }
+        };
+        if let Err(error) = removed() {
+            tracing::warn!(file = %path.display(), %error, "what was begun of a backing file stays");
+        }
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Content {
     pub written_at: Option<Timestamp>,
     /// In whose name it was written.
     pub writer: Credentials,
-    /// Whoever wrote the backing file last has left its size unsettled.
+    /// Whoever wrote the backing file last, here or elsewhere, has left its size unsettled.
     pub left: bool,
     /// What the file was when it was opened last.
     pub version: Option<Version>,
@@ -238,7 +238,7 @@ impl FileSystem {
                     let file = Arc::new(backing::open(&self.core, open.inode)?);
                     open.backing.write().file = Some(file);
                 }
-                content.left = matches!(size, SizeState::Left { .. }) && self.may_settle();
+                content.left |= matches!(size, SizeState::Left { .. }) && self.may_settle();
                 open.backing.write().unsettled |= truncated && *size != SizeState::Settled;
                 open.size_told(&reply);
                 // Another client moved it. What was written here and is not in the row yet is for the caller to move.
@@ -326,7 +326,10 @@ impl FileSystem {
             let Some(inline) = &content.inline else { return Ok(()) };
             let attributes = content.attributes.ok_or(Errno::EIO)?;
             let (generation, size) = (content.generation, length.max(inline.len() as u64));
-            making.fill(&self.core, open.inode, &attributes, inline.bytes(), size)?;
+            if let Err(failure) = making.fill(&self.core, open.inode, &attributes, inline.bytes(), size) {
+                making.give_up(&self.core, open.inode);
+                return Err(failure);
+            }
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {

@@ -15,7 +15,7 @@ use super::backing::{self, BackingStat};
 use super::content::Content;
 use crate::calls::{Refusal, Wait};
 use crate::{Failure, FileSystem, Result};
-use queue::{ASKED_MAX, Added, Due, Outcome, Round, Turn};
+use queue::{Added, Due, Outcome, Round, Turn};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Errno, InodeId};
@@ -32,6 +32,9 @@ const SYNCED_ALONE_MAX: usize = 8;
 
 /// A round ends when so many could not be settled: with the store in trouble every further one would take as long.
 const FAILURES_MAX: usize = 8;
+
+/// Times that a shutdown asks the server, each after it has answered that another client has changed the file too.
+const ASKED_MAX: u32 = 5;
 
 /// First and longest wait of a sync before it tries again what could not be settled.
 const LATE_WAIT: Wait = Wait { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
@@ -246,7 +249,8 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         let Some(closed) = self.files.settling.lock().get(due).cloned() else { return Ok(Outcome::Done) };
         if open.counts.lock().writers > 0 {
-            // Its close will come.
+            // Its close will come, and settles it also if nothing is written until then.
+            content.left = true;
             return Ok(Outcome::Done);
         }
         if open.file().is_none() {
@@ -265,7 +269,8 @@ impl FileSystem {
     /// Tells the row size and mtime of the backing file, which has been synced since it was last written.
     async fn settle(&self, open: &OpenInode, content: &mut Content) -> Result<Outcome> {
         let file = {
-            // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`.
+            // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`. Also where
+            // the size is not taken: then the server may have taken this client for done.
             let mut backing = open.backing.write();
             backing.unsettled = false;
             backing.file.clone()
@@ -279,7 +284,6 @@ impl FileSystem {
                 content.told(&reply);
                 open.size_told(&reply);
                 let unsettled = reply.content != FileContent::Backing(SizeState::Settled);
-                open.backing.write().unsettled = unsettled;
                 content.left &= unsettled;
                 if unsettled && open.ends_early(size) {
                     tracing::error!("{}", self.cut_short(open, size));
@@ -292,10 +296,7 @@ impl FileSystem {
             Err(Refusal::Failure(failure)) if failure.errno == Errno::ESTALE => Ok(Outcome::Done),
             // A client that speaks for one user, and had only looked at what another left: who writes it settles it.
             Err(Refusal::Failure(failure)) if failure.errno == Errno::EBADF => Ok(Outcome::Done),
-            Err(Refusal::WritersUnknown(wait)) => {
-                open.backing.write().unsettled = true;
-                Ok(Outcome::NotYet(wait))
-            }
+            Err(Refusal::WritersUnknown(wait)) => Ok(Outcome::NotYet(wait)),
             Err(refusal) => Err(refusal.into()),
         }
     }

@@ -52,6 +52,30 @@ fn what_root_makes_is_the_owners() {
     assert_eq!((made.uid(), made.mode() & 0o777), (OWNER, 0o600));
 }
 
+/// Promise: in the store a file of root's volume is its owner's and has its permissions, but no set-id bits, which would count
+/// there for everybody.
+#[test]
+fn backing_files_have_no_set_id_bits() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let site = Site::owned_by(0);
+    let _server = site.serve();
+    let one = site.connect();
+    let (inode, handle) = create(&one, "large");
+    let chmod = |mode: u32| {
+        let set = SetAttributes { mode: Some(Mode::new(mode)), ..Default::default() };
+        assert_eq!(now(one.set_attributes(&root(), inode, set, None)).unwrap().attributes.mode, Mode::new(mode));
+    };
+    chmod(0o4755);
+    write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
+    close(&one, handle);
+    let backing = || std::fs::metadata(site.volume.backing_file(inode)).unwrap().mode() & 0o7777;
+    assert_eq!(backing(), 0o755, "when it is made");
+    chmod(0o6711);
+    assert_eq!(backing(), 0o711, "when it is changed");
+}
+
 /// Promise: of a file that a client has just made, it knows the attributes without asking, once, and until it or anyone
 /// changes them.
 #[test]
@@ -138,6 +162,27 @@ fn a_thread_that_looks_a_name_up_is_told_its_attributes_once_more() {
     let set = SetAttributes { size: Some(3), ..Default::default() };
     now(fs.set_attributes(&root(), inode, set, None)).unwrap();
     assert_eq!(size_by(1), 3, "it was cut meanwhile");
+}
+
+/// Promise: a small file that cannot be made as long as is asked for stays as it is, and nothing of the trial is left in the store.
+#[test]
+fn a_promotion_that_fails_leaves_nothing() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"small");
+    let set = SetAttributes { size: Some(i64::MAX as u64), ..Default::default() };
+    match now(fs.set_attributes(&root(), inode, set, Some(handle))) {
+        // The store can.
+        Ok(_) => return,
+        Err(failure) => assert_eq!(failure.errno, Errno::EFBIG),
+    }
+    assert!(!site.volume.backing_file(inode).exists());
+    assert_eq!(read(&fs, handle, 0, 100), b"small");
+    write(&fs, handle, 2 * LIMIT, b"far");
+    close(&fs, handle);
+    assert_eq!(size(&fs, inode), 2 * LIMIT + 3);
 }
 
 /// Promise: promotion keeps the content, holes read as zero, and reads stop at the end; also in a second handle.

@@ -8,6 +8,7 @@ mod listings;
 mod names;
 mod recovery;
 mod settings;
+mod settling;
 mod shared;
 mod site;
 mod times;

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 use varve_world::disk::File;
+use varve_world::volume_dir::BACKING_MODE_BITS;
 
 /// How long after a start sessions that were there before are waited for: clients find a restarted server within seconds
 /// and register their files again.
@@ -34,7 +35,7 @@ impl Shard {
                     if self.settings.owner_uid == Credentials::ROOT_UID {
                         self.on_backing_file(inode, move |path| {
                             chown(&path, Some(uid), Some(gid))?;
-                            fs::set_permissions(&path, fs::Permissions::from_mode(u32::from(mode.bits())))
+                            fs::set_permissions(&path, fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS))
                         })
                         .await?;
                     }

@@ -175,18 +175,21 @@ impl Sizes {
     }
 
     fn settles(&mut self, session: SessionId, inode: InodeId, written: bool) -> bool {
-        if let Some(measured) = self.writers.get_mut(&inode).and_then(|writers| writers.measured.get_mut(&session))
-            && *measured == Measured::Again
-        {
-            *measured = Measured::Right;
-            return false;
-        }
-        self.done(session, inode);
-        if self.writers.contains_key(&inode) {
+        let Some(writers) = self.writers.get_mut(&inode) else { return !written };
+        if writers.measured.keys().any(|other| *other != session) {
+            // What it wrote is on disk, and whoever is the last measures after that.
+            self.done(session, inode);
             self.measure_again(inode, None);
             return false;
         }
-        !written
+        if let Some(measured @ Measured::Again) = writers.measured.get_mut(&session) {
+            *measured = Measured::Right;
+            return false;
+        }
+        let known = writers.known;
+        self.done(session, inode);
+        // Who has it open and is not among the writers where all are known has written nothing, and comes to be one first.
+        known || !written
     }
 
     /// `writes`: the session has the file open for writing.

@@ -168,7 +168,7 @@ impl VolumeDir {
     pub fn make_shards(&self, gone: &[ShardId], owner: u32) -> io::Result<()> {
         if self.shards().symlink_metadata().is_err() {
             disk::create_directories(&self.shards())?;
-            self.close_tables_to_others()?;
+            self.close_to_others()?;
             self.give_to_owner(&self.shards(), owner)?;
         }
         let mut gone = gone.to_vec();
@@ -197,7 +197,8 @@ impl VolumeDir {
         self.write_key()?;
         disk::create_directories(&self.servers())?;
         disk::create_directories(&self.shards())?;
-        self.close_tables_to_others()?;
+        disk::create_directories(&self.data())?;
+        self.close_to_others()?;
         make_all(&self.shards(), shards.all().map(Self::shard_name))?;
         for shard in shards.all() {
             disk::create_directories(&self.shard_log(shard))?;

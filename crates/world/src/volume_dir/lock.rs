@@ -1,4 +1,8 @@
 //! One server a volume, by flock. The kernel lets go of it when the process ends, however it ends.
+//!
+//! The key is locked beside the lock's own file: that one is empty and never written again, just what is removed where a scratch
+//! directory is cleared of what is old; and who then locked another by its name would be a second server. A volume without its
+//! key is served by nobody.
 
 use super::{ServerRecord, VolumeDir};
 use crate::clock::{Clock, RealClock};
@@ -19,12 +23,14 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct VolumeLock {
     _file: Locked,
+    _key: Option<Locked>,
 }
 
 /// The right to read a volume that nobody serves, until dropped; any number of processes may have it at a time.
 #[derive(Debug)]
 pub struct ReadLock {
     _file: Locked,
+    _key: Option<Locked>,
 }
 
 impl VolumeDir {
@@ -36,7 +42,14 @@ impl VolumeDir {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path, source }),
         };
-        Ok(VolumeLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)? })
+        let file = self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)?;
+        let key = self.key_file();
+        // To write, which file systems of clusters ask of who keeps others away.
+        let opened = File::options().read(true).write(true).open(&key).or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => File::open(&key),
+            _ => Err(error),
+        });
+        Ok(VolumeLock { _file: file, _key: self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)? })
     }
 
     /// Keeps servers away, or says who serves. Waits as [`VolumeDir::lock`] does, and writes nothing where the lock's file is
@@ -51,7 +64,19 @@ impl VolumeDir {
             Ok(file) => file,
             Err(source) => return Err(LockError::Io { path, source }),
         };
-        Ok(ReadLock { _file: self.try_flock(file, path, FlockOperation::NonBlockingLockShared)? })
+        let file = self.try_flock(file, path, FlockOperation::NonBlockingLockShared)?;
+        let readable = File::open(self.key_file());
+        Ok(ReadLock { _file: file, _key: self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)? })
+    }
+
+    /// `None` where there is none, or something else in its place: whoever needs it says so.
+    fn try_flock_key(&self, opened: io::Result<File>, operation: FlockOperation) -> Result<Option<Locked>, LockError> {
+        let path = self.key_file();
+        match opened {
+            Ok(file) => self.try_flock(file, path, operation).map(Some),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => Ok(None),
+            Err(source) => Err(LockError::Io { path, source }),
+        }
     }
 
     /// The record of who has the lock, which somebody has, if that has said it: a record whose process is gone was left by an

@@ -33,7 +33,9 @@ fn a_formatted_volume_has_its_parts() {
     assert_eq!(volume.read_settings().unwrap(), settings());
     assert_ne!(volume.read_key().unwrap(), [0; KEY_BYTES]);
     assert_eq!(volume.key_file().metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(volume.shards().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    for closed in [volume.shards(), volume.data()] {
+        assert_eq!(closed.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
     assert!(volume.root().join("shards/0003/log").is_dir());
     assert!(volume.root().join("data/ff").is_dir());
     assert_eq!(volume.backing_file(InodeId::new(ShardId(2), 0x1ab)), volume.root().join("data/ab/00020000000001ab"));
@@ -207,6 +209,23 @@ fn readers_share_the_lock() {
     drop(readers);
     let _lock = volume.lock().unwrap();
     assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+}
+
+/// Whoever removes the lock's file, as one that clears a directory of what is old and empty, does not make room for a second
+/// server.
+#[test]
+fn a_lock_whose_file_is_removed_is_a_lock() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+    drop(lock);
+    let reader = volume.lock_for_reading().unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
+    drop(reader);
+    volume.lock().unwrap();
 }
 
 /// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.

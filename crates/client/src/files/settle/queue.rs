@@ -8,8 +8,8 @@ use varve_world::clock::Moment;
 /// Files that are settled after one sync of the store's file system.
 const ROUND_MAX: usize = 1024;
 
-/// Times that the server is asked while other clients change the file too; the pause doubles.
-pub const ASKED_MAX: u32 = 5;
+/// The server is asked again while other clients change the file too: the pause doubles so many times.
+const PAUSE_DOUBLED_MAX: u32 = 4;
 
 /// Before a file is tried again that could not be settled: its store may be back by then.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
@@ -167,8 +167,8 @@ impl Settling {
         closed.tried = round.0;
         closed.known_from = None;
         match outcome {
-            Outcome::Later if closed.asked + 1 < ASKED_MAX => {
-                closed.due = now.after(pause * 2_u32.pow(closed.asked));
+            Outcome::Later => {
+                closed.due = now.after(pause * 2_u32.pow(closed.asked.min(PAUSE_DOUBLED_MAX)));
                 closed.asked += 1;
                 self.failed.remove(&due.close);
                 false
@@ -184,7 +184,7 @@ impl Settling {
                 self.failed.insert(due.close, due.inode);
                 false
             }
-            Outcome::Done | Outcome::Later => {
+            Outcome::Done => {
                 self.files.remove(&due.inode);
                 self.failed.remove(&due.close);
                 true
@@ -264,7 +264,8 @@ mod tests {
         assert_eq!((queue.len(), queue.failed()), (3, 0));
     }
 
-    /// Promise: who fails does not keep its turn from others, and the one that waits for other clients gives up in the end.
+    /// Promise: who fails does not keep its turn from others, and the one that waits for other clients is never given up: the server
+    /// may rely on it to tell the size in the end.
     #[test]
     fn the_turn_goes_round() {
         let mut queue = queue(10, 3);
@@ -274,11 +275,13 @@ mod tests {
             assert_eq!(inodes(&due), expected);
             queue.end(due[0], &Outcome::Failed, round, at(5), PAUSE);
         }
-        for _ in 0..ASKED_MAX {
-            assert_eq!(queue.len(), 3);
-            round(&mut queue, Turn::All, at(5), |_| Outcome::Later);
+        let mut now = 5;
+        for wait in [5, 10, 20, 40, 80, 80, 80] {
+            assert_eq!(round(&mut queue, Turn::By(at(now)), at(now), |_| Outcome::Later).len(), 3);
+            assert_eq!(round(&mut queue, Turn::By(at(now + wait - 1)), at(now), |_| Outcome::Done), []);
+            now += wait;
         }
-        assert_eq!((queue.len(), queue.failed()), (0, 0));
+        assert_eq!((queue.len(), queue.failed()), (3, 0));
     }
 
     /// Promise: what the server cannot know yet is kept however often it is asked, and nobody gives up over it.
@@ -286,7 +289,7 @@ mod tests {
     fn what_is_not_known_yet_is_kept() {
         let mut queue = queue(10, 2);
         let not_yet = |inode| Outcome::NotYet(Duration::from_secs(10 * inode));
-        for _ in 0..2 * ASKED_MAX {
+        for _ in 0..10 {
             assert_eq!(round(&mut queue, Turn::All, at(5), not_yet), [1, 2]);
             assert_eq!((queue.unknown(), queue.len(), queue.failed()), (Some((2, at(25))), 2, 0));
         }

@@ -31,6 +31,37 @@ fn the_last_one_who_wrote_settles() {
     assert!(open_files.settles(OTHER, FILE));
 }
 
+/// Who is done is not waited for, however long the other goes on, and does not have to ask again for the other's sake.
+#[test]
+fn who_is_done_leaves_it_to_who_goes_on() {
+    let open_files = OpenFiles::default();
+    let writes = |session| {
+        open_files.open(session, FILE, true);
+        open_files.changes_size(session, FILE, OtherWriters::Known);
+    };
+    writes(ONE);
+    writes(OTHER);
+    open_files.release(ONE, FILE);
+    assert!(!open_files.settles(ONE, FILE));
+    assert!(!open_files.has_changed_size(ONE, FILE), "it is not asked again");
+    open_files.release(OTHER, FILE);
+    assert!(!open_files.settles(OTHER, FILE), "it may have measured before the first was done");
+    assert!(open_files.settles(OTHER, FILE));
+}
+
+/// Who has a file open and has written nothing is not waited for where it would be known, for it has no size to tell.
+#[test]
+fn who_may_write_and_does_not_is_not_waited_for() {
+    for (others, settled) in [(OtherWriters::Known, true), (OtherWriters::Perhaps, false)] {
+        let open_files = OpenFiles::default();
+        open_files.open(ONE, FILE, true);
+        open_files.changes_size(ONE, FILE, others);
+        open_files.open(OTHER, FILE, true);
+        open_files.release(ONE, FILE);
+        assert_eq!(open_files.settles(ONE, FILE), settled, "{others:?}");
+    }
+}
+
 #[test]
 fn a_cut_and_the_end_of_a_session_ask_for_a_new_measure() {
     let open_files = OpenFiles::default();

@@ -47,14 +47,15 @@ SOAK_SUITES := volume power writer readers kill detector_service detector_long d
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup packages tools venv demo test check tidy bench soak fuzz
+.PHONY: help setup packages tools venv demo test check tidy release bench soak fuzz
 
 help:
 	@echo "make setup   install what building and testing need"
 	@echo "make demo    format, mount and measure a volume in a local directory, in under two minutes after the build"
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, house rules, licences"
-	@echo "make bench   measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
+	@echo "make release the program as it is to be installed, built from what a run of it does: $(TARGET)/varve"
+	@echo "make bench   that, and measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
 
@@ -140,6 +141,8 @@ check: packages tidy
 tidy:
 	$(CARGO) xtask tidy
 
-bench: packages
-	$(CARGO) build --release --package varve-cli
-	@bash scripts/bench.sh $(TARGET)/release/varve $(TARGET)/bench docs/measurements/ratios.json
+release: packages
+	@CARGO=$(CARGO) bash scripts/release.sh $(TARGET) $(TARGET)/varve
+
+bench: release
+	@bash scripts/bench.sh $(TARGET)/varve $(TARGET)/bench docs/measurements/ratios.json

@@ -22,7 +22,7 @@ pub struct ServerFlags {
     /// Directory for the workers' Unix sockets [default: /run/varve, or $XDG_RUNTIME_DIR/varve]
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
-    /// Memory that the server may take, about: caches and memtables are divided by it
+    /// Memory that the server may take, about, from 128MiB: caches and memtables are divided by it
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(Memory::BYTES_DEFAULT))]
     pub memory: Bytes,
     /// Serve Prometheus metrics over HTTP at this loopback address

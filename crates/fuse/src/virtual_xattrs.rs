@@ -182,6 +182,7 @@ pub(crate) fn own_namespace() -> io::Result<String> {
 fn unanswered(path: &Path, source: io::Error, no_such: fn(PathBuf) -> Error) -> Error {
     match rustix::io::Errno::from_io_error(&source) {
         Some(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => no_such(path.to_owned()),
+        Some(rustix::io::Errno::NOTCONN) => Error::DeadMount(path.to_owned()),
         _ => Error::Ask { path: path.to_owned(), source },
     }
 }

@@ -354,7 +354,9 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
     if config.memory_bytes < Memory::BYTES_MIN {
         let (asked, min) = (config.memory_bytes, Memory::BYTES_MIN >> 20);
-        return Err(ServerError::Config(format!("{asked} bytes of memory: a server needs {min} MiB at least")));
+        return Err(ServerError::Config(format!(
+            "a server needs {min} MiB of memory at least, and is to have {asked} bytes: give it more with --memory"
+        )));
     }
     if config.listen.is_none() && config.unix_directory.is_none() {
         return Err(ServerError::Config("nowhere to listen: give a TCP address or a directory for sockets".into()));

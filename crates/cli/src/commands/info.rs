@@ -24,8 +24,10 @@ struct Info {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let path = &arguments.path;
     let failed = || Problem::new(format!("cannot describe {}", path.display()));
-    let text = varve_fuse::info(path)
-        .map_err(|error| failed().caused_by(&error).next("Give a path on a mounted volume that you may read."))?;
+    let text = varve_fuse::info(path).map_err(|error| match error {
+        varve_fuse::Error::DeadMount(_) => failed().caused_by(&error),
+        _ => failed().caused_by(&error).next("Give a path on a mounted volume that you may read."),
+    })?;
     let fields = serde_json::from_str(&text)
         .map_err(|error| failed().caused_by(&error).next("The mount may be of another version of varve."))?;
     let info = Info { path: path.clone(), fields };

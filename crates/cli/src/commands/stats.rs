@@ -87,8 +87,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 fn read(arguments: &Arguments) -> Result<Counters> {
     let directory = &arguments.directory;
     let failed = || Problem::new(format!("cannot read the counters of {}", directory.display()));
-    let text = varve_fuse::stats(directory)
-        .map_err(|error| failed().caused_by(&error).next("Give the directory on which a volume is mounted."))?;
+    let text = varve_fuse::stats(directory).map_err(|error| match error {
+        varve_fuse::Error::DeadMount(_) => failed().caused_by(&error),
+        _ => failed().caused_by(&error).next("Give the directory on which a volume is mounted."),
+    })?;
     serde_json::from_str(&text)
         .map_err(|error| failed().caused_by(&error).next("The mount may be of another version of varve."))
 }

@@ -66,10 +66,18 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to `address`: by its Unix socket if that is on this host, else by TCP.
+    /// Connects to `address`: by its Unix socket if that is on this host, and in sight, else by TCP.
     pub fn open(address: &WorkerAddress, local: bool) -> io::Result<Connection> {
         let stream = match (&address.unix, &address.tcp) {
-            (Some(path), _) if local => Stream::Unix(open_unix(path)?),
+            (Some(path), tcp) if local => match (open_unix(path), tcp) {
+                (Ok(stream), _) => Stream::Unix(stream),
+                // As from within a container, which has another directory by that name.
+                (Err(error), Some(tcp)) if is_out_of_sight(&error) => Stream::Tcp(
+                    open_tcp(tcp)
+                        .map_err(|by_tcp| io::Error::new(by_tcp.kind(), format!("{path}: {error}; {tcp}: {by_tcp}")))?,
+                ),
+                (Err(error), _) => return Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+            },
             (_, Some(tcp)) => Stream::Tcp(open_tcp(tcp)?),
             _ => return Err(io::Error::other("the worker has no address that can be reached from this host")),
         };
@@ -307,6 +315,10 @@ fn open_unix(path: &str) -> io::Result<UnixStream> {
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
+}
+
+fn is_out_of_sight(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 fn open_tcp(address: &str) -> io::Result<TcpStream> {

@@ -9,8 +9,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, now};
+use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, Mode, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
+
+/// Promise: a client that does not see the sockets of the server on its host, as in a container, comes by TCP; who cannot come in
+/// either way is told of both.
+#[test]
+fn sockets_out_of_sight_are_not_missed() {
+    let site = Site::new(4);
+    let serve = |listen| {
+        let config = ServerConfig {
+            listen,
+            unix_directory: Some(site.path("sockets")),
+            memory_bytes: 128 * 1024 * 1024,
+            ..ServerConfig::new(site.volume.clone())
+        };
+        Server::start(config).unwrap()
+    };
+    let out_of_sight = || std::fs::rename(site.path("sockets"), site.path("elsewhere")).unwrap();
+    let server = serve(Some("127.0.0.1:0".parse().unwrap()));
+    out_of_sight();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, b"by TCP");
+    close(&fs, handle);
+    assert_eq!(size(&fs, inode), 6);
+    now(fs.shutdown()).unwrap();
+    server.stop(STOP).unwrap();
+    std::fs::rename(site.path("elsewhere"), site.path("sockets")).unwrap();
+
+    let _server = serve(None);
+    out_of_sight();
+    let config = ClientConfig { deadline: Duration::from_millis(100), ..site.config() };
+    let refusal = FileSystem::connect(config).map(drop).unwrap_err().to_string();
+    assert!(refusal.contains(&site.path("sockets").display().to_string()), "{refusal}");
+}
 
 /// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.
 #[test]

@@ -35,7 +35,10 @@ impl Shard {
                     if self.settings.owner_uid == Credentials::ROOT_UID {
                         self.on_backing_file(inode, move |path| {
                             chown(&path, Some(uid), Some(gid))?;
-                            fs::set_permissions(&path, fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS))
+                            fs::set_permissions(
+                                &path,
+                                fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS),
+                            )
                         })
                         .await?;
                     }

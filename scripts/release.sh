@@ -1,0 +1,50 @@
+#!/bin/bash
+# Builds the program as it is to be installed. It is built twice: with counters first, does everything that bench.sh measures, in
+# small, and is built again from what was counted. What a request runs through lies together then, and not among what only errors
+# run through (docs/measurements/2026-11-27-release.md). Where the compiler's tools for that cannot be had, it is built once, and
+# that is said.
+# usage: release.sh TARGET PROGRAM
+# TARGET: cargo's directory. PROGRAM: where the program is put.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+target=$1
+program=$2
+counted=$target/counted
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+merge=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
+if [ ! -x "$merge" ] && command -v rustup >/dev/null; then
+  rustup component add llvm-tools >&2 || true
+fi
+
+# With --target the flags are the program's alone, and not those of what runs while it is built.
+build() { RUSTFLAGS=$1 "$cargo" build --locked --release --package varve-cli --target "$host" --target-dir "$2"; }
+
+flags=
+if [ -x "$merge" ]; then
+  mkdir -p "$counted"
+  build "-Cprofile-generate=$counted" "$counted/build"
+  counting=$counted/build/$host/release/varve
+  if [ ! -e "$counted/counts" ] || [ "$counting" -nt "$counted/counts" ]; then
+    rm -f "$counted"/*.profraw "$counted"/*.profdata
+    # Another user's runs count as well.
+    chmod 1777 "$counted"
+    echo "== counting what a run of everything that is measured runs through"
+    if ! BENCH_FILES=4000 BENCH_PREFILL=20000 BENCH_STREAM=128MiB \
+      bash scripts/bench.sh "$counting" "$counted/bench" "$counted/none" >"$counted/run.log" 2>&1; then
+      tail -n 20 "$counted/run.log" >&2
+      echo "the program with counters does not get through its run; all of it is in $counted/run.log" >&2
+      exit 1
+    fi
+    "$merge" merge --sparse -o "$counted/counts" "$counted"/*.profraw
+  fi
+  # By its content, for cargo takes one that has only changed for the same.
+  counts=$counted/$(sha256sum "$counted/counts" | cut -c1-16).profdata
+  cp "$counted/counts" "$counts"
+  flags=-Cprofile-use=$counts
+else
+  echo "no llvm-profdata of this Rust (rustup component add llvm-tools): built without counts, and a tenth slower or more" >&2
+fi
+build "$flags" "$target/installed"
+install -D -m 755 "$target/installed/$host/release/varve" "$program"

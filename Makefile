@@ -142,7 +142,7 @@ tidy:
 	$(CARGO) xtask tidy
 
 release: packages
-	@CARGO=$(CARGO) bash scripts/release.sh $(TARGET) $(TARGET)/varve
+	@CARGO="$(CARGO)" bash scripts/release.sh $(TARGET) $(TARGET)/varve
 
 bench: release
 	@bash scripts/bench.sh $(TARGET)/varve $(TARGET)/bench docs/measurements/ratios.json

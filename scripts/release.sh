@@ -7,10 +7,11 @@
 # TARGET: cargo's directory. PROGRAM: where the program is put.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo=${CARGO:-cargo}
 target=$1
 program=$2
 counted=$target/counted
+# What bash makes of the word, for it may be two, as in `cargo +nightly`.
+read -ra cargo <<<"${CARGO:-cargo}"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 merge=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
@@ -18,18 +19,21 @@ if [ ! -x "$merge" ] && command -v rustup >/dev/null; then
   rustup component add llvm-tools >&2 || true
 fi
 
-# With --target the flags are the program's alone, and not those of what runs while it is built.
-build() { RUSTFLAGS=$1 "$cargo" build --locked --release --package varve-cli --target "$host" --target-dir "$2"; }
+# With --target the flags are the program's alone, and not those of what runs while it is built. Encoded, they may have spaces.
+build() {
+  CARGO_ENCODED_RUSTFLAGS=$1 "${cargo[@]}" build --locked --release --package varve-cli --target "$host" --target-dir "$2"
+}
 
 flags=
 if [ -x "$merge" ]; then
   mkdir -p "$counted"
-  build "-Cprofile-generate=$counted" "$counted/build"
+  build "-Cprofile-generate=$counted/raw" "$counted/build"
   counting=$counted/build/$host/release/varve
-  if [ ! -e "$counted/counts" ] || [ "$counting" -nt "$counted/counts" ]; then
-    rm -f "$counted"/*.profraw "$counted"/*.profdata
-    # Another user's runs count as well.
-    chmod 1777 "$counted"
+  if [ ! -e "$counted/counts" ] || [ "$counting" -nt "$counted/counts" ] || [ scripts/bench.sh -nt "$counted/counts" ]; then
+    rm -rf "$counted/raw" "$counted"/*.profdata
+    # The runs of another user that are part of it count as well.
+    mkdir -m 1777 "$counted/raw"
+    chmod 1777 "$counted/raw"
     echo "== counting what a run of everything that is measured runs through"
     if ! BENCH_FILES=4000 BENCH_PREFILL=20000 BENCH_STREAM=128MiB \
       bash scripts/bench.sh "$counting" "$counted/bench" "$counted/none" >"$counted/run.log" 2>&1; then
@@ -37,7 +41,9 @@ if [ -x "$merge" ]; then
       echo "the program with counters does not get through its run; all of it is in $counted/run.log" >&2
       exit 1
     fi
-    "$merge" merge --sparse -o "$counted/counts" "$counted"/*.profraw
+    "$merge" merge --sparse -o "$counted/counts.new" "$counted/raw"
+    mv "$counted/counts.new" "$counted/counts"
+    rm -rf "$counted/raw"
   fi
   # By its content, for cargo takes one that has only changed for the same.
   counts=$counted/$(sha256sum "$counted/counts" | cut -c1-16).profdata

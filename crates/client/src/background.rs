@@ -4,9 +4,15 @@
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use varve_types::Errno;
+use varve_world::clock::Moment;
+
+/// A client that has files open and has asked nothing for so long asks whether the server is there: one that was started anew
+/// waits for those who had files open, and takes what nobody comes for as closed.
+const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// How often the background looks: a file that was closed is known to be closed within a second.
 const TICK: Duration = Duration::from_millis(500);
@@ -20,6 +26,8 @@ struct Stop {
 #[derive(Default)]
 pub(crate) struct Background {
     stop: Arc<Stop>,
+    /// How many requests there had been when they were counted last, and since when.
+    asked: Mutex<Option<(u64, Moment)>>,
 }
 
 impl Background {
@@ -67,6 +75,25 @@ impl FileSystem {
         self.write_back_old().await;
         self.let_go_old();
         self.tell_releases().await;
+        self.keep_in_touch().await;
+    }
+
+    /// Finds a server that was started anew although nobody calls, as where files are written past it.
+    async fn keep_in_touch(&self) {
+        let (requests, now) = (self.core.counters.requests.load(Relaxed), self.core.clock.monotonic());
+        let silent_since = {
+            let mut asked = self.background.asked.lock();
+            let last = asked.filter(|(before, _)| *before == requests).unwrap_or((requests, now));
+            *asked = Some(last);
+            last.1
+        };
+        if now.since(silent_since) < SILENT_MAX {
+            return;
+        }
+        let Some(shard) = self.core.shard_of_an_open_file().filter(|_| !self.embedded()) else { return };
+        if let Err(failure) = self.core.ask_shard(shard, varve_wire::Call::Release).await {
+            tracing::warn!("the server could not be asked whether it is there: {failure}");
+        }
     }
 
     /// Tells the servers which files are closed.

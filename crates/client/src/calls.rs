@@ -161,6 +161,12 @@ impl Core {
         }
     }
 
+    /// Of one that is open in this session, if any is.
+    pub fn shard_of_an_open_file(&self) -> Option<ShardId> {
+        let open = self.registered.lock().keys().next().copied();
+        open.map(|inode| self.row_shard(inode))
+    }
+
     /// Before `inode` is opened: waits until no release of it is under way.
     pub async fn settle_releases(&self, inode: InodeId) -> Result<()> {
         let deadline = self.deadline();

@@ -125,7 +125,10 @@ pub enum ServerError {
     Volume(#[from] VolumeFileError),
     #[error(transparent)]
     Locked(#[from] LockError),
-    #[error("the volume {} belongs to user {owner}, and this is user {uid}: only its owner or root may serve it", directory.display())]
+    #[error(
+        "the volume {} belongs to user {owner}, and this is user {uid}: only its owner or root may serve or mount it",
+        directory.display()
+    )]
     NotYours { directory: PathBuf, owner: u32, uid: u32 },
     #[error(
         "{} is not there, which holds the tables of the volume: bring it back, or restore it from a copy of the store, or go on \

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! STORE/varve.toml            the volume file; the volume exists once this does
-//! STORE/key                   32 random bytes, mode 0600
+//! STORE/key                   32 random bytes, mode 0600; held with flock by the server
 //! STORE/lock                  held with flock by the server
 //! STORE/servers/current.toml  where the server listens; stopped.toml when it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
@@ -209,6 +209,7 @@ impl VolumeDir {
         read.map_err(|error| {
             let next = match error.kind() {
                 io::ErrorKind::NotFound => "; restore it from a copy, or let `varve fsck --repair` make another one",
+                io::ErrorKind::PermissionDenied => "; only the volume's owner or root may mount it",
                 _ => "",
             };
             io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}{next}", path.display()))
@@ -223,14 +224,17 @@ impl VolumeDir {
     /// Tables and logs hold names, attributes and small files of all users, and backing files lie outside of the directories that
     /// may protect their files: only the volume's owner may look into them.
     pub fn close_to_others(&self) -> io::Result<()> {
-        for directory in [self.shards(), self.data(), self.damaged()] {
-            match std::fs::metadata(&directory) {
-                Ok(found) if found.mode() & 0o077 != 0 => {
-                    std::fs::set_permissions(&directory, Permissions::from_mode(0o700))?;
-                }
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(_) | Err(_) => {}
+        let close = |directory: &Path| match std::fs::metadata(directory) {
+            Ok(found) if found.mode() & 0o077 != 0 => {
+                std::fs::set_permissions(directory, Permissions::from_mode(0o700))
             }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        };
+        [self.shards(), self.damaged()].iter().try_for_each(|directory| close(directory))?;
+        // It may be on another disk, and that one's directory another user's.
+        if let Err(error) = close(&self.data()) {
+            tracing::warn!("{} stays open to others, who may find large files there: {error}", self.data().display());
         }
         Ok(())
     }

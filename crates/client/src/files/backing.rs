@@ -91,12 +91,20 @@ impl Making {
             match Locked::take(std::fs::File::open(&path)?, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it has given it up meanwhile, and the name with it.
                 Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),
-                Ok(_locked) => Ok(Some(Making { file, is_new, _locked })),
+                Ok(_locked) => {
+                    // Another client may have had it in between.
+                    let is_new = is_new && file.metadata()?.size() == 0;
+                    Ok(Some(Making { file, is_new, _locked }))
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         };
-        begun().map_err(|error| cannot_make(core, inode, &error))
+        begun().or_else(|error| match error.kind() {
+            // Given up just before it was locked here, if the store is there.
+            io::ErrorKind::NotFound if store.lacks(&path).is_ok() && store.data_in_place().is_ok() => Ok(None),
+            _ => Err(cannot_make(core, inode, &error)),
+        })
     }
 
     /// Makes `content` the file's, and zeros behind it up to `length`, durably: file and name are on disk. What a crash left

@@ -238,7 +238,8 @@ impl FileSystem {
                     let file = Arc::new(backing::open(&self.core, open.inode)?);
                     open.backing.write().file = Some(file);
                 }
-                content.left |= matches!(size, SizeState::Left { .. }) && self.may_settle();
+                // The server takes who empties it for one who writes it.
+                content.left |= truncated || matches!(size, SizeState::Left { .. }) && self.may_settle();
                 open.backing.write().unsettled |= truncated && *size != SizeState::Settled;
                 open.size_told(&reply);
                 // Another client moved it. What was written here and is not in the row yet is for the caller to move.
@@ -461,6 +462,7 @@ impl FileSystem {
         }
         if open.file().is_some() {
             open.size_told(reply);
+            content.left = true;
             if matches!(reply.content, FileContent::Backing(SizeState::Unsettled { .. })) {
                 open.backing.write().unsettled = true;
             }

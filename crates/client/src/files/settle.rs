@@ -193,8 +193,10 @@ impl FileSystem {
 
     /// An error if it is to be tried again.
     async fn settle_one(&self, due: Due, synced: bool, round: Round) -> Result<()> {
-        let there = if synced { Ok(true) } else { self.sync_closed(due.inode) };
+        let written = self.files.find(due.inode).is_some_and(|open| open.counts.lock().writers > 0);
+        let there = if synced || written { Ok(true) } else { self.sync_closed(due.inode) };
         let settled = match there {
+            Ok(true) if written => Ok(Outcome::Later),
             Ok(true) => self.settle_closed_file(due).await,
             // Removed since.
             Ok(false) => Ok(Outcome::Done),
@@ -249,9 +251,8 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         let Some(closed) = self.files.settling.lock().get(due).cloned() else { return Ok(Outcome::Done) };
         if open.counts.lock().writers > 0 {
-            // Its close will come, and settles it also if nothing is written until then.
-            content.left = true;
-            return Ok(Outcome::Done);
+            // It may have been opened meanwhile, and closed again without a write.
+            return Ok(Outcome::Later);
         }
         if open.file().is_none() {
             content.generation = closed.generation;

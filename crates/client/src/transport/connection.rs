@@ -72,10 +72,13 @@ impl Connection {
             (Some(path), tcp) if local => match (open_unix(path), tcp) {
                 (Ok(stream), _) => Stream::Unix(stream),
                 // As from within a container, which has another directory by that name.
-                (Err(error), Some(tcp)) if is_out_of_sight(&error) => Stream::Tcp(
-                    open_tcp(tcp)
-                        .map_err(|by_tcp| io::Error::new(by_tcp.kind(), format!("{path}: {error}; {tcp}: {by_tcp}")))?,
-                ),
+                (Err(error), Some(tcp)) if error.kind() == io::ErrorKind::NotFound => {
+                    let neither =
+                        |by_tcp: io::Error| io::Error::new(by_tcp.kind(), format!("{path}: {error}; {tcp}: {by_tcp}"));
+                    let stream = open_tcp(tcp).map_err(neither)?;
+                    tracing::info!("there is no {path} here: connected to {tcp}");
+                    Stream::Tcp(stream)
+                }
                 (Err(error), _) => return Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
             },
             (_, Some(tcp)) => Stream::Tcp(open_tcp(tcp)?),
@@ -315,10 +318,6 @@ fn open_unix(path: &str) -> io::Result<UnixStream> {
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
-}
-
-fn is_out_of_sight(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 fn open_tcp(address: &str) -> io::Result<TcpStream> {

@@ -13,6 +13,27 @@ use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, Mode, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
 
+/// Promise: a client that only writes a large file, which takes no calls, finds a restarted server all the same, and long before that
+/// takes what nobody came for as closed.
+#[test]
+fn who_writes_without_calls_finds_the_next_server() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &[1; 200_000]);
+    server.stop(STOP).unwrap();
+    let _server = site.serve();
+    let begun = Instant::now();
+    while fs.counters().reconnects() == 0 {
+        write(&fs, handle, 200_000, &[2; 1000]);
+        assert!(begun.elapsed() < Duration::from_secs(15), "it has not looked for it");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    close(&fs, handle);
+    assert_eq!(size(&fs, inode), 201_000);
+}
+
 /// Promise: a client that does not see the sockets of the server on its host, as in a container, comes by TCP; who cannot come in
 /// either way is told of both.
 #[test]

@@ -17,8 +17,8 @@ use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 use varve_world::disk::File;
 use varve_world::volume_dir::BACKING_MODE_BITS;
 
-/// How long after a start sessions that were there before are waited for: clients find a restarted server within seconds
-/// and register their files again.
+/// How long after a start sessions that were there before are waited for: clients that have files open find a restarted server
+/// within seconds, also where nobody calls, and register them again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
 /// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.

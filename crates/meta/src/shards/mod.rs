@@ -49,7 +49,7 @@ pub use log::{DamagedPlace, TornEnd, torn_end};
 #[cfg(test)]
 pub use names::NAME_BYTES;
 pub use open::{ShardError, ShardFigures};
-pub use open_files::{OpenFiles, OtherWriters};
+pub use open_files::{MeasuredBy, OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::{Cause, Refusal, errno_of_store};
 pub use removal::HOLD_VALID;

@@ -48,9 +48,14 @@ pub enum OtherWriters {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measured {
     Right,
+    /// Unless it comes with this call again, whose answer was lost.
+    RightAfter(MeasuredBy),
     /// Another session changed the file, or had still to sync its bytes, and the measure may be older.
     Again,
 }
+
+/// The call by which a session tells what it has measured: its slot and number there, which a call that is made again has too.
+pub type MeasuredBy = (u32, u64);
 
 /// Cheap to clone; shared by the workers.
 #[derive(Clone, Default)]
@@ -113,21 +118,30 @@ impl OpenFiles {
     }
 
     pub fn has_changed_size(&self, session: SessionId, inode: InodeId) -> bool {
-        self.lock().sizes.sessions.get(&session).is_some_and(|inodes| inodes.contains(&inode))
+        self.lock().sizes.has_changed(session, inode)
     }
 
     /// Whether the size that `session` has just told, having closed and synced the file, is its size. If not, another
     /// session will tell it, or this one after a further measure.
-    pub fn settles(&self, session: SessionId, inode: InodeId) -> bool {
+    pub fn settles(&self, session: SessionId, inode: InodeId, by: MeasuredBy) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
         let written = holders.is_some_and(|holders| holders.iter().any(|(other, of)| *other != session && of.writes));
-        registered.sizes.settles(session, inode, written)
+        registered.sizes.settles(session, inode, by, written)
+    }
+
+    /// The session has closed and synced the file, and nothing is made of its size, for the row knows better.
+    pub fn done(&self, session: SessionId, inode: InodeId) {
+        let mut registered = self.lock();
+        if registered.sizes.has_changed(session, inode) {
+            registered.sizes.done(session, inode);
+            registered.sizes.measure_again(inode, None);
+        }
     }
 
     /// Whether the bytes that `session`, which goes on to write the file, has just measured and synced are there to stay:
     /// nobody else may have cut the file since. If not, they may be when it measures again.
-    pub fn measures_alone(&self, session: SessionId, inode: InodeId) -> bool {
+    pub fn measures_alone(&self, session: SessionId, inode: InodeId, _: MeasuredBy) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
         let here = holders.is_some_and(|holders| holders.get(&session).is_some_and(|of| of.writes));
@@ -174,17 +188,27 @@ impl Sizes {
             .for_each(|(_, measured)| *measured = Measured::Again);
     }
 
-    fn settles(&mut self, session: SessionId, inode: InodeId, written: bool) -> bool {
+    fn has_changed(&self, session: SessionId, inode: InodeId) -> bool {
+        self.sessions.get(&session).is_some_and(|inodes| inodes.contains(&inode))
+    }
+
+    fn settles(&mut self, session: SessionId, inode: InodeId, by: MeasuredBy, written: bool) -> bool {
         let Some(writers) = self.writers.get_mut(&inode) else { return !written };
         if writers.measured.keys().any(|other| *other != session) {
-            // What it wrote is on disk, and whoever is the last measures after that.
-            self.done(session, inode);
-            self.measure_again(inode, None);
+            // What it wrote is on disk, and whoever is the last measures after that. Who was done before disturbs nobody.
+            if writers.measured.contains_key(&session) {
+                self.done(session, inode);
+                self.measure_again(inode, None);
+            }
             return false;
         }
-        if let Some(measured @ Measured::Again) = writers.measured.get_mut(&session) {
-            *measured = Measured::Right;
-            return false;
+        match writers.measured.get_mut(&session) {
+            Some(measured @ Measured::Again) => {
+                *measured = Measured::RightAfter(by);
+                return false;
+            }
+            Some(Measured::RightAfter(before)) if *before == by => return false,
+            _ => {}
         }
         let known = writers.known;
         self.done(session, inode);
@@ -203,7 +227,7 @@ impl Sizes {
         };
         let alone = writers.measured.len() == 1;
         match writers.measured.get_mut(&session) {
-            Some(Measured::Right) => alone,
+            Some(Measured::Right | Measured::RightAfter(_)) => alone,
             Some(measured) => {
                 *measured = Measured::Right;
                 false

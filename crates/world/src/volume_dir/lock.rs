@@ -49,7 +49,14 @@ impl VolumeDir {
             io::ErrorKind::PermissionDenied => File::open(&key),
             _ => Err(error),
         });
-        Ok(VolumeLock { _file: file, _key: self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)? })
+        let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
+        match self.read_holder() {
+            // Both are gone, and nothing tells whether that one serves but that it is there.
+            Some(holder) if locked.is_none() && holder.is_of_this_boot() => {
+                Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) })
+            }
+            _ => Ok(VolumeLock { _file: file, _key: locked }),
+        }
     }
 
     /// Keeps servers away, or says who serves. Waits as [`VolumeDir::lock`] does, and writes nothing where the lock's file is

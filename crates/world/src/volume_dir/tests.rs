@@ -226,6 +226,12 @@ fn a_lock_whose_file_is_removed_is_a_lock() {
     assert!(matches!(volume.lock(), Err(LockError::Read { .. })));
     drop(reader);
     volume.lock().unwrap();
+    // Who removes the key, too, leaves the record of who serves.
+    let lock = volume.lock().unwrap();
+    volume.write_server_record(&lock, &ServerRecord::of_this_process(&volume, false, vec![]).unwrap()).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::fs::remove_file(volume.key_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
 }
 
 /// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.

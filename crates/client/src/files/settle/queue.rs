@@ -8,8 +8,9 @@ use varve_world::clock::Moment;
 /// Files that are settled after one sync of the store's file system.
 const ROUND_MAX: usize = 1024;
 
-/// The server is asked again while other clients change the file too: the pause doubles so many times.
-const PAUSE_DOUBLED_MAX: u32 = 4;
+/// While the file is written, here or by other clients, it is asked for again and again; the first and the longest pause.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// Before a file is tried again that could not be settled: its store may be back by then.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
@@ -102,7 +103,7 @@ impl Settling {
         }
         self.closes += 1;
         // A file that is closed again and again is settled as early as one that is closed once.
-        let due = waiting.map_or(due, |(due, _)| due);
+        let due = waiting.map_or(due, |(before, _)| before.min(due));
         let writer = writer.clone();
         let closed = Closed { due, close: self.closes, asked: 0, known_from: None, tried: 0, generation, writer };
         self.files.insert(inode, closed);
@@ -168,7 +169,7 @@ impl Settling {
         closed.known_from = None;
         match outcome {
             Outcome::Later => {
-                closed.due = now.after(pause * 2_u32.pow(closed.asked.min(PAUSE_DOUBLED_MAX)));
+                closed.due = now.after((pause.max(PAUSE_MIN) * 2_u32.pow(closed.asked.min(16))).min(PAUSE_MAX));
                 closed.asked += 1;
                 self.failed.remove(&due.close);
                 false
@@ -275,8 +276,8 @@ mod tests {
             assert_eq!(inodes(&due), expected);
             queue.end(due[0], &Outcome::Failed, round, at(5), PAUSE);
         }
-        let mut now = 5;
-        for wait in [5, 10, 20, 40, 80, 80, 80] {
+        let mut now = 7;
+        for wait in [5, 10, 20, 40, 80, 160, 300, 300] {
             assert_eq!(round(&mut queue, Turn::By(at(now)), at(now), |_| Outcome::Later).len(), 3);
             assert_eq!(round(&mut queue, Turn::By(at(now + wait - 1)), at(now), |_| Outcome::Done), []);
             now += wait;

@@ -7,7 +7,9 @@ use super::{errno, translate};
 use crate::namespace::{
     self, At, Context, Decision, Effect, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
-use crate::shards::{Address, BatchNumber, Makes, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Run, Shard};
+use crate::shards::{
+    Address, BatchNumber, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Run, Shard,
+};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -304,19 +306,23 @@ impl Case<'_> {
 
     /// A verb that settles the size which the session has measured of the file at `at`.
     pub fn settling<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        self.taking(at, verb, OpenFiles::settles)
+        self.taking(at, verb, OpenFiles::settles, Some(OpenFiles::done))
     }
 
     /// A verb that notes what the session has measured of the file at `at`, which it goes on to change.
     pub fn raising<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        self.taking(at, verb, OpenFiles::measures_alone)
+        self.taking(at, verb, OpenFiles::measures_alone, None)
     }
 
-    fn taking<V>(&self, at: At, verb: V, takes: fn(&OpenFiles, SessionId, InodeId) -> bool) -> Settling<'_, V> {
-        let open_files = &self.worker.shared.open_files;
-        let measuring =
-            Measuring { at, session: self.caller.session, open_files, all_known: self.all_sessions_known() };
-        Settling { verb, measuring, takes, writers_unknown: Cell::new(false) }
+    fn taking<V>(&self, at: At, verb: V, takes: Takes, done: Option<IsDone>) -> Settling<'_, V> {
+        let measuring = Measuring {
+            at,
+            session: self.caller.session,
+            by: (self.id.slot, self.id.number),
+            open_files: &self.worker.shared.open_files,
+            all_known: self.all_sessions_known(),
+        };
+        Settling { verb, measuring, takes, done, writers_unknown: Cell::new(false) }
     }
 
     fn all_sessions_known(&self) -> bool {
@@ -389,22 +395,28 @@ impl<V: Verb<Outcome = Node>> Verb for Resizing<'_, V> {
     }
 }
 
-/// Who has measured which file.
+/// Who has measured which file, and by which call that is told.
 struct Measuring<'a> {
     at: At,
     session: SessionId,
+    by: MeasuredBy,
     open_files: &'a OpenFiles,
     /// All sessions that write something have told so, should this server be another one's successor. Before that, only
     /// the writers of files of which the rows said at some time that nobody writes them are all known.
     all_known: bool,
 }
 
+/// Whether what a session has just told is right, given that all writers are known.
+type Takes = fn(&OpenFiles, SessionId, InodeId, MeasuredBy) -> bool;
+/// The session has told its last, of which the row has no need.
+type IsDone = fn(&OpenFiles, SessionId, InodeId);
+
 /// A verb that takes a size which a session has measured, where that is right.
 pub struct Settling<'a, V> {
     verb: V,
     measuring: Measuring<'a>,
-    /// Whether what the session has just told is right, given that all writers are known.
-    takes: fn(&OpenFiles, SessionId, InodeId) -> bool,
+    takes: Takes,
+    done: Option<IsDone>,
     /// Whether it was not taken because writers may be about that are not known yet.
     pub writers_unknown: Cell<bool>,
 }
@@ -414,12 +426,12 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
 
     /// Answers the file as it is where what was measured may not be its size.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
-        let Measuring { at, session, open_files, all_known } = &self.measuring;
+        let Measuring { at, session, by, open_files, all_known } = &self.measuring;
         self.writers_unknown.set(false);
         let takes = |inode| {
             let known = *all_known || open_files.knows_writers(inode);
             self.writers_unknown.set(!known);
-            known && (self.takes)(open_files, *session, inode)
+            known && (self.takes)(open_files, *session, inode, *by)
         };
         Ok(match self.verb.decide(seen, context)? {
             Decision::Commit { outcome, .. } if !takes(outcome.inode) => {
@@ -429,7 +441,14 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
                 };
                 Decision::Answer(Node { content, ..outcome })
             }
-            decision => decision,
+            decision => {
+                let for_nothing =
+                    matches!(decision, Decision::Answer(_) | Decision::Refuse(namespace::Refusal::Stale(_)));
+                if let Some(done) = self.done.filter(|_| for_nothing) {
+                    done(open_files, *session, at.inode());
+                }
+                decision
+            }
         })
     }
 }

@@ -4,6 +4,18 @@ const FILE: InodeId = InodeId(77);
 const ONE: SessionId = SessionId(1);
 const OTHER: SessionId = SessionId(2);
 
+impl OpenFiles {
+    /// By a call of its own.
+    fn settles_now(&self, session: SessionId, inode: InodeId) -> bool {
+        static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        self.settles(session, inode, (0, CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
+    }
+
+    fn measures_alone_now(&self, session: SessionId, inode: InodeId) -> bool {
+        self.measures_alone(session, inode, (0, 0))
+    }
+}
+
 #[test]
 fn the_one_who_wrote_settles_at_once() {
     let open_files = OpenFiles::default();
@@ -11,7 +23,7 @@ fn the_one_who_wrote_settles_at_once() {
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.open(OTHER, FILE, false);
     assert!(open_files.has_changed_size(ONE, FILE) && !open_files.has_changed_size(OTHER, FILE));
-    assert!(open_files.settles(ONE, FILE), "readers do not matter");
+    assert!(open_files.settles_now(ONE, FILE), "readers do not matter");
     assert!(!open_files.has_changed_size(ONE, FILE));
 }
 
@@ -24,11 +36,11 @@ fn the_last_one_who_wrote_settles() {
         open_files.changes_size(session, FILE, OtherWriters::Perhaps);
     }
     open_files.release(ONE, FILE);
-    assert!(!open_files.settles(ONE, FILE), "the other one's change came after, and may be missing in the measure");
-    assert!(!open_files.settles(ONE, FILE), "the other one still writes");
+    assert!(!open_files.settles_now(ONE, FILE), "the other one's change came after, and may be missing in the measure");
+    assert!(!open_files.settles_now(ONE, FILE), "the other one still writes");
     open_files.release(OTHER, FILE);
-    assert!(!open_files.settles(OTHER, FILE), "may be older than the end of the first one's writing");
-    assert!(open_files.settles(OTHER, FILE));
+    assert!(!open_files.settles_now(OTHER, FILE), "may be older than the end of the first one's writing");
+    assert!(open_files.settles_now(OTHER, FILE));
 }
 
 /// Who is done is not waited for, however long the other goes on, and does not have to ask again for the other's sake.
@@ -42,11 +54,47 @@ fn who_is_done_leaves_it_to_who_goes_on() {
     writes(ONE);
     writes(OTHER);
     open_files.release(ONE, FILE);
-    assert!(!open_files.settles(ONE, FILE));
+    assert!(!open_files.settles_now(ONE, FILE));
     assert!(!open_files.has_changed_size(ONE, FILE), "it is not asked again");
     open_files.release(OTHER, FILE);
-    assert!(!open_files.settles(OTHER, FILE), "it may have measured before the first was done");
-    assert!(open_files.settles(OTHER, FILE));
+    assert!(!open_files.settles_now(OTHER, FILE), "it may have measured before the first was done");
+    assert!(open_files.settles_now(OTHER, FILE));
+}
+
+/// Two that ask by turns, as often as they like, come to an end: who is done does not put the other off.
+#[test]
+fn who_is_done_does_not_put_the_other_off() {
+    let open_files = OpenFiles::default();
+    for session in [ONE, OTHER] {
+        open_files.changes_size(session, FILE, OtherWriters::Known);
+    }
+    assert!(!open_files.settles_now(ONE, FILE), "it is done");
+    assert!(!open_files.settles_now(OTHER, FILE), "to be measured after that");
+    assert!(!open_files.settles_now(ONE, FILE));
+    assert!(open_files.settles_now(OTHER, FILE));
+}
+
+/// A call that is made again, since its answer was lost, tells what was measured before it came first.
+#[test]
+fn a_call_that_is_made_again_is_no_new_measure() {
+    let open_files = OpenFiles::default();
+    open_files.changes_size(ONE, FILE, OtherWriters::Known);
+    open_files.size_changed(FILE);
+    assert!(!open_files.settles(ONE, FILE, (3, 8)) && !open_files.settles(ONE, FILE, (3, 8)));
+    assert!(open_files.settles(ONE, FILE, (3, 9)));
+}
+
+/// Who has nothing to tell any more, for the row knows better, keeps nobody from settling.
+#[test]
+fn who_is_not_taken_is_done() {
+    let open_files = OpenFiles::default();
+    for session in [ONE, OTHER] {
+        open_files.changes_size(session, FILE, OtherWriters::Known);
+    }
+    open_files.done(ONE, FILE);
+    open_files.done(ONE, FILE);
+    assert!(!open_files.settles_now(OTHER, FILE));
+    assert!(open_files.settles_now(OTHER, FILE));
 }
 
 /// Who has a file open and has written nothing is not waited for where it would be known, for it has no size to tell.
@@ -58,7 +106,7 @@ fn who_may_write_and_does_not_is_not_waited_for() {
         open_files.changes_size(ONE, FILE, others);
         open_files.open(OTHER, FILE, true);
         open_files.release(ONE, FILE);
-        assert_eq!(open_files.settles(ONE, FILE), settled, "{others:?}");
+        assert_eq!(open_files.settles_now(ONE, FILE), settled, "{others:?}");
     }
 }
 
@@ -67,13 +115,13 @@ fn a_cut_and_the_end_of_a_session_ask_for_a_new_measure() {
     let open_files = OpenFiles::default();
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.size_changed(FILE);
-    assert!(!open_files.settles(ONE, FILE));
-    assert!(open_files.settles(ONE, FILE));
+    assert!(!open_files.settles_now(ONE, FILE));
+    assert!(open_files.settles_now(ONE, FILE));
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     open_files.end_session(OTHER);
-    assert!(!open_files.settles(ONE, FILE));
-    assert!(open_files.settles(ONE, FILE));
+    assert!(!open_files.settles_now(ONE, FILE));
+    assert!(open_files.settles_now(ONE, FILE));
     assert!(open_files.lock().sizes.writers.is_empty() && open_files.lock().sizes.sessions.is_empty());
 }
 
@@ -83,7 +131,7 @@ fn writers_are_known_from_the_first_on() {
     let open_files = OpenFiles::default();
     open_files.changes_size(ONE, FILE, OtherWriters::Perhaps);
     assert!(!open_files.knows_writers(FILE));
-    assert!(open_files.settles(ONE, FILE));
+    assert!(open_files.settles_now(ONE, FILE));
     open_files.changes_size(ONE, FILE, OtherWriters::Known);
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     assert!(open_files.knows_writers(FILE), "the first one found the file settled");
@@ -100,23 +148,23 @@ fn a_writer_that_is_alone_is_believed() {
     assert!(!open_files.is_written(FILE));
     open_files.open(ONE, FILE, true);
     assert!(open_files.is_written(FILE), "it may be");
-    assert!(!open_files.measures_alone(ONE, FILE), "it was granted it by another server");
-    assert!(open_files.measures_alone(ONE, FILE));
+    assert!(!open_files.measures_alone_now(ONE, FILE), "it was granted it by another server");
+    assert!(open_files.measures_alone_now(ONE, FILE));
     open_files.open(OTHER, FILE, false);
-    assert!(open_files.measures_alone(ONE, FILE), "readers do not matter");
-    assert!(!open_files.measures_alone(OTHER, FILE), "it does not write");
+    assert!(open_files.measures_alone_now(ONE, FILE), "readers do not matter");
+    assert!(!open_files.measures_alone_now(OTHER, FILE), "it does not write");
     open_files.size_changed(FILE);
-    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before the cut");
-    assert!(open_files.measures_alone(ONE, FILE));
+    assert!(!open_files.measures_alone_now(ONE, FILE), "it may have measured before the cut");
+    assert!(open_files.measures_alone_now(ONE, FILE));
     open_files.open(OTHER, FILE, true);
-    assert!(!open_files.measures_alone(ONE, FILE));
+    assert!(!open_files.measures_alone_now(ONE, FILE));
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     open_files.release(OTHER, FILE);
-    assert!(!open_files.measures_alone(ONE, FILE), "the other one has still to sync what it did");
+    assert!(!open_files.measures_alone_now(ONE, FILE), "the other one has still to sync what it did");
     open_files.end_session(OTHER);
-    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before");
-    assert!(open_files.measures_alone(ONE, FILE));
+    assert!(!open_files.measures_alone_now(ONE, FILE), "it may have measured before");
+    assert!(open_files.measures_alone_now(ONE, FILE));
     open_files.release(ONE, FILE);
     assert!(open_files.is_written(FILE), "it has still to settle it");
-    assert!(open_files.settles(ONE, FILE) && !open_files.is_written(FILE));
+    assert!(open_files.settles_now(ONE, FILE) && !open_files.is_written(FILE));
 }

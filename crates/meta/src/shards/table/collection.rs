@@ -1,5 +1,5 @@
 //! Removing what nobody needs any more: log files soon after their content is in tables, replaced tables and manifests
-//! when no cursor can be reading them. Only after something has changed; an idle shard makes no garbage.
+//! when no cursor can be reading them. After an opening, and only after something has changed; an idle shard makes no garbage.
 
 use super::TableConfig;
 use super::settings::COLLECTION_AGE_MIN;

@@ -50,7 +50,7 @@ if [ -x "$merge" ]; then
   cp "$counted/counts" "$counts"
   flags=-Cprofile-use=$counts
 else
-  echo "no llvm-profdata of this Rust (rustup component add llvm-tools): built without counts, and a tenth slower or more" >&2
+  echo "no llvm-profdata of this Rust (rustup component add llvm-tools): built without counts, and so slower" >&2
 fi
 build "$flags" "$target/installed"
 install -D -m 755 "$target/installed/$host/release/varve" "$program"

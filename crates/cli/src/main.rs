@@ -1,22 +1,44 @@
 //! The program `varve`.
 
-use libmimalloc_sys::{mi_option_set, mi_option_t};
+use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 use mimalloc::MiMalloc;
 use std::ffi::c_long;
 use std::process::ExitCode;
 
-/// A request allocates and frees some dozens of small pieces, those of the log on one thread and on another: that takes less time than
-/// with glibc's (docs/measurements/2026-11-27-release.md).
+/// A request allocates and frees some dozens of small pieces, those of the log on one thread and on another: that takes less time
+/// than with glibc's (docs/measurements/2026-11-27-release.md).
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// `mi_option_purge_delay`: for how long what is free is kept before the system has it back.
+/// `mi_option_purge_delay`, which the crate does not name: for how long what is free is kept before the system has it back.
 const PURGE_DELAY: mi_option_t = 15;
 /// A second, which it is else, makes a server that is to take little larger; a hundredth is felt in every flush of a table.
 const PURGE_DELAY_MS: c_long = 100;
 
 fn main() -> ExitCode {
-    // SAFETY: it sets a number, and there are no other threads yet.
-    unsafe { mi_option_set(PURGE_DELAY, PURGE_DELAY_MS) };
+    // SAFETY: it sets a number, if the environment (MIMALLOC_PURGE_DELAY) does not, and there are no other threads yet.
+    unsafe { mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
     varve_cli::run(std::env::args_os().collect()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const BY_NAME: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "4711");
+
+    /// Promise: the option that is set is the one that the library has by this name, whichever version it is of. In a process
+    /// of its own, which the library reads the environment of when it starts.
+    #[test]
+    fn the_option_is_the_one_meant() {
+        if std::env::var(BY_NAME.0).as_deref() == Ok(BY_NAME.1) {
+            // SAFETY: it only reads a number.
+            assert_eq!(unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) }, 4711);
+            return;
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "tests::the_option_is_the_one_meant"]).env(BY_NAME.0, BY_NAME.1);
+        assert!(child.output().unwrap().status.success());
+    }
 }

@@ -173,6 +173,10 @@ fn a_second_server_on_one_volume_is_refused() {
     let formatted = outcome(&["format", "-ff", text(&store)]);
     assert!(formatted.code() == Some(1) && formatted.stderr.contains("in use"), "{}", formatted.stderr);
     server.stop();
+    let misplaced = run(varve().arg("serve").arg(&store).args(["--unix-dir", "/etc/passwd"]), SHORT);
+    assert_eq!(misplaced.code(), Some(1));
+    let said = &misplaced.stderr;
+    assert!(said.contains("choose another for the sockets") && !said.contains("may not use the store"), "{said}");
     volume.serve(&[]).stop();
 }
 

@@ -42,6 +42,11 @@ owner sh -c "echo mine > $here/mnt/file && chmod 600 $here/mnt/file && cat $here
 fails stranger cat "$here/mnt/file"
 fails stranger "$varve" status "$here/store"
 fails stranger "$varve" mount "$here/store" "$here/other/mnt" --log-file "$here/other/mount.log"
+fails stranger ls "$here/store/data"
+# A configuration in a home that is not this user's is nobody's here.
+install -d -m 700 "$here/closed" "$here/closed/.config" "$here/closed/.config/varve"
+echo nonsense >"$here/closed/.config/varve/config.toml"
+stranger env HOME="$here/closed" "$varve" --version
 owner "$varve" umount "$here/mnt"
 fails stranger "$varve" serve "$here/store"
 owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log"

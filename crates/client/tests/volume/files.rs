@@ -1,7 +1,7 @@
 //! Contents: in rows, in backing files, and on the way from one to the other.
 
 use crate::site::*;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, now};
 use varve_types::{Errno, InodeId, Mode, SetAttributes, SetTime, Timestamp};
 
@@ -53,14 +53,18 @@ fn what_root_makes_is_the_owners() {
 }
 
 /// Promise: in the store a file of root's volume is its owner's and has its permissions, but no set-id bits, which would count
-/// there for everybody.
+/// there for everybody; and others do not get there.
 #[test]
 fn backing_files_have_no_set_id_bits() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let site = Site::owned_by(0);
+    let mode_of = |path: &std::path::Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+    // As an earlier program has made it.
+    std::fs::set_permissions(site.volume.data(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let _server = site.serve();
+    assert_eq!(mode_of(&site.volume.data()), 0o700, "the server closes it");
     let one = site.connect();
     let (inode, handle) = create(&one, "large");
     let chmod = |mode: u32| {
@@ -70,7 +74,7 @@ fn backing_files_have_no_set_id_bits() {
     chmod(0o4755);
     write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
     close(&one, handle);
-    let backing = || std::fs::metadata(site.volume.backing_file(inode)).unwrap().mode() & 0o7777;
+    let backing = || mode_of(&site.volume.backing_file(inode));
     assert_eq!(backing(), 0o755, "when it is made");
     chmod(0o6711);
     assert_eq!(backing(), 0o711, "when it is changed");

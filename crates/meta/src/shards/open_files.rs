@@ -141,7 +141,7 @@ impl OpenFiles {
 
     /// Whether the bytes that `session`, which goes on to write the file, has just measured and synced are there to stay:
     /// nobody else may have cut the file since. If not, they may be when it measures again.
-    pub fn measures_alone(&self, session: SessionId, inode: InodeId, _: MeasuredBy) -> bool {
+    pub fn measures_alone(&self, session: SessionId, inode: InodeId) -> bool {
         let mut registered = self.lock();
         let holders = registered.files.get(&inode);
         let here = holders.is_some_and(|holders| holders.get(&session).is_some_and(|of| of.writes));

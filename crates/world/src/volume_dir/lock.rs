@@ -50,13 +50,13 @@ impl VolumeDir {
             _ => Err(error),
         });
         let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
-        match self.read_holder() {
-            // Both are gone, and nothing tells whether that one serves but that it is there.
-            Some(holder) if locked.is_none() && holder.is_of_this_boot() => {
-                Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) })
-            }
-            _ => Ok(VolumeLock { _file: file, _key: locked }),
+        // Where the key is gone, too, nothing tells whether somebody serves but the record of one that is there.
+        if locked.is_none()
+            && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_this_boot)
+        {
+            return Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) });
         }
+        Ok(VolumeLock { _file: file, _key: locked })
     }
 
     /// Keeps servers away, or says who serves. Waits as [`VolumeDir::lock`] does, and writes nothing where the lock's file is

@@ -306,23 +306,24 @@ impl Case<'_> {
 
     /// A verb that settles the size which the session has measured of the file at `at`.
     pub fn settling<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        self.taking(at, verb, OpenFiles::settles, Some(OpenFiles::done))
+        self.taking(at, verb, Told::Last)
     }
 
     /// A verb that notes what the session has measured of the file at `at`, which it goes on to change.
     pub fn raising<V>(&self, at: At, verb: V) -> Settling<'_, V> {
-        self.taking(at, verb, OpenFiles::measures_alone, None)
+        self.taking(at, verb, Told::Underway)
     }
 
-    fn taking<V>(&self, at: At, verb: V, takes: Takes, done: Option<IsDone>) -> Settling<'_, V> {
+    fn taking<V>(&self, at: At, verb: V, told: Told) -> Settling<'_, V> {
         let measuring = Measuring {
             at,
             session: self.caller.session,
             by: (self.id.slot, self.id.number),
+            told,
             open_files: &self.worker.shared.open_files,
             all_known: self.all_sessions_known(),
         };
-        Settling { verb, measuring, takes, done, writers_unknown: Cell::new(false) }
+        Settling { verb, measuring, writers_unknown: Cell::new(false) }
     }
 
     fn all_sessions_known(&self) -> bool {
@@ -400,23 +401,36 @@ struct Measuring<'a> {
     at: At,
     session: SessionId,
     by: MeasuredBy,
+    told: Told,
     open_files: &'a OpenFiles,
     /// All sessions that write something have told so, should this server be another one's successor. Before that, only
     /// the writers of files of which the rows said at some time that nobody writes them are all known.
     all_known: bool,
 }
 
-/// Whether what a session has just told is right, given that all writers are known.
-type Takes = fn(&OpenFiles, SessionId, InodeId, MeasuredBy) -> bool;
-/// The session has told its last, of which the row has no need.
-type IsDone = fn(&OpenFiles, SessionId, InodeId);
+/// When a session has measured a file.
+#[derive(Clone, Copy)]
+enum Told {
+    /// When it had closed it.
+    Last,
+    /// While it goes on to write it.
+    Underway,
+}
+
+impl Measuring<'_> {
+    /// Whether what was measured is right, given that all writers are known.
+    fn is_right(&self, inode: InodeId) -> bool {
+        match self.told {
+            Told::Last => self.open_files.settles(self.session, inode, self.by),
+            Told::Underway => self.open_files.measures_alone(self.session, inode),
+        }
+    }
+}
 
 /// A verb that takes a size which a session has measured, where that is right.
 pub struct Settling<'a, V> {
     verb: V,
     measuring: Measuring<'a>,
-    takes: Takes,
-    done: Option<IsDone>,
     /// Whether it was not taken because writers may be about that are not known yet.
     pub writers_unknown: Cell<bool>,
 }
@@ -426,14 +440,19 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
 
     /// Answers the file as it is where what was measured may not be its size.
     fn decide(&self, seen: &dyn View, context: &Context<'_>) -> Result<Decision<Node>, Missing> {
-        let Measuring { at, session, by, open_files, all_known } = &self.measuring;
+        let Measuring { at, session, told, open_files, all_known, .. } = &self.measuring;
         self.writers_unknown.set(false);
         let takes = |inode| {
             let known = *all_known || open_files.knows_writers(inode);
             self.writers_unknown.set(!known);
-            known && (self.takes)(open_files, *session, inode, *by)
+            known && self.measuring.is_right(inode)
         };
-        Ok(match self.verb.decide(seen, context)? {
+        let decision = self.verb.decide(seen, context)?;
+        let for_nothing = matches!(decision, Decision::Answer(_) | Decision::Refuse(namespace::Refusal::Stale(_)));
+        if for_nothing && matches!(told, Told::Last) {
+            open_files.done(*session, at.inode());
+        }
+        Ok(match decision {
             Decision::Commit { outcome, .. } if !takes(outcome.inode) => {
                 let content = match namespace::size_state(seen, at) {
                     Some(size) => NodeContent::Backing(size),
@@ -441,14 +460,7 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
                 };
                 Decision::Answer(Node { content, ..outcome })
             }
-            decision => {
-                let for_nothing =
-                    matches!(decision, Decision::Answer(_) | Decision::Refuse(namespace::Refusal::Stale(_)));
-                if let Some(done) = self.done.filter(|_| for_nothing) {
-                    done(open_files, *session, at.inode());
-                }
-                decision
-            }
+            decision => decision,
         })
     }
 }

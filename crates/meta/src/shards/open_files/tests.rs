@@ -10,10 +10,6 @@ impl OpenFiles {
         static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         self.settles(session, inode, (0, CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
     }
-
-    fn measures_alone_now(&self, session: SessionId, inode: InodeId) -> bool {
-        self.measures_alone(session, inode, (0, 0))
-    }
 }
 
 #[test]
@@ -148,22 +144,22 @@ fn a_writer_that_is_alone_is_believed() {
     assert!(!open_files.is_written(FILE));
     open_files.open(ONE, FILE, true);
     assert!(open_files.is_written(FILE), "it may be");
-    assert!(!open_files.measures_alone_now(ONE, FILE), "it was granted it by another server");
-    assert!(open_files.measures_alone_now(ONE, FILE));
+    assert!(!open_files.measures_alone(ONE, FILE), "it was granted it by another server");
+    assert!(open_files.measures_alone(ONE, FILE));
     open_files.open(OTHER, FILE, false);
-    assert!(open_files.measures_alone_now(ONE, FILE), "readers do not matter");
-    assert!(!open_files.measures_alone_now(OTHER, FILE), "it does not write");
+    assert!(open_files.measures_alone(ONE, FILE), "readers do not matter");
+    assert!(!open_files.measures_alone(OTHER, FILE), "it does not write");
     open_files.size_changed(FILE);
-    assert!(!open_files.measures_alone_now(ONE, FILE), "it may have measured before the cut");
-    assert!(open_files.measures_alone_now(ONE, FILE));
+    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before the cut");
+    assert!(open_files.measures_alone(ONE, FILE));
     open_files.open(OTHER, FILE, true);
-    assert!(!open_files.measures_alone_now(ONE, FILE));
+    assert!(!open_files.measures_alone(ONE, FILE));
     open_files.changes_size(OTHER, FILE, OtherWriters::Perhaps);
     open_files.release(OTHER, FILE);
-    assert!(!open_files.measures_alone_now(ONE, FILE), "the other one has still to sync what it did");
+    assert!(!open_files.measures_alone(ONE, FILE), "the other one has still to sync what it did");
     open_files.end_session(OTHER);
-    assert!(!open_files.measures_alone_now(ONE, FILE), "it may have measured before");
-    assert!(open_files.measures_alone_now(ONE, FILE));
+    assert!(!open_files.measures_alone(ONE, FILE), "it may have measured before");
+    assert!(open_files.measures_alone(ONE, FILE));
     open_files.release(ONE, FILE);
     assert!(open_files.is_written(FILE), "it has still to settle it");
     assert!(open_files.settles_now(ONE, FILE) && !open_files.is_written(FILE));

@@ -110,6 +110,36 @@ fn a_full_store_says_so_and_takes_more_when_it_has_room() {
     site.ends_well();
 }
 
+/// Small files that would outgrow their rows on a full store are refused, and nothing of the trial is left there.
+#[test]
+fn a_file_that_cannot_outgrow_its_row_leaves_nothing() {
+    let Some(disk) = Disk::make("48M") else { return };
+    let site = Site::on(&disk.path());
+    let path = |number: u32| site.mount.directory.join(format!("growing-{number}"));
+    let grow = |number: u32, bytes: &[u8]| -> io::Result<()> {
+        let mut file = File::options().create(true).append(true).open(path(number))?;
+        io::Write::write_all(&mut file, bytes)?;
+        file.sync_all()
+    };
+    let backing_files = || {
+        let directories = std::fs::read_dir(site.volume.store().join("data")).expect("listing");
+        directories
+            .map(|entry| std::fs::read_dir(entry.expect("an entry").path()).expect("listing").count())
+            .sum::<usize>()
+    };
+    (0..20).for_each(|number| grow(number, &[1; 3_000]).expect("there is room"));
+    let before = backing_files();
+    disk.fill();
+    for number in 0..20 {
+        assert_eq!(fails("growing on a full store", || grow(number, &[2; 9_000])), libc::ENOSPC);
+        assert!(std::fs::read(path(number)).expect("it is readable").starts_with(&[1; 3_000]));
+    }
+    assert_eq!(backing_files(), before, "a copy was left");
+    disk.give_room();
+    comes_back("growing", || grow(0, &[3; 9_000]));
+    site.ends_well();
+}
+
 /// Workers go on as fast as they can while the store fills, for as long as nothing goes, and when there is room again: what
 /// waits is bounded, in the server and in the mount.
 #[test]

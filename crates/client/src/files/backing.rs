@@ -139,9 +139,9 @@ impl Making {
         filled().map_err(|error| cannot_make(core, inode, &error))
     }
 
-    /// Takes away what could not be filled, since no row would ever say that it is there; but not where somebody had begun it
+    /// Takes away what was begun, where no row says that it is there, nor will; but not where somebody had begun it
     /// before, who may have told the row of it without being told so.
-    pub fn give_up(self, core: &Core, inode: InodeId) {
+    pub fn give_up(&self, core: &Core, inode: InodeId) {
         if !self.is_new {
             return;
         }

@@ -320,17 +320,19 @@ impl FileSystem {
             return Ok(());
         }
         let making = self.begin_making(open.inode).await?;
+        // Of what the row does not know and never will.
+        let given_up = |failure: Failure| {
+            making.give_up(&self.core, open.inode);
+            failure
+        };
         let deadline = self.core.deadline();
         loop {
             // Another client may have moved it by now, and what it has put there is the file.
-            self.catch_up(open, content).await?;
+            self.catch_up(open, content).await.map_err(given_up)?;
             let Some(inline) = &content.inline else { return Ok(()) };
             let attributes = content.attributes.ok_or(Errno::EIO)?;
             let (generation, size) = (content.generation, length.max(inline.len() as u64));
-            if let Err(failure) = making.fill(&self.core, open.inode, &attributes, inline.bytes(), size) {
-                making.give_up(&self.core, open.inode);
-                return Err(failure);
-            }
+            making.fill(&self.core, open.inode, &attributes, inline.bytes(), size).map_err(given_up)?;
             let call = |at| Call::Promote { at, generation, size };
             match self.ask_open(&content.writer, open.inode, call).await {
                 Ok(reply) => {
@@ -346,7 +348,11 @@ impl FileSystem {
                     return Ok(());
                 }
                 Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
-                Err(refusal) => return Err(refusal.into()),
+                Err(refusal) => {
+                    let failure = Failure::from(refusal);
+                    // Else it may have been done, or be done later.
+                    return Err(if failure.in_doubt { failure } else { given_up(failure) });
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, now};
 use varve_meta::server::{Server, ServerConfig};
-use varve_types::{Errno, Mode, ShardId, VolumeSettings};
+use varve_types::{Errno, Mode, SetAttributes, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
 
 /// Promise: a client that only writes a large file, which takes no calls, finds a restarted server all the same, and long before that
@@ -32,6 +32,32 @@ fn who_writes_without_calls_finds_the_next_server() {
     }
     close(&fs, handle);
     assert_eq!(size(&fs, inode), 201_000);
+}
+
+/// Promise: who cuts a file by its path at a server that was just started does not settle its size, for another client may be
+/// writing the file of which that server has not heard yet.
+#[test]
+fn a_cut_soon_after_a_restart_leaves_what_another_writes() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &[1; 200_000]);
+    server.stop(STOP).unwrap();
+    let server = site.serve();
+    let other = site.connect();
+    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    let set = SetAttributes { size: Some(1000), ..Default::default() };
+    now(other.set_attributes(&root(), inode, set, None)).unwrap();
+    write(&fs, handle, 200_000, &[2; 1000]);
+    assert_eq!((fs.counters().reconnects(), size(&other, inode)), (0, 201_000), "while it is written");
+    close(&fs, handle);
+    drop(fs);
+    server.stop(STOP).unwrap();
+    let _server = site.serve();
+    let third = site.connect();
+    let node = now(third.lookup(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(node.attributes.size, 201_000, "when nobody writes it any more");
 }
 
 /// Promise: a client that does not see the sockets of the server on its host, as in a container, comes by TCP; who cannot come in

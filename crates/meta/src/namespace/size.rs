@@ -232,7 +232,7 @@ impl Rule for FindTruncate {
     }
 }
 
-/// [`Effect::Truncate`], as it was `begun`, has been done. While a session has the file open it may be writing, and a size that
+/// [`Effect::Truncate`], as it was `begun`, has been done. A session that has the file open may be writing it, and a size that
 /// is taken from the backing file is never wrong. The outcome is whether nothing is left to be done: where another truncate
 /// has been decided since, somebody may have written in between, and the file is to be cut once more.
 #[derive(Clone, Debug)]
@@ -256,7 +256,7 @@ impl Rule for FinishTruncate {
             other => return Ok(Decision::Answer(other.is_none())),
         }
         let mut row = file.row.clone();
-        let open = (context.is_open)(file.inode);
+        let open = (context.may_be_open)(file.inode);
         let unsettled = BackingSize::Unsettled { at_least: self.begun.size };
         row.content = Content::Backing(if open { unsettled } else { BackingSize::Settled });
         Ok(commit(vec![file.put(row)], true))

@@ -294,6 +294,7 @@ impl Worker {
             peers: Rc::clone(&self.peers),
             clock: Arc::clone(&self.shared.clock),
             open_files: self.shared.open_files.clone(),
+            sessions_known_from: self.shared.sessions_known_from,
             cache: Arc::clone(&self.tables.cache),
             names: Arc::clone(&self.tables.names),
         }

@@ -106,6 +106,7 @@ impl Shard {
             peers: config.peers,
             clock: config.clock,
             open_files: config.open_files,
+            sessions_known_from: config.sessions_known_from,
             state: RefCell::new(state),
             changed: Notify::new(),
             work: Work::default(),

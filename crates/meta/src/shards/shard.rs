@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use varve_types::{Credentials, InodeId, NameHash, PartitionIndex, PartitionMap, SessionId, ShardId, VolumeSettings};
-use varve_world::clock::Clock;
+use varve_world::clock::{Clock, Moment};
 use varve_world::key_hash::KeyHashing;
 use varve_world::stages::{self, Stage};
 use varve_world::volume_dir::VolumeDir;
@@ -47,6 +47,8 @@ pub struct ShardConfig {
     pub peers: Rc<dyn Peers>,
     pub clock: Arc<dyn Clock>,
     pub open_files: OpenFiles,
+    /// By then all sessions of an earlier server have told what they have open.
+    pub sessions_known_from: Moment,
     /// What cached rows may take, all shards together.
     pub cache: Arc<CacheBudget>,
     /// What the names of loaded partitions may take, all shards together.
@@ -61,6 +63,7 @@ pub struct Shard {
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
+    pub(super) sessions_known_from: Moment,
     pub(super) state: RefCell<State>,
     /// Something that requests wait for (a lock, a load, a split) has ended: look again.
     pub(super) changed: Notify,
@@ -352,6 +355,7 @@ impl Shard {
             }
             open
         };
+        let may_be_open = |inode| self.open_files.is_open(inode) || self.clock.monotonic() < self.sessions_known_from;
         let context = Context {
             caller: run.caller,
             now: self.clock.now(),
@@ -359,6 +363,7 @@ impl Shard {
             shards: self.settings.shards,
             inline_limit: self.settings.inline_limit,
             is_open: &is_open,
+            may_be_open: &may_be_open,
         };
         let (decision, newest) = {
             let sight = Sight { shard: self, state: &state, foreign, newest: Cell::new(BatchNumber(0)) };

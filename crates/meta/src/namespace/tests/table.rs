@@ -135,6 +135,7 @@ impl Table {
                 shards: shards(),
                 inline_limit: INLINE_LIMIT,
                 is_open: &is_open,
+                may_be_open: &is_open,
             };
             let Missing(keys) = match verb.decide(&fetched, &context) {
                 Ok(decision) => return decision,

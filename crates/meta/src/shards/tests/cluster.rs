@@ -19,7 +19,7 @@ use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
     VolumeId, VolumeSettings,
 };
-use varve_world::clock::RealClock;
+use varve_world::clock::{Moment, RealClock};
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
@@ -169,6 +169,7 @@ impl Cluster {
             peers: self.peers.clone(),
             clock: Arc::new(RealClock::new()),
             open_files: self.open_files.clone(),
+            sessions_known_from: Moment(Duration::ZERO),
             cache: Arc::new(CacheBudget::new(4 << 20, 1)),
             names: Arc::new(CacheBudget::new(4 << 20, 1)),
         }

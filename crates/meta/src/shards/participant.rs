@@ -12,7 +12,7 @@ use crate::namespace::Seen;
 use crate::tables::{Change, IntentRow, Key, ReadRecord, Row, TransactionId};
 use std::rc::Rc;
 use std::time::Duration;
-use varve_types::InodeId;
+use varve_types::{InodeId, Timestamp};
 use varve_world::clock::Moment;
 
 /// A prepared participant that has heard nothing for so long asks the coordinator.
@@ -95,15 +95,27 @@ impl Shard {
         &self,
         state: &mut State,
         transaction: TransactionId,
-        intent: IntentRow,
+        mut intent: IntentRow,
         kept: IntentKept,
     ) {
+        intent.changes.iter_mut().for_each(|change| self.keep_counts(state, change));
         lock(state, transaction, &intent.changes);
         if kept == IntentKept::Stored {
             state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         }
         let since = self.clock.monotonic();
         state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
+    }
+
+    /// A partition row that is put has the counts, and unless its time is set the mtime, that it has here: what was tallied since
+    /// it was read is no reason to decide again ([`digest`]), and none comes to it before the intent ends.
+    fn keep_counts(&self, state: &State, change: &mut Change) {
+        let Change::Put(key, Row::Partition(put)) = change else { return };
+        let Seen::Present(Row::Partition(here)) = self.seen_here(state, key).0 else { return };
+        (put.entries, put.subdirectories) = (here.entries, here.subdirectories);
+        if put.mtime != Timestamp::NEVER {
+            put.mtime = here.mtime;
+        }
     }
 
     async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {

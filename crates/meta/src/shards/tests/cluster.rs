@@ -280,6 +280,18 @@ impl Cluster {
         panic!("no shard holds {at} of {directory}");
     }
 
+    /// Runs a verb about an inode at its home.
+    pub async fn at_home<V: Verb>(&self, inode: InodeId, verb: &V) -> Result<V::Outcome, Refusal> {
+        let (shard, caller) = (self.shard(inode.shard()), &Credentials::root());
+        loop {
+            let run = Run { caller, address: Address::Inode(inode), makes: Makes::Nothing, record: None };
+            match shard.run(verb, run).await {
+                Err(Refusal::Busy) => tokio::time::sleep(Duration::from_millis(1)).await,
+                result => return result,
+            }
+        }
+    }
+
     /// Runs a verb on that was begun without waiting, as the server does.
     async fn run_on<V: Verb>(
         &self,

@@ -1,8 +1,8 @@
 use super::cluster::{Cluster, PATIENCE, name};
-use crate::namespace::{At, Link, Rename, RenameFlags, ReviveDirectory, Unlink};
+use crate::namespace::{At, ChangeAttributes, Link, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
 use crate::tables::{Change, Key};
-use varve_types::{Errno, InodeId, PartitionIndex, ShardId};
+use varve_types::{Errno, InodeId, Mode, PartitionIndex, SetAttributes, ShardId};
 
 async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
     let verb = Rename {
@@ -191,5 +191,32 @@ fn a_directory_that_was_revived_is_there_at_once() {
             cluster.create(lost, "f").await.unwrap();
             assert_eq!(cluster.list(lost).await, [name("f")]);
         }
+    });
+}
+
+/// Promise: a change of a divided directory's mode leaves what its partitions count meanwhile.
+#[test]
+fn names_that_are_made_while_a_directory_changes_are_counted() {
+    const FILES: usize = 400;
+    Cluster::run(4, 10, |cluster| async move {
+        let make = async |n: usize| drop(cluster.create(InodeId::ROOT, &format!("file {n}")).await.unwrap());
+        for n in 0..FILES / 2 {
+            make(n).await;
+        }
+        super::split::settle(&cluster, InodeId::ROOT, 4).await;
+        let makes = async {
+            for n in FILES / 2..FILES {
+                make(n).await;
+            }
+        };
+        let changes = async {
+            for n in 0..100 {
+                let set = SetAttributes { mode: Some(Mode::new(0o700 | n % 8)), ..SetAttributes::default() };
+                let verb = ChangeAttributes { at: At::Inode(InodeId::ROOT), set };
+                cluster.at_home(InodeId::ROOT, &verb).await.unwrap();
+            }
+        };
+        futures::join!(makes, changes);
+        assert_eq!(cluster.counted(InodeId::ROOT).await, FILES as u64);
     });
 }

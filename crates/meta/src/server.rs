@@ -58,7 +58,7 @@ use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
 use varve_world::posix_store::PosixStore;
 use varve_world::reserve::Reserve;
-use varve_world::volume_dir::{LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
+use varve_world::volume_dir::{Left, LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
 
 /// Threads of a server: as many as the largest machines have processors that one service may take.
 pub const WORKERS_MAX: usize = 256;
@@ -195,6 +195,7 @@ impl Server {
         reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
+        let left = volume.left_by_server(&lock).map_err(doing("cannot tell what the last server left"))?;
         volume.close_to_others().map_err(doing("cannot close the volume's directories to others"))?;
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Arc::new(reserve);
@@ -213,7 +214,10 @@ impl Server {
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
             // The one session of a mount's own server begins with it.
-            sessions_known_from: if config.embedded { owned_since } else { owned_since.after(SESSIONS_RETURN) },
+            sessions_known_from: match left {
+                Left::OpenFiles if !config.embedded => owned_since.after(SESSIONS_RETURN),
+                Left::OpenFiles | Left::Nothing => owned_since,
+            },
             reserve,
             volume,
             key,
@@ -302,6 +306,7 @@ impl Server {
         if let Err(Unreached::Deadline { workers }) = drained {
             tracing::warn!("{workers} workers still have requests under way; their shards are closed nevertheless");
         }
+        let left = self.leaves();
         self.command.send_replace(Command::Close);
         let workers = self.board.wait_for_ends(end);
         if workers > 0 {
@@ -317,13 +322,25 @@ impl Server {
             let _ = thread.join();
         }
         background.stop(&**clock, end);
-        let withdrawn = self.shared.volume.remove_server_record(&lock);
+        let withdrawn = self.shared.volume.withdraw_server_record(&lock, left);
         drop(lock);
         if let Some(reason) = self.board.failure() {
             return Err(ServerError::Failed(reason));
         }
         self.board.stop();
         withdrawn.map_err(doing("cannot withdraw the server's announcement"))
+    }
+}
+
+impl Server {
+    /// What clients have of it, once nothing is asked any more.
+    fn leaves(&self) -> Left {
+        let Shared { open_files, sessions_known_from, clock, .. } = &*self.shared;
+        // A client of the server before may not have come yet.
+        match open_files.is_quiet() && clock.monotonic() >= *sessions_known_from {
+            true => Left::Nothing,
+            false => Left::OpenFiles,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! STORE/varve.toml            the volume file; the volume exists once this does
 //! STORE/key                   32 random bytes, mode 0600; held with flock by the server
 //! STORE/lock                  held with flock by the server
-//! STORE/servers/current.toml  where the server listens; stopped.toml when it has ended
+//! STORE/servers/current.toml  where the server listens; stopped.toml or left.toml when it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file
 //! STORE/shards/<nnnn>/        one table a shard; the number in four decimal digits
@@ -26,7 +26,7 @@ mod volume_file;
 pub use format::{FormatError, FormatOver};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use place::Place;
-pub use server_record::{OtherStore, ServerRecord, WorkerRecord};
+pub use server_record::{Left, OtherStore, ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
 use crate::disk;
@@ -127,6 +127,11 @@ impl VolumeDir {
     /// What a server that ended well leaves of its record: room for the next one's.
     pub fn stopped_server_file(&self) -> PathBuf {
         self.servers().join("stopped.toml")
+    }
+
+    /// The same, where clients had files open when it ended.
+    pub fn left_server_file(&self) -> PathBuf {
+        self.servers().join("left.toml")
     }
 
     /// The root of the object store that holds all tables.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, now};
+use varve_client::{ClientConfig, FileSystem, Library, OpenFlags, RenameFlags, now};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{Errno, Mode, SetAttributes, ShardId, VolumeSettings};
 use varve_world::volume_dir::VolumeDir;
@@ -58,6 +58,56 @@ fn a_cut_soon_after_a_restart_leaves_what_another_writes() {
     let third = site.connect();
     let node = now(third.lookup(&root(), ROOT, &name("f"))).unwrap();
     assert_eq!(node.attributes.size, 201_000, "when nobody writes it any more");
+}
+
+/// Promise: who removes or renames a file at a server that was just started leaves it to another client that has it open, of which
+/// that server has not heard yet; and what was removed goes when it is closed and all are known.
+#[test]
+fn removed_and_renamed_soon_after_a_restart_open_files_stay() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let (fs, other) = (site.connect(), site.connect());
+    let names = ["removed", "replaced", "renamed", "large and removed"];
+    let open = names.map(|text| create(&fs, text));
+    open[..3].iter().for_each(|(_, handle)| write(&fs, *handle, 0, b"before"));
+    write(&fs, open[3].1, 0, &[1; 200_000]);
+    open.iter().for_each(|(_, handle)| now(fs.flush(*handle)).unwrap());
+    open[..3].iter().for_each(|(_, handle)| write(&fs, *handle, 6, b" and after"));
+    now(other.lookup(&root(), ROOT, &name("removed"))).unwrap();
+    let also = crate::site::open(&other, open[0].0);
+    server.stop(STOP).unwrap();
+
+    let server = site.serve();
+    let begun = Instant::now();
+    let rename = |from, to| {
+        now(other.rename(&root(), ROOT, &name(from), ROOT, &name(to), RenameFlags::Replace)).unwrap();
+    };
+    for text in ["removed", "large and removed"] {
+        now(other.unlink(&root(), ROOT, &name(text))).unwrap();
+    }
+    close(&other, also);
+    // Tells that it is closed.
+    make_file(&other, ROOT, "new");
+    rename("new", "replaced");
+    rename("renamed", "other name");
+    assert_eq!(fs.counters().reconnects(), 0, "it has not been missed yet");
+    for ((inode, handle), text) in open.iter().zip(names).take(3) {
+        now(fs.flush(*handle)).unwrap();
+        assert_eq!(read(&fs, *handle, 0, 100), b"before and after", "{text}");
+        let links = now(fs.attributes(&root(), *inode)).unwrap().attributes.nlink;
+        assert_eq!(links, u32::from(text == "renamed"), "{text}");
+    }
+    write(&fs, open[3].1, 200_000, &[2; 100]);
+    now(fs.fsync(open[3].1, false)).unwrap();
+    assert_eq!(content(&other, "other name"), b"before and after");
+    open.iter().for_each(|(_, handle)| close(&fs, *handle));
+    now(fs.shutdown()).unwrap();
+    now(other.shutdown()).unwrap();
+    std::thread::sleep(Duration::from_secs(32).saturating_sub(begun.elapsed()));
+    server.stop(STOP).unwrap();
+    let report = varve_meta::fsck::check(&site.volume, &mut |_| {}).unwrap();
+    assert!(report.totals.is_empty(), "{:?}", report.totals);
+    assert_eq!(report.counts.orphans, 0);
 }
 
 /// Promise: a client that does not see the sockets of the server on its host, as in a container, comes by TCP; who cannot come in

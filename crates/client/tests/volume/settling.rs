@@ -3,7 +3,7 @@
 use crate::site::*;
 use std::sync::Arc;
 use std::time::Duration;
-use varve_client::{FileSystem, Handle, OpenFlags, now};
+use varve_client::{FileSystem, Handle, OpenFlags, RenameFlags, now};
 use varve_types::InodeId;
 
 const STOP: Duration = Duration::from_secs(10);
@@ -82,6 +82,21 @@ fn what_several_have_written_is_settled() {
         close(&scene.other, writes);
         close(&scene.other, reads);
         BYTES + 2010
+    });
+    played("renamed by another before it was settled", |scene, handle| {
+        close(&scene.one, handle);
+        let rename = |from, to| {
+            now(scene.other.rename(&root(), ROOT, &name(from), ROOT, &name(to), RenameFlags::Replace)).unwrap();
+        };
+        rename("f", "g");
+        now(scene.one.settle_all());
+        let writes = scene.open(&scene.other, OpenFlags::READ_WRITE);
+        write(&scene.other, writes, BYTES as u64, &[2; 10]);
+        close(&scene.other, writes);
+        now(scene.other.settle_all());
+        assert_eq!(scene.other.sizes_to_settle(), 0, "the one is done with it");
+        rename("g", "f");
+        BYTES + 10
     });
     played("written by turns, each before the other is done", |scene, mut handle| {
         let mut length = BYTES;

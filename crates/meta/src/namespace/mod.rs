@@ -89,7 +89,7 @@ pub struct Context<'a> {
     pub inline_limit: u32,
     /// Whether a session has this file registered as open. Asked only of inodes of rows that were seen.
     pub is_open: &'a dyn Fn(InodeId) -> bool,
-    /// Whether one has it open, or may have it from an earlier server and has not come here yet.
+    /// Whether one has it open, or may have since an earlier server and has not come here yet.
     pub may_be_open: &'a dyn Fn(InodeId) -> bool,
 }
 

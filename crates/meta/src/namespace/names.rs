@@ -128,7 +128,7 @@ pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context
         return Removal { changes: vec![put_inode(inode, rest)], ..Removal::default() };
     }
     let last_name_of = Some(inode);
-    if (context.is_open)(inode) {
+    if (context.may_be_open)(inode) {
         let orphan = Change::Put(Key::Orphan(inode), Row::Orphan(OrphanRow { since: context.now }));
         return Removal { changes: vec![put_inode(inode, rest), orphan], effects: Vec::new(), last_name_of };
     }

@@ -98,7 +98,7 @@ impl<'a> Moved<'a> {
             (EntryBody::Node(row), _) => {
                 let mut row = row.clone();
                 row.attributes.ctime = context.now;
-                if (context.is_open)(inode) {
+                if (context.may_be_open)(inode) {
                     // Descriptors know the file by its old name; from here on they find it by its inode.
                     let kind = row.attributes.kind;
                     changes.push(put_inode(inode, row));

@@ -209,7 +209,8 @@ impl Shard {
         self.fetch_here(&node).await?;
         let batch = {
             let mut state = self.state.borrow_mut();
-            if self.open_files.is_open(inode) || !matches!(self.seen_here(&state, &orphan).0, Seen::Present(_)) {
+            let open = !self.knows_sessions() || self.open_files.is_open(inode);
+            if open || !matches!(self.seen_here(&state, &orphan).0, Seen::Present(_)) {
                 return Ok(());
             }
             let mut changes = vec![Change::Delete(orphan)];
@@ -232,12 +233,10 @@ impl Shard {
         self.appended(batch).await
     }
 
-    /// Ends orphans that were left by earlier epochs and that no session has claimed.
-    pub(super) async fn reap_leftovers(self: Rc<Self>, orphans: Vec<InodeId>) {
-        if orphans.is_empty() {
-            return;
-        }
+    /// Ends orphans that earlier epochs left, or that were made before all sessions were known, and that no session has claimed.
+    pub(super) async fn reap_leftovers(self: Rc<Self>) {
         tokio::time::sleep(SESSIONS_RETURN).await;
+        let orphans: Vec<InodeId> = self.state.borrow().orphans.iter().copied().collect();
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
     }
 }

@@ -15,7 +15,7 @@ use super::table::{Table, TableError, TableReader};
 use super::transaction::Transactions;
 use crate::tables::codec;
 use crate::tables::{Key, Kind, Row};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use tokio::sync::Notify;
@@ -106,7 +106,7 @@ impl Shard {
             peers: config.peers,
             clock: config.clock,
             open_files: config.open_files,
-            sessions_known_from: config.sessions_known_from,
+            sessions_known_from: Cell::new(Some(config.sessions_known_from)),
             state: RefCell::new(state),
             changed: Notify::new(),
             work: Work::default(),
@@ -135,13 +135,12 @@ impl Shard {
                 self.state.borrow_mut().garbage.add(inode);
             }
         }
-        let orphans = self.rows_of(Kind::Orphan).await?.into_iter().filter_map(|(key, _)| match key {
-            Key::Orphan(inode) => Some(inode),
-            _ => None,
-        });
-        let orphans: Vec<InodeId> = orphans.collect();
-        self.state.borrow_mut().orphans.extend(&orphans);
-        tokio::task::spawn_local(self.clone().reap_leftovers(orphans));
+        for (key, _) in self.rows_of(Kind::Orphan).await? {
+            if let Key::Orphan(inode) = key {
+                self.state.borrow_mut().orphans.insert(inode);
+            }
+        }
+        tokio::task::spawn_local(self.clone().reap_leftovers());
         Ok(())
     }
 

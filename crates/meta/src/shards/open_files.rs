@@ -165,6 +165,12 @@ impl OpenFiles {
         self.len() == 0
     }
 
+    /// No session has a file open, or has to tell what size one has come to.
+    pub fn is_quiet(&self) -> bool {
+        let registered = self.lock();
+        registered.files.is_empty() && registered.sizes.writers.is_empty()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Registered> {
         // The lock is held for map operations only; a panic within one is a broken invariant of the process.
         self.0.lock().expect("a thread panicked while it changed the table of open files")

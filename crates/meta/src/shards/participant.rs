@@ -170,18 +170,13 @@ impl Shard {
         {
             return peer_reply(refusal);
         }
-        let (orphans, of_this_epoch) = match self.state.borrow().transactions.prepared.get(&transaction) {
-            Some(Prepared { intent, pins, .. }) if commit => (orphans_of(&intent.changes), *pins),
-            _ => (Vec::new(), true),
+        let orphans = match self.state.borrow().transactions.prepared.get(&transaction) {
+            Some(Prepared { intent, .. }) if commit => orphans_of(&intent.changes),
+            _ => Vec::new(),
         };
         let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
         self.changed.notify_waiters();
-        if of_this_epoch {
-            orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
-        } else {
-            // Sessions that have them open may not have come back yet.
-            tokio::task::spawn_local(self.clone().reap_leftovers(orphans));
-        }
+        orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
         if kept == IntentKept::InMemory {
             return PeerReply::Done;
         }

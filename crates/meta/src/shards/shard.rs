@@ -63,7 +63,8 @@ pub struct Shard {
     pub(super) peers: Rc<dyn Peers>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) open_files: OpenFiles,
-    pub(super) sessions_known_from: Moment,
+    /// `None`: it has passed.
+    pub(super) sessions_known_from: Cell<Option<Moment>>,
     pub(super) state: RefCell<State>,
     /// Something that requests wait for (a lock, a load, a split) has ended: look again.
     pub(super) changed: Notify,
@@ -335,6 +336,14 @@ impl Shard {
         Ok(Some(outcome))
     }
 
+    /// Whether no session of an earlier server may have files open that this one has not heard of.
+    pub(super) fn knows_sessions(&self) -> bool {
+        if self.sessions_known_from.get().is_some_and(|from| self.clock.monotonic() >= from) {
+            self.sessions_known_from.set(None);
+        }
+        self.sessions_known_from.get().is_none()
+    }
+
     /// Decides, and applies what changes this shard alone: whoever waits for that batch has it sent.
     pub(super) fn decide<V: Verb>(
         &self,
@@ -355,7 +364,7 @@ impl Shard {
             }
             open
         };
-        let may_be_open = |inode| self.open_files.is_open(inode) || self.clock.monotonic() < self.sessions_known_from;
+        let may_be_open = |inode| !self.knows_sessions() || is_open(inode);
         let context = Context {
             caller: run.caller,
             now: self.clock.now(),

@@ -1,6 +1,6 @@
-//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder, `servers/stopped.toml`
-//! from its stop on; after a crash it is stale until the next server replaces it, so a client that reaches nobody there
-//! reads again.
+//! `servers/current.toml`: who serves the volume and where it listens. Written by the lock's holder; from its stop on
+//! `servers/stopped.toml`, or `servers/left.toml` where clients had files open then. After a crash it is stale until the next
+//! server replaces it, so a client that reaches nobody there reads again.
 
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
@@ -179,11 +179,14 @@ impl VolumeDir {
             // The record of a server that was stopped or killed is of no use any more, and has the room that this one
             // needs. It is not given up for that: others, who wait for room, would take it.
             Err(error) if is_for_want_of_room(&error) => {
-                self.remove_server_record(lock)?;
-                match disk::replace_into(&self.stopped_server_file(), &self.server_file(), text.as_bytes()) {
-                    Err(absent) if absent.kind() == io::ErrorKind::NotFound => Err(error),
-                    written => written,
+                self.withdraw_server_record(lock, Left::OpenFiles)?;
+                for room in [self.left_server_file(), self.stopped_server_file()] {
+                    match disk::replace_into(&room, &self.server_file(), text.as_bytes()) {
+                        Err(absent) if absent.kind() == io::ErrorKind::NotFound => {}
+                        written => return written,
+                    }
                 }
+                Err(error)
             }
             written => written,
         }
@@ -191,10 +194,38 @@ impl VolumeDir {
 
     /// Withdraws the announcement; none is no error. The file stays under another name, for the next announcement needs
     /// room, which a store that is full then has not.
-    pub fn remove_server_record(&self, _lock: &VolumeLock) -> io::Result<()> {
-        match disk::rename(&self.server_file(), &self.stopped_server_file()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+    pub fn withdraw_server_record(&self, _lock: &VolumeLock, left: Left) -> io::Result<()> {
+        let name = match left {
+            Left::Nothing => self.stopped_server_file(),
+            Left::OpenFiles => self.left_server_file(),
+        };
+        rename_if_there(&self.server_file(), &name)
+    }
+
+    /// What the last server has left, for the next one, which calls this before it announces itself. Until it does that the
+    /// answer stays the same, whatever happens.
+    pub fn left_by_server(&self, _lock: &VolumeLock) -> io::Result<Left> {
+        rename_if_there(&self.left_server_file(), &self.server_file())?;
+        Ok(match self.read_server_record() {
+            Ok(None) => Left::Nothing,
+            // Its only client has died with it.
+            Ok(Some(record)) if record.embedded && record.is_of_the_dead() => Left::Nothing,
+            Ok(Some(_)) | Err(_) => Left::OpenFiles,
+        })
+    }
+}
+
+/// What clients had of a server when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    /// Files that are open, or of which the sizes are still to be told; perhaps.
+    OpenFiles,
+}
+
+fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    match disk::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }

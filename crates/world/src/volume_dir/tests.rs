@@ -109,12 +109,36 @@ fn the_lock_names_its_holder() {
     let message = volume.lock().unwrap_err().to_string();
     assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
     assert!(matches!(volume.format(&settings(), FormatOver::Volume), Err(FormatError::Locked(_))));
-    volume.remove_server_record(&lock).unwrap();
-    volume.remove_server_record(&lock).unwrap();
+    volume.withdraw_server_record(&lock, Left::Nothing).unwrap();
+    volume.withdraw_server_record(&lock, Left::Nothing).unwrap();
     assert_eq!(volume.read_server_record().unwrap(), None);
     assert!(volume.stopped_server_file().exists(), "its room is kept for the next one");
     drop(lock);
     volume.lock().unwrap();
+}
+
+/// Promise: a server that comes knows whether clients may have files open, however its predecessor ended, and goes on to know it
+/// until it announces itself.
+#[test]
+fn what_a_server_left_is_known_to_the_next() {
+    let (_directory, volume) = formatted();
+    let lock = volume.lock().unwrap();
+    let left = || volume.left_by_server(&lock).unwrap();
+    assert_eq!(left(), Left::Nothing, "nobody has served it");
+    let record =
+        |embedded, pid| ServerRecord { pid, ..ServerRecord::of_this_process(&volume, embedded, Vec::new()).unwrap() };
+    let announce = |record: ServerRecord| volume.write_server_record(&lock, &record).unwrap();
+    const NOBODY: u32 = i32::MAX as u32;
+    announce(record(false, NOBODY));
+    assert_eq!(left(), Left::OpenFiles, "it was killed");
+    announce(record(true, NOBODY));
+    assert_eq!(left(), Left::Nothing, "a mount was killed, with the server that only it used");
+    for at_its_end in [Left::OpenFiles, Left::Nothing] {
+        announce(record(false, std::process::id()));
+        volume.withdraw_server_record(&lock, at_its_end).unwrap();
+        assert_eq!(volume.read_server_record().unwrap(), None);
+        assert_eq!((left(), left()), (at_its_end, at_its_end));
+    }
 }
 
 /// A record that an earlier process left says nothing of who has the lock now; of other hosts' processes nobody can tell.

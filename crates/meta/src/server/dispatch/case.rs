@@ -448,7 +448,12 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
             known && self.measuring.is_right(inode)
         };
         let decision = self.verb.decide(seen, context)?;
-        let for_nothing = matches!(decision, Decision::Answer(_) | Decision::Refuse(namespace::Refusal::Stale(_)));
+        let for_nothing = match &decision {
+            Decision::Answer(_) => true,
+            // Renamed or removed by another session: whoever opens it next settles it.
+            Decision::Refuse(refusal) => matches!(refusal, namespace::Refusal::Stale(_) | namespace::Refusal::NotHere),
+            _ => false,
+        };
         if for_nothing && matches!(told, Told::Last) {
             open_files.done(*session, at.inode());
         }

@@ -33,7 +33,7 @@ pub use link::{LINKS_MAX, Link};
 pub use list::List;
 pub use lookup::Lookup;
 pub use make_directory::MakeDirectory;
-pub use open::{Open, OpenMode};
+pub use open::{Granted, Open, OpenMode};
 pub use partitions::cut_off;
 pub use read_link::ReadLink;
 pub use remove_directory::RemoveDirectory;

@@ -169,8 +169,9 @@ async fn respond_at(
     for inode in released {
         shard.release(caller.session, InodeId(inode));
     }
+    let own_name = credentials.uid == 0;
     let credentials = check(caller, credentials, &call)?;
-    let case = Case { worker, shard, caller, credentials, id };
+    let case = Case { worker, shard, caller, credentials, own_name, id };
     if !changes(&call) {
         return case.perform(call).await;
     }

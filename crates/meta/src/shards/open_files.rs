@@ -77,6 +77,13 @@ impl OpenFiles {
         self.lock().files.get(&inode).is_some_and(|holders| holders.contains_key(&session))
     }
 
+    /// `writes`: for writing.
+    pub fn has_open_to(&self, session: SessionId, inode: InodeId, writes: bool) -> bool {
+        let registered = self.lock();
+        let opened = registered.files.get(&inode).and_then(|holders| holders.get(&session));
+        opened.is_some_and(|opened| opened.writes || !writes)
+    }
+
     /// The session has closed the file for the last time. `true` if nobody has it open now.
     pub fn release(&self, session: SessionId, inode: InodeId) -> bool {
         let mut registered = self.lock();

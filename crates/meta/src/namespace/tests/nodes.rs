@@ -4,8 +4,8 @@ use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
     AbandonTruncate, At, BackingFile, Begun, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
-    FindTruncate, FinishTruncate, GetAttributes, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink,
-    Refusal, SettleSize, SizeState, UnsettleSize, WriteInline,
+    FindTruncate, FinishTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode, Promote, RaiseSize,
+    ReadLink, Refusal, SettleSize, SizeState, UnsettleSize, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -69,7 +69,7 @@ fn what_is_nowhere_is_not_here() {
     for at in nowhere {
         assert_eq!(table.run(&GetAttributes { at: at.clone() }, &root()), Err(Refusal::NotHere));
         assert_eq!(set(&mut table, &at, mode(0o600), &root()), Err(Refusal::NotHere));
-        let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+        let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
         assert_eq!(table.run(&open, &root()), Err(Refusal::NotHere));
         assert_eq!(table.run(&ReadLink { at: at.clone() }, &root()), Err(Refusal::NotHere));
         let unsettle = UnsettleSize { file: backing(&at, INLINE), at_least: u64::MAX };
@@ -204,7 +204,7 @@ fn inline_content_is_cut_and_filled_with_zeros() {
     table.run(&WriteInline { at: at.clone(), generation: INLINE, data, mtime: None }, &root()).unwrap();
     set(&mut table, &at, size(2), &root()).unwrap();
     set(&mut table, &at, size(4), &root()).unwrap();
-    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     let node = table.run(&open, &root()).unwrap();
     assert_eq!(node.content, NodeContent::Inline(Some(Bytes::from_static(b"he\0\0"))));
     let limit = u64::from(INLINE_LIMIT);
@@ -242,7 +242,7 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     }
     let node = table.run(&GetAttributes { at: at.clone() }, &root()).unwrap();
     assert_eq!(node.attributes.size, 40, "stat sees the new size at once");
-    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+    let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     let unsettle = UnsettleSize { file: backing(&at, BACKING), at_least: u64::MAX };
     let settle = SettleSize { file: backing(&at, BACKING), size: 100, mtime: at_second(1) };
     let again = |decision| matches!(decision, Decision::Commit { effects, .. } if effects == [truncate.clone()]);
@@ -294,7 +294,7 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
     }
     table.run(&AbandonTruncate { at: at.clone(), size: 1 << 62 }, &root()).unwrap();
     assert_eq!(content(&table, &at), unsettled(0));
-    let open = Open { at, mode: OpenMode::Read, truncate: false };
+    let open = Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));
 }
 
@@ -401,7 +401,8 @@ fn whoever_replaces_content_makes_others_stale() {
     replaced(&mut table, node, "written");
     let node = set(&mut table, &at, size(3), &root());
     replaced(&mut table, node, "cut");
-    let node = table.run(&Open { at: at.clone(), mode: OpenMode::Write, truncate: true }, &root());
+    let node =
+        table.run(&Open { at: at.clone(), mode: OpenMode::Write, truncate: true, granted: Granted::Nothing }, &root());
     replaced(&mut table, node, "opened and cut");
     let node = set(&mut table, &at, mode(0o600), &root()).unwrap();
     assert_eq!(node.generation, known, "attributes alone");
@@ -427,7 +428,7 @@ fn backing_files_follow_owner_and_mode() {
 fn opens_are_checked() {
     let mut table = Table::new();
     let at = file(&mut table, 0o444, &user(1000));
-    let open = |at: &At, mode, truncate| Open { at: at.clone(), mode, truncate };
+    let open = |at: &At, mode, truncate| Open { at: at.clone(), mode, truncate, granted: Granted::Nothing };
     let who = user(1000);
     assert!(table.run(&open(&at, OpenMode::Read, false), &who).is_ok());
     for (mode, truncate) in [(OpenMode::Read, true), (OpenMode::Write, false), (OpenMode::ReadWrite, false)] {

@@ -5,9 +5,9 @@ use super::reference::{Body, Reference};
 use super::steps::{Dir, NAMES, Pick, Step, XATTRS, any_caller, any_step};
 use super::table::{Table, name};
 use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Counts, Create, Decision, Entry, GetAttributes, GetXattr, Link, ListXattrs,
-    Lookup, MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal, RemoveDirectory,
-    RemoveXattr, Rename, SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
+    At, BackingFile, ChangeAttributes, Counts, Create, Decision, Entry, GetAttributes, GetXattr, Granted, Link,
+    ListXattrs, Lookup, MakeDirectory, Node, NodeContent, Open, OpenMode, Promote, RaiseSize, ReadLink, Refusal,
+    RemoveDirectory, RemoveXattr, Rename, SetXattr, SettleSize, SizeState, Unlink, UnsettleSize, Verb, WriteInline,
 };
 use crate::tables::{Content, EntryBody, Key, Row};
 use bytes::Bytes;
@@ -222,9 +222,11 @@ impl Both {
                     OpenMode::Write => 2,
                     OpenMode::ReadWrite => 6,
                 };
-                self.run_node(&Open { at, mode: *mode, truncate: *truncate }, who, |reference| {
-                    reference.open(who, inode, bits, *truncate).map(|()| inode)
-                })?;
+                self.run_node(
+                    &Open { at, mode: *mode, truncate: *truncate, granted: Granted::Nothing },
+                    who,
+                    |reference| reference.open(who, inode, bits, *truncate).map(|()| inode),
+                )?;
                 if *hold && self.reference.nodes[&inode].kind == FileKind::Regular {
                     self.table.open.insert(inode);
                     self.reference.open.insert(inode);

@@ -67,7 +67,7 @@ fn look(worker: &Rc<Worker>, shard: &Rc<Shard>, caller: &Admitted, request: &mut
         return Ok(Look::Waits);
     }
     let credentials = super::check(caller, credentials.clone(), call)?;
-    let case = Case { worker, shard, caller, credentials, id };
+    let case = Case { worker, shard, caller, credentials, own_name: false, id };
     let seen = |reply: Option<Reply>| reply.map_or(Look::Waits, Look::Seen);
     let done = match call {
         Call::Lookup { parent, name } => return case.lookup_at_once(*parent, name).map(seen),
@@ -222,7 +222,7 @@ impl Placing {
     fn make_at_once(&self, worker: &Rc<Worker>, shard: &Rc<Shard>, id: CallId) -> Option<Changed> {
         let Call::MakeDirectory { parent, name, mode } = &self.call else { return None };
         let Placing { placed, caller, credentials, .. } = self;
-        let case = Case { worker, shard, caller, credentials: credentials.clone(), id };
+        let case = Case { worker, shard, caller, credentials: credentials.clone(), own_name: false, id };
         case.make_placed_directory_at_once(*parent, name, *mode, placed)
     }
 
@@ -238,7 +238,7 @@ impl Placing {
         let Call::MakeDirectory { parent, name, mode } = call else {
             unreachable!("nothing but a directory is placed before its name")
         };
-        let case = Case { worker, shard, caller: &caller, credentials, id };
+        let case = Case { worker, shard, caller: &caller, credentials, own_name: false, id };
         case.make_placed_directory(parent, &name, mode, (placed, appended)).await
     }
 }

@@ -5,7 +5,7 @@ use super::super::sessions::Admitted;
 use super::super::worker::Worker;
 use super::{errno, translate};
 use crate::namespace::{
-    self, At, Context, Decision, Effect, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
+    self, At, Context, Decision, Effect, Granted, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
 use crate::shards::{
     Address, BatchNumber, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Run, Shard,
@@ -25,6 +25,8 @@ pub struct Case<'a> {
     pub shard: &'a Rc<Shard>,
     pub caller: &'a Admitted,
     pub credentials: Credentials,
+    /// The client asks in its own name, of what it has checked itself before, and not in that of who uses it.
+    pub own_name: bool,
     pub id: CallId,
 }
 
@@ -218,7 +220,7 @@ impl Case<'_> {
         if cuts {
             let (at, address) = self.at(locator.clone())?;
             // Whoever opens a file that is to be cut finishes it.
-            let verb = Open { at, mode: OpenFor::Read, truncate: false };
+            let verb = Open { at, mode: OpenFor::Read, truncate: false, granted: Granted::Nothing };
             let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
             self.shard.run(&verb, run).await.map_err(translate::failure)?;
         }
@@ -241,20 +243,34 @@ impl Case<'_> {
 
     /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have
     /// opened it, for it may have done so at a server before this one.
-    pub fn check_is_open(&self, at: &At) -> Result<(), Failure> {
-        if self.caller.forced.is_none() || self.worker.shared.open_files.has_open(self.caller.session, at.inode()) {
-            Ok(())
-        } else {
-            Err(errno(Errno::EBADF))
+    pub fn check_may_write(&self, at: &At) -> Result<(), Failure> {
+        self.check_has_open(at, true)
+    }
+
+    /// What an open that is made again need not be asked. Of a client that speaks for many users the name says it, which is root's.
+    pub fn granted_before(&self, inode: InodeId, writes: bool) -> Granted {
+        let open_files = &self.worker.shared.open_files;
+        match self.own_name && self.caller.forced.is_some() {
+            true if open_files.has_open_to(self.caller.session, inode, writes) => Granted::All,
+            true => Granted::ToOwner,
+            false => Granted::Nothing,
         }
     }
 
-    /// As [`Case::check_is_open`], of a file that this session has changed and closed since.
+    /// The same, of a file that this session has changed and closed since, or found left by others.
     pub fn check_was_written(&self, at: &At) -> Result<(), Failure> {
         if self.worker.shared.open_files.has_changed_size(self.caller.session, at.inode()) {
             Ok(())
         } else {
-            self.check_is_open(at)
+            self.check_has_open(at, false)
+        }
+    }
+
+    fn check_has_open(&self, at: &At, writes: bool) -> Result<(), Failure> {
+        let open_files = &self.worker.shared.open_files;
+        match self.caller.forced.is_none() || open_files.has_open_to(self.caller.session, at.inode(), writes) {
+            true => Ok(()),
+            false => Err(errno(Errno::EBADF)),
         }
     }
 

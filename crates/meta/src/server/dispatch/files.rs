@@ -4,8 +4,8 @@ use super::super::leases::LeaseKey;
 use super::case::{Answered, Case};
 use super::translate;
 use crate::namespace::{
-    BackingFile, ChangeAttributes, GetAttributes, GetXattr, ListXattrs, Node, Open, Promote, RaiseSize, ReadLink,
-    RemoveXattr, SetXattr, SettleSize, UnsettleSize, Verb, WriteInline,
+    BackingFile, ChangeAttributes, GetAttributes, GetXattr, Granted, ListXattrs, Node, Open, Promote, RaiseSize,
+    ReadLink, RemoveXattr, SetXattr, SettleSize, UnsettleSize, Verb, WriteInline,
 };
 use crate::shards::{Address, Makes};
 use varve_types::{LayoutGeneration, SetAttributes};
@@ -37,8 +37,9 @@ impl Case<'_> {
 
     pub async fn open(&self, at: Locator, mode: OpenMode, truncate: bool) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        let verb = Open { at: at.clone(), mode: translate::open_mode(mode), truncate };
         let writes = mode != OpenMode::Read;
+        let granted = if truncate { Granted::Nothing } else { self.granted_before(at.inode(), writes) };
+        let verb = Open { at: at.clone(), mode: translate::open_mode(mode), truncate, granted };
         if truncate {
             return self.change_node(&self.resizing(at, self.opening(verb, writes)), address).await;
         }
@@ -60,7 +61,7 @@ impl Case<'_> {
         mtime: Option<WireTime>,
     ) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        self.check_is_open(&at)?;
+        self.check_may_write(&at)?;
         let generation = LayoutGeneration(generation);
         let verb = WriteInline { at, generation, data: data.into(), mtime: mtime.map(Into::into) };
         self.change_node(&verb, address).await
@@ -68,14 +69,14 @@ impl Case<'_> {
 
     pub async fn promote(&self, at: Locator, generation: u32, size: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        self.check_is_open(&at)?;
+        self.check_may_write(&at)?;
         let verb = Promote { at: at.clone(), generation: LayoutGeneration(generation), size };
         self.change_node(&self.resizing(at, verb), address).await
     }
 
     pub async fn unsettle_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        self.check_is_open(&at)?;
+        self.check_may_write(&at)?;
         let inode = at.inode();
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
         let verb = UnsettleSize { file, at_least };
@@ -105,7 +106,7 @@ impl Case<'_> {
 
     pub async fn raise_size(&self, at: Locator, generation: u32, at_least: u64) -> Result<Answered, Failure> {
         let (at, address) = self.at(at)?;
-        self.check_is_open(&at)?;
+        self.check_may_write(&at)?;
         let file = BackingFile { at: at.clone(), generation: LayoutGeneration(generation) };
         self.change_node(&self.raising(at, RaiseSize { file, at_least }), address).await
     }

@@ -156,6 +156,69 @@ fn credentials_are_forced_to_the_peer() {
     assert_eq!(made.attributes.uid, 1234, "the request said 0");
 }
 
+/// Promise: who made a file that not even its owner may write opens it again when it has to, as its client does where content moves
+/// and after a restart; who has it open to read it writes nothing.
+#[test]
+fn a_file_without_permissions_is_opened_again() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let site = Site::new(1);
+    let server = site.start();
+    let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(site.directory.path(), permit).unwrap();
+    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
+    let parent = node(root.call(0, made)).inode;
+    let refused = |errno: Errno| Err(Failure::Errno(errno.number()));
+    let play = || {
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
+        assert_eq!(set, 0);
+        let (mut maker, mut comes_back) =
+            (Client::of(&server, &site, 2, Purpose::Work), Client::of(&server, &site, 3, Purpose::Work));
+        let node_of = NewNode::Regular;
+        let made =
+            node(maker.call(0, Call::Create { parent, name: b"f".to_vec(), node: node_of, mode: 0o444, open: true }));
+        let at = Locator::Entry { parent, name: b"f".to_vec(), inode: made.inode };
+        let open = |client: &mut Client<UnixStream>, session, uid, mode, truncate| {
+            let call = Call::Open { at: at.clone(), mode, truncate };
+            client.number += 1;
+            let mut asked = request(session, 1, client.number, 0, call);
+            asked.credentials = WireCredentials { uid, gid: uid, groups: vec![] };
+            client.exchange(asked).unwrap()
+        };
+        assert!(open(&mut maker, 2, 0, OpenMode::ReadWrite, false).is_ok(), "it has it open");
+        assert_eq!(
+            open(&mut maker, 2, 1234, OpenMode::ReadWrite, false),
+            refused(Errno::EACCES),
+            "a caller's own open"
+        );
+        assert_eq!(
+            open(&mut maker, 2, 0, OpenMode::ReadWrite, true),
+            refused(Errno::EACCES),
+            "a cut is a caller's own"
+        );
+        assert!(open(&mut comes_back, 3, 1234, OpenMode::Read, false).is_ok());
+        let write = Call::WriteInline { at: at.clone(), generation: made.generation, data: vec![1], mtime: None };
+        assert_eq!(comes_back.call(0, write.clone()), refused(Errno::EBADF), "it has it open to read it");
+        assert!(
+            open(&mut comes_back, 3, 0, OpenMode::ReadWrite, false).is_ok(),
+            "its owner, who may set the permissions"
+        );
+        assert!(comes_back.call(0, write).is_ok());
+        at
+    };
+    let at = std::thread::scope(|scope| scope.spawn(play).join().unwrap());
+    let another = || {
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, 4321, 4321, 4321) };
+        assert_eq!(set, 0);
+        let mut other = Client::of(&server, &site, 4, Purpose::Work);
+        other.call(0, Call::Open { at, mode: OpenMode::ReadWrite, truncate: false })
+    };
+    let opened = std::thread::scope(|scope| scope.spawn(another).join().unwrap());
+    assert_eq!(opened, refused(Errno::EACCES), "it is not the owner, whatever its request says");
+}
+
 /// An open file outlives its name until the session lets go of it; its content is then gone.
 #[test]
 fn an_open_file_outlives_its_name() {

@@ -1,8 +1,8 @@
 //! What a client does, on names that every operation knows, so that two of them meet often.
 
 use crate::namespace::{
-    At, BackingFile, ChangeAttributes, Create, Link, NewNode, NodeContent, Open, OpenMode, Promote, RemoveDirectory,
-    RemoveXattr, Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
+    At, BackingFile, ChangeAttributes, Create, Granted, Link, NewNode, NodeContent, Open, OpenMode, Promote,
+    RemoveDirectory, RemoveXattr, Rename, RenameFlags, SetXattr, SettleSize, Unlink, Verb, WriteInline, XattrMode,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE, name};
 use crate::shards::{Address, Makes, Refusal, Run};
@@ -265,7 +265,7 @@ async fn resize(cluster: &Cluster, parent: InodeId, text: &str, size: u64) -> Re
 /// Moves a small file's content to its backing file, followed by so many bytes more, as a client does.
 async fn promote(cluster: &Cluster, parent: InodeId, text: &str, more: usize) -> Result<(), Refusal> {
     let Some((inode, elsewhere)) = cluster.lookup(parent, text).await else { return Ok(()) };
-    let open = |at| Open { at, mode: OpenMode::Read, truncate: false };
+    let open = |at| Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     let node = match elsewhere {
         true => run(cluster, inode.shard(), Address::Inode(inode), &open(At::Inode(inode))).await?,
         false => {

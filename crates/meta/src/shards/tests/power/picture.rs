@@ -1,8 +1,8 @@
 //! What can be seen of a volume by walking its tree, without what differs from one run to the next: ids and times.
 
 use crate::namespace::{
-    At, GetAttributes, GetXattr, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory, SizeState,
-    Verb,
+    At, GetAttributes, GetXattr, Granted, ListXattrs, Node, NodeContent, Open, OpenMode, ReadLink, ReviveDirectory,
+    SizeState, Verb,
 };
 use crate::shards::tests::cluster::{Cluster, PATIENCE};
 use crate::shards::{Address, Makes, Refusal, Run};
@@ -93,7 +93,7 @@ async fn file(cluster: &Cluster, at: At, name: &Name, number: usize) -> String {
             format!("{:?}", run(cluster, &at, name, &ReadLink { at: at.clone() }).await.unwrap())
         }
         FileKind::Regular => {
-            let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false };
+            let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
             let bytes = bytes_of(cluster, run(cluster, &at, name, &open).await.unwrap());
             let digest = xxhash_rust::xxh3::xxh3_64(&bytes);
             format!("content of {} bytes {digest:x}", bytes.len())

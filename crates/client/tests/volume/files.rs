@@ -300,6 +300,27 @@ fn a_time_set_after_a_write_stays() {
     }
 }
 
+/// Promise: a cut that the store did not make when it was asked for is not made later, to what others have written since.
+#[test]
+fn a_cut_that_failed_is_not_made_later() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let (fs, other) = (site.connect(), site.connect());
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &[1; 200_000]);
+    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    let (data, elsewhere) = (site.volume.data(), site.path("elsewhere"));
+    std::fs::rename(&data, &elsewhere).unwrap();
+    let set = SetAttributes { size: Some(0), ..Default::default() };
+    let refusal = now(other.set_attributes(&root(), inode, set, None)).unwrap_err();
+    assert_eq!(refusal.errno, Errno::EIO, "{refusal}");
+    std::fs::rename(&elsewhere, &data).unwrap();
+    write(&fs, handle, 200_000, &[2; 1000]);
+    now(fs.fsync(handle, false)).unwrap();
+    assert_eq!(content(&other, "f"), [vec![1; 200_000], vec![2; 1000]].concat());
+    close(&fs, handle);
+}
+
 /// Promise: what fstat shows after a write is what stat shows after close: build tools and git compare both.
 #[test]
 fn times_do_not_change_at_close() {

@@ -263,12 +263,13 @@ impl Rule for FinishTruncate {
     }
 }
 
-/// [`Effect::Truncate`] to `size` was refused by the store (EFBIG, ENOSPC): the backing file is as it was, and its size
-/// is the file's again, of which nothing is known. Else the row would ask for ever for what cannot be done.
+/// [`Effect::Truncate`], as it was `begun`, was not done, or perhaps not: the store refused it (EFBIG, ENOSPC) or failed. The
+/// backing file's size is the file's again, of which nothing is known. Else the row would ask for ever for what cannot be done,
+/// or for what must not be done any more.
 #[derive(Clone, Debug)]
 pub struct AbandonTruncate {
     pub at: At,
-    pub size: u64,
+    pub begun: Begun,
 }
 
 impl Rule for AbandonTruncate {
@@ -281,7 +282,7 @@ impl Rule for AbandonTruncate {
 
     fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
-        if file.row.content != Content::Backing(BackingSize::Truncating(self.size)) {
+        if Begun::of(file.row) != Some(self.begun) {
             return Ok(Decision::Answer(()));
         }
         let mut row = file.row.clone();

@@ -110,11 +110,8 @@ impl Shard {
         self.open_files.size_changed(at.inode());
         let finished = match &cut {
             Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await,
-            Err(Refusal::Rule(_)) => {
-                self.run_on_row(&AbandonTruncate { at: at.clone(), size }, at).await.map(|()| true)
-            }
-            // The row goes on saying what is to be done: who finds it does it again.
-            Err(Refusal::Moved { .. } | Refusal::Busy | Refusal::Failed(_)) => Ok(true),
+            // Who asked is told, and nobody cuts the file later, when others may have written and synced it.
+            Err(_) => self.run_on_row(&AbandonTruncate { at: at.clone(), begun }, at).await.map(|()| true),
         };
         cut?;
         finished.map_err(moved)

@@ -292,7 +292,16 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
         table.rows.insert(key, row);
     }
-    table.run(&AbandonTruncate { at: at.clone(), size: 1 << 62 }, &root()).unwrap();
+    let found = table.decide(&FindTruncate { at: at.clone() }, &root());
+    let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };
+    let another = Begun { ctime: at_second(1), ..begun };
+    table.run(&AbandonTruncate { at: at.clone(), begun: another }, &root()).unwrap();
+    assert_eq!(
+        content(&table, &at),
+        Content::Backing(BackingSize::Truncating(1 << 62)),
+        "another one to the same size"
+    );
+    table.run(&AbandonTruncate { at: at.clone(), begun }, &root()).unwrap();
     assert_eq!(content(&table, &at), unsettled(0));
     let open = Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));

@@ -162,7 +162,12 @@ impl Shard {
             Some(Prepared { intent, pins, .. }) if commit => (orphans_of(&intent.changes), *pins),
             _ => (Vec::new(), true),
         };
-        let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
+        let Some((batch, kept)) = self.end_intent(transaction, commit) else {
+            // Who was told before may have applied it a moment ago, and told that it is done the coordinator forgets that it is
+            // decided. That a change is aborted everybody assumes who finds nothing.
+            let batch = self.state.borrow().open.number;
+            return if commit { self.done_when_durable(batch).await } else { PeerReply::Done };
+        };
         self.changed.notify_waiters();
         if of_this_epoch {
             orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
@@ -174,11 +179,7 @@ impl Shard {
             return PeerReply::Done;
         }
         self.work.notify_one();
-        let durable = match self.appended(batch).await {
-            Ok(()) => self.sync().await,
-            Err(refusal) => Err(refusal),
-        };
-        durable.map_or_else(peer_reply, |()| PeerReply::Done)
+        self.done_when_durable(batch).await
     }
 
     /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.

@@ -3,7 +3,7 @@
 use super::watched::Watched;
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::rows::Rows;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, Moments, TableCache, TableConfig};
 use crate::shards::{
     Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Ran, Refusal, Run, Shard,
     ShardConfig,
@@ -342,6 +342,14 @@ impl Cluster {
     pub async fn sync(&self) {
         for id in self.settings.shards.all() {
             self.shard(id).sync().await.unwrap();
+        }
+    }
+
+    /// What can make the store of a shard hang.
+    pub fn moments(&self, id: ShardId) -> Arc<Moments> {
+        match &self.shard(id).table {
+            Rows::Own(table) => table.moments(),
+            Rows::AtRest(..) => panic!("shard {id} is at rest"),
         }
     }
 

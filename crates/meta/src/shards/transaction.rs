@@ -17,7 +17,7 @@
 //! for but answered Busy, so opposite changes cannot deadlock.
 
 use super::foreign::Foreign;
-use super::locks::{lock, lock_keys, unlock};
+use super::locks::{ToPin, lock, lock_keys, unlock};
 use super::participant::{IntentKept, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
@@ -48,6 +48,8 @@ pub(super) struct Transactions {
     decided: HashMap<TransactionId, Vec<ShardId>, KeyHashing>,
     /// Intents of this shard.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
+    /// What those of an earlier epoch are about.
+    pub to_pin: ToPin,
     /// Who may rename directories across parents, in the volume (kept by the root's home).
     pub rename_lock: Option<u64>,
 }
@@ -333,8 +335,9 @@ impl Shard {
         match (key, row) {
             (Key::Intent(transaction), Row::Intent(intent)) => {
                 lock_keys(&mut state, transaction, &intent.changes);
-                let (pins, kept, since) = (false, IntentKept::Stored, self.clock.monotonic());
-                let prepared = Prepared { intent, pins, kept, since, unanswered: None };
+                state.transactions.to_pin.add(&intent.changes);
+                let (found_at_open, kept, since) = (true, IntentKept::Stored, self.clock.monotonic());
+                let prepared = Prepared { intent, found_at_open, kept, since, unanswered: None };
                 state.transactions.prepared.insert(transaction, prepared);
                 tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
             }

@@ -38,6 +38,10 @@ pub struct LocalPeers {
     pub all_near: Cell<bool>,
     /// What another worker does before the next change over shards is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// What is decided over shards is not heard of in others, nor told to who asks.
+    pub keeps_decisions: Cell<bool>,
+    /// So often.
+    pub kept_decisions: Cell<usize>,
 }
 
 impl Peers for LocalPeers {
@@ -49,6 +53,12 @@ impl Peers for LocalPeers {
                 && let Some(first) = self.before_prepare.take()
             {
                 first();
+            }
+            if self.keeps_decisions.get()
+                && matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_))
+            {
+                self.kept_decisions.set(self.kept_decisions.get() + 1);
+                return PeerReply::Busy;
             }
             match shard {
                 Some(shard) if matches!(call, PeerCall::Fetch(_)) => {

@@ -209,6 +209,34 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
     });
 }
 
+/// Promise: who moves a directory is not called back for ever when the shard that has committed it fails before all have applied
+/// it: nobody is told that it is done or that it is not, others move directories, and the shard's next owner has it applied.
+#[test]
+fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+        let moved = cluster.mkdir(a, "x", ShardId(3)).await;
+        cluster.peers.keeps_decisions.set(true);
+        let (ended, ()) = futures::join!(tokio::time::timeout(PATIENCE, rename(&cluster, (a, "x"), (b, "x"))), async {
+            while cluster.peers.kept_decisions.get() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            cluster.shard(ShardId(1)).state.borrow_mut().failed = Some("its store is away".into());
+        });
+        let refused = ended.expect("it ends").unwrap_err();
+        assert!(matches!(&refused, Refusal::Failed(why) if why.reason.contains("its store is away")), "{refused:?}");
+        let lock = PeerCall::LockRenames(7);
+        assert!(matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done), "the lock is free");
+
+        cluster.peers.keeps_decisions.set(false);
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
+        assert_eq!(cluster.lookup(a, "x").await, None);
+        assert_eq!(cluster.parent_of(moved).await, b);
+    });
+}
+
 #[test]
 fn a_directory_that_was_revived_is_there_at_once() {
     Cluster::run(4, 1000, |cluster| async move {

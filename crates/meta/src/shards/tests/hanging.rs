@@ -1,10 +1,13 @@
 //! A store that hangs: what was decided meanwhile is in memory alone, and nobody is told that it is done.
 
 use super::cluster::{Cluster, name};
-use crate::shards::{PeerCall, PeerReply, Peers};
+use super::split::settle;
+use crate::namespace::Unlink;
+use crate::shards::commit::APPEND_MAX;
+use crate::shards::{Makes, PeerCall, PeerReply, Peers};
 use crate::tables::{Change, IntentRow, Key, TransactionId};
 use std::time::Duration;
-use varve_types::{Epoch, InodeId, ShardId};
+use varve_types::{Epoch, InodeId, PartitionIndex, ShardId};
 
 /// Time for an answer that waits for nothing.
 const NO_WAIT: Duration = Duration::from_millis(100);
@@ -43,5 +46,49 @@ fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
         assert!(matches!(applied, PeerReply::Done), "{applied:?}");
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(directory, "f").await, None);
+    });
+}
+
+/// Whoever waits for the store of a shard that hangs is told so, as if it had hung for so long.
+async fn hang_for_long() {
+    tokio::time::pause();
+    tokio::time::advance(APPEND_MAX).await;
+    tokio::time::resume();
+}
+
+/// Promise: what an attempt at a split brought and nobody waited for is dropped before the next one brings any, also where it
+/// reaches the log after that has begun: a name that was removed in between stays removed.
+#[test]
+fn what_a_hanging_store_took_of_a_split_that_was_given_up_is_dropped() {
+    const FILES: usize = 41;
+    Cluster::run(2, FILES as u64 - 1, |cluster| async move {
+        let made: Vec<_> = (0..FILES).map(|n| format!("{n}")).collect();
+        let moments = cluster.moments(ShardId(1));
+        let hung = moments.hang().await;
+        for at in &made {
+            cluster.create(InodeId::ROOT, at).await.unwrap();
+        }
+        let target = cluster.shard(ShardId(1));
+        let half = PartitionIndex(1).range(1);
+        let brought = || target.state.borrow().resident.entries_of(InodeId::ROOT, half).count();
+        while brought() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let removed = made.iter().find(|at| half.contains(name(at).hash())).unwrap();
+        let unlink = Unlink { parent: InodeId::ROOT, name: name(removed) };
+        cluster.at_name(InodeId::ROOT, &name(removed), Makes::Nothing, &unlink).await.unwrap();
+        hang_for_long().await;
+        while cluster.shard(ShardId(0)).state.borrow().splits_begun < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Time to have brought all again.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(hung);
+        settle(&cluster, InodeId::ROOT, 2).await;
+        let left = || made.iter().filter(|at| *at != removed).cloned();
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, FILES as u64 - 1);
     });
 }

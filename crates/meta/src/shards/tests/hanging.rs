@@ -4,10 +4,10 @@ use super::cluster::{Cluster, name};
 use super::split::settle;
 use crate::namespace::Unlink;
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::{Makes, PeerCall, PeerReply, Peers};
+use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
 use crate::tables::{Change, IntentRow, Key, TransactionId};
 use std::time::Duration;
-use varve_types::{Epoch, InodeId, PartitionIndex, ShardId};
+use varve_types::{Credentials, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
 
 /// Time for an answer that waits for nothing.
 const NO_WAIT: Duration = Duration::from_millis(100);
@@ -49,8 +49,11 @@ fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
     });
 }
 
-/// Whoever waits for the store of a shard that hangs is told so, as if it had hung for so long.
-async fn hang_for_long() {
+/// Whoever waits for the store of `shard`, which hangs, is told so, as if it had hung for so long.
+async fn hang_for_long(shard: &Shard) {
+    while shard.state.borrow().in_flight.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     tokio::time::pause();
     tokio::time::advance(APPEND_MAX).await;
     tokio::time::resume();
@@ -77,7 +80,7 @@ fn what_a_hanging_store_took_of_a_split_that_was_given_up_is_dropped() {
         let removed = made.iter().find(|at| half.contains(name(at).hash())).unwrap();
         let unlink = Unlink { parent: InodeId::ROOT, name: name(removed) };
         cluster.at_name(InodeId::ROOT, &name(removed), Makes::Nothing, &unlink).await.unwrap();
-        hang_for_long().await;
+        hang_for_long(&target).await;
         while cluster.shard(ShardId(0)).state.borrow().splits_begun < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -90,5 +93,35 @@ fn what_a_hanging_store_took_of_a_split_that_was_given_up_is_dropped() {
         cluster.reopen_after_crash().await;
         cluster.check_lists(InodeId::ROOT, left()).await;
         assert_eq!(cluster.counted(InodeId::ROOT).await, FILES as u64 - 1);
+    });
+}
+
+/// Promise: a change that was given up while the store hung is answered, when it is sent again, once it is in the log: what is
+/// answered survives the death of the process.
+#[test]
+fn a_retry_is_answered_when_its_change_is_in_the_log() {
+    Cluster::run(1, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "f").await.unwrap();
+        let shard = cluster.shard(ShardId(0));
+        let moments = cluster.moments(shard.id());
+        let hung = moments.hang().await;
+        let verb = Unlink { parent: InodeId::ROOT, name: name("f") };
+        let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Name(InodeId::ROOT, name("f").hash()),
+            makes: Makes::Nothing,
+            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+        };
+        let (first, ()) = futures::join!(shard.run(&verb, run), hang_for_long(&shard));
+        assert!(matches!(&first, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{first:?}");
+
+        let retry = async || shard.reply_again(shard.find_reply(SessionId(9), 2, 5).unwrap()).await;
+        let early = tokio::time::timeout(NO_WAIT, retry()).await;
+        assert!(early.is_err(), "while the store hangs it is told {early:?}");
+        drop(hung);
+        assert_eq!(*retry().await.unwrap(), b"first answer"[..]);
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(InodeId::ROOT, "f").await, None);
     });
 }

@@ -183,8 +183,8 @@ async fn respond_at(
     if let Some(cause) = shard.failed() {
         return Err(translate::failed(cause));
     }
-    if let Some(body) = shard.find_reply(caller.session, id.slot, id.number) {
-        return Box::pin(case.replayed(&call, body)).await;
+    if let Some(replied) = shard.find_reply(caller.session, id.slot, id.number) {
+        return Box::pin(case.replayed(&call, replied)).await;
     }
     check_room(worker, &call)?;
     case.perform(call).await

@@ -86,7 +86,7 @@ impl Shard {
 
     /// Keeps the answer to a change for whoever sends it again.
     pub(super) fn remember(&self, state: &mut State, record: ReplyRecord) {
-        if let Some(record) = state.replies.remember(record) {
+        if let Some(record) = state.replies.remember(record, state.open.number) {
             state.open.write_reply(record);
         }
     }

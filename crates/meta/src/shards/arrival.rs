@@ -69,8 +69,9 @@ impl Shard {
             Err(Refusal::Busy) => {}
             Err(refusal) => return Err(refusal),
         }
-        {
-            let arrivals = &mut self.state.borrow_mut().arrivals;
+        let batch = {
+            let state = &mut *self.state.borrow_mut();
+            let arrivals = &mut state.arrivals;
             if arrivals.get(&directory).is_some_and(|known| !known.ended && known.attempt > attempt) {
                 return Err(self.of_another_attempt(directory));
             }
@@ -78,7 +79,10 @@ impl Shard {
                 arrivals.clear();
             }
             arrivals.insert(directory, Arrival::new(attempt));
-        }
+            state.open.number
+        };
+        // What an attempt brought that was given up over a store that hung may still be on its way to where it is looked for.
+        self.appended_with_work(batch).await?;
         self.delete_entries(directory, HashRange::ALL).await
     }
 

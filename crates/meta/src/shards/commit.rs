@@ -16,7 +16,7 @@ use varve_types::Errno;
 use varve_world::stages::{self, Stage};
 
 /// How long a request waits for its batch at most. Beyond it the store hangs.
-const APPEND_MAX: Duration = Duration::from_secs(30);
+pub(super) const APPEND_MAX: Duration = Duration::from_secs(30);
 
 /// Rows fetched before the cache is held to its budget, should no batch come in between.
 const FETCHED_MAX: usize = 256;

@@ -272,7 +272,9 @@ impl Shard {
         if let Names::Gathered { number, .. } = &names {
             tokio::task::spawn_local(self.clone().gather_names(directory, row.clone(), *number));
         }
-        state.partitions.insert(directory, Partition::new(&row, names));
+        let mut partition = Partition::new(&row, names);
+        partition.pending_tallies = state.transactions.to_pin.count(directory);
+        state.partitions.insert(directory, partition);
         self.learn_map(&mut state, directory, &row.map);
         // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.
         let changed_in = state.resident.seen(key).1.max(settled_in);

@@ -2,7 +2,9 @@
 
 use super::shard::State;
 use crate::tables::{Change, Key, TransactionId};
+use std::collections::HashMap;
 use varve_types::InodeId;
+use varve_world::key_hash::KeyHashing;
 
 /// The directory whose partition a change is about.
 pub(super) fn directory_of(change: &Change) -> Option<InodeId> {
@@ -37,7 +39,7 @@ pub(super) fn unlock(state: &mut State, transaction: TransactionId, changes: &[C
     unpin(state, changes);
 }
 
-pub(super) fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
+fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
     for change in changes {
         if let Change::Put(key, _) | Change::Delete(key) = change
             && state.locks.get(key) == Some(&transaction)
@@ -47,10 +49,39 @@ pub(super) fn unlock_keys(state: &mut State, transaction: TransactionId, changes
     }
 }
 
-pub(super) fn unpin(state: &mut State, changes: &[Change]) {
+fn unpin(state: &mut State, changes: &[Change]) {
     for directory in changes.iter().filter_map(directory_of) {
         if let Some(partition) = state.partitions.get_mut(directory) {
             partition.pending_tallies = partition.pending_tallies.saturating_sub(1);
         }
+    }
+}
+
+/// Directories whose partitions undecided changes of an earlier epoch are about, each with how many. They are found before any
+/// partition is loaded, and one that is loaded after that is kept as [`lock`] keeps it: whoever removed it would take it from
+/// under a change that is committed.
+#[derive(Default)]
+pub(super) struct ToPin(HashMap<InodeId, u32, KeyHashing>);
+
+impl ToPin {
+    pub fn add(&mut self, changes: &[Change]) {
+        for directory in changes.iter().filter_map(directory_of) {
+            *self.0.entry(directory).or_default() += 1;
+        }
+    }
+
+    pub fn remove(&mut self, changes: &[Change]) {
+        for directory in changes.iter().filter_map(directory_of) {
+            if let Some(count) = self.0.get_mut(&directory) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(&directory);
+                }
+            }
+        }
+    }
+
+    pub fn count(&self, directory: InodeId) -> u32 {
+        self.0.get(&directory).copied().unwrap_or(0)
     }
 }

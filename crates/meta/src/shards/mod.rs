@@ -53,6 +53,7 @@ pub use open_files::{MeasuredBy, OpenFiles, OtherWriters};
 pub use peers::{PeerCall, PeerFuture, PeerReply, Peers};
 pub use refusal::{Cause, Refusal, errno_of_store};
 pub use removal::HOLD_VALID;
+pub use replies::Replied;
 pub use resident::{BatchNumber, CacheBudget};
 pub use shard::{Address, Makes, Record, Run, Shard, ShardConfig};
 pub use table::{Table, TableBatch, TableConfig, TableError, TableReader};

@@ -7,7 +7,7 @@ use super::inodes::InodeBlock;
 use super::partitions::Partitions;
 use super::refusal::Refusal;
 use super::removal::Removals;
-use super::replies::Replies;
+use super::replies::{Replied, Replies};
 use super::resident::{BatchNumber, Resident};
 use super::rows::Rows;
 use super::shard::{Shard, ShardConfig, State};
@@ -198,8 +198,14 @@ impl Shard {
     }
 
     /// The answer already given to a change, for a retry.
-    pub fn find_reply(&self, session: SessionId, slot: u32, number: u64) -> Option<bytes::Bytes> {
+    pub fn find_reply(&self, session: SessionId, slot: u32, number: u64) -> Option<Replied> {
         self.state.borrow().replies.find(session, slot, number)
+    }
+
+    /// What is to be said once more, when it may leave: the first try ends before its change is in the log where the store hangs.
+    pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, Refusal> {
+        self.appended(replied.batch).await?;
+        Ok(replied.body)
     }
 
     /// What `varve status` shows of a shard.

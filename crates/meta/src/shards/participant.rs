@@ -2,7 +2,7 @@
 //! applies or drops it when it is told to, or asks.
 
 use super::fetch::peer_reply;
-use super::locks::{directory_of, lock, lock_keys, unlock_keys, unpin};
+use super::locks::{directory_of, lock, lock_keys, unlock};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
 use super::resident::BatchNumber;
@@ -21,8 +21,8 @@ pub(super) const ASK_AFTER: Duration = Duration::from_secs(10);
 /// An intent of this shard.
 pub(super) struct Prepared {
     pub intent: IntentRow,
-    /// It keeps its partitions loaded; one found at open does not.
-    pub pins: bool,
+    /// Of an earlier epoch: it keeps its partitions loaded and in one piece as soon as they are loaded.
+    pub found_at_open: bool,
     pub kept: IntentKept,
     pub since: Moment,
     /// What its coordinator's shard failed with when it was last asked for the outcome.
@@ -104,7 +104,10 @@ impl Shard {
             state.open.write(&Key::Intent(transaction), Some(&Row::Intent(intent.clone())));
         }
         let since = self.clock.monotonic();
-        state.transactions.prepared.insert(transaction, Prepared { intent, pins: true, kept, since, unanswered: None });
+        state
+            .transactions
+            .prepared
+            .insert(transaction, Prepared { intent, found_at_open: false, kept, since, unanswered: None });
     }
 
     /// A partition row that is put has the counts, and unless its time is set the mtime, that it has here: what was tallied since
@@ -160,11 +163,11 @@ impl Shard {
 
     /// Applies or drops an intent. Appended and fsynced when it returns `Done`.
     pub(super) async fn resolve(self: &Rc<Self>, transaction: TransactionId, commit: bool) -> PeerReply {
-        let unpinned = match self.state.borrow().transactions.prepared.get(&transaction) {
-            Some(Prepared { intent, pins: false, .. }) => Some(intent.clone()),
+        let found = match self.state.borrow().transactions.prepared.get(&transaction) {
+            Some(Prepared { intent, found_at_open: true, .. }) => Some(intent.clone()),
             _ => None,
         };
-        if let Some(intent) = unpinned
+        if let Some(intent) = found
             && commit
             && let Err(refusal) = self.load_for_intent(&intent).await
         {
@@ -174,28 +177,29 @@ impl Shard {
             Some(Prepared { intent, .. }) if commit => orphans_of(&intent.changes),
             _ => Vec::new(),
         };
-        let Some((batch, kept)) = self.end_intent(transaction, commit) else { return PeerReply::Done };
+        let Some((batch, kept)) = self.end_intent(transaction, commit) else {
+            // Who was told before may have applied it a moment ago, and told that it is done the coordinator forgets that it is
+            // decided. That a change is aborted everybody assumes who finds nothing.
+            let batch = self.state.borrow().open.number;
+            return if commit { self.done_when_durable(batch).await } else { PeerReply::Done };
+        };
         self.changed.notify_waiters();
         orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
         if kept == IntentKept::InMemory {
             return PeerReply::Done;
         }
         self.work.notify_one();
-        let durable = match self.appended(batch).await {
-            Ok(()) => self.sync().await,
-            Err(refusal) => Err(refusal),
-        };
-        durable.map_or_else(peer_reply, |()| PeerReply::Done)
+        self.done_when_durable(batch).await
     }
 
     /// Applies or drops an intent, in memory and in the open batch. `None`: there is none.
     pub(super) fn end_intent(&self, transaction: TransactionId, commit: bool) -> Option<(BatchNumber, IntentKept)> {
         let mut state = self.state.borrow_mut();
-        let Prepared { intent, pins, kept, .. } = state.transactions.prepared.remove(&transaction)?;
-        unlock_keys(&mut state, transaction, &intent.changes);
-        if pins {
-            unpin(&mut state, &intent.changes);
+        let Prepared { intent, found_at_open, kept, .. } = state.transactions.prepared.remove(&transaction)?;
+        if found_at_open {
+            state.transactions.to_pin.remove(&intent.changes);
         }
+        unlock(&mut state, transaction, &intent.changes);
         if commit {
             intent.changes.into_iter().for_each(|change| self.apply(&mut state, change));
         }

@@ -3,6 +3,7 @@
 //! A slot of a session has one call under way at a time, so its latest answer is enough: one row a slot, written in the
 //! batch of its change and found again at the next open. The rows of sessions that have ended go with later batches.
 
+use super::resident::BatchNumber;
 use crate::tables::{Key, ReplyRecord};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
@@ -23,12 +24,24 @@ type Slot = (SessionId, u32);
 
 #[derive(Default)]
 pub(super) struct Replies {
-    latest: HashMap<Slot, ReplyRecord, KeyHashing>,
+    latest: HashMap<Slot, Latest, KeyHashing>,
     order: VecDeque<Slot>,
     /// Rows that an earlier epoch left.
     restored: VecDeque<Restored>,
     /// Slots that were forgotten and whose rows are still to be deleted.
     forgotten: VecDeque<Slot>,
+}
+
+struct Latest {
+    record: ReplyRecord,
+    /// That of its change.
+    batch: BatchNumber,
+}
+
+/// An answer already given to a change, which may not be given again before the change is in the log.
+pub struct Replied {
+    pub(super) body: Bytes,
+    pub(super) batch: BatchNumber,
 }
 
 struct Restored {
@@ -39,8 +52,8 @@ struct Restored {
 }
 
 impl Replies {
-    /// `None`: a later answer of the same slot is known.
-    pub fn remember(&mut self, record: ReplyRecord) -> Option<&ReplyRecord> {
+    /// Of a change that is in `batch`. `None`: a later answer of the same slot is known.
+    pub fn remember(&mut self, record: ReplyRecord, batch: BatchNumber) -> Option<&ReplyRecord> {
         let slot = (record.session, record.slot);
         if self.latest.len() >= SLOTS_MAX
             && !self.latest.contains_key(&slot)
@@ -50,23 +63,23 @@ impl Replies {
             self.forgotten.push_back(oldest);
         }
         match self.latest.entry(slot) {
-            Entry::Occupied(known) if known.get().number > record.number => None,
+            Entry::Occupied(known) if known.get().record.number > record.number => None,
             Entry::Occupied(known) => {
                 let known = known.into_mut();
-                *known = record;
-                Some(known)
+                *known = Latest { record, batch };
+                Some(&known.record)
             }
             Entry::Vacant(new) => {
                 self.order.push_back(slot);
-                Some(new.insert(record))
+                Some(&new.insert(Latest { record, batch }).record)
             }
         }
     }
 
     /// The answer already given to this call.
-    pub fn find(&self, session: SessionId, slot: u32, number: u64) -> Option<Bytes> {
-        let record = self.latest.get(&(session, slot))?;
-        (record.number == number).then(|| record.reply.clone())
+    pub fn find(&self, session: SessionId, slot: u32, number: u64) -> Option<Replied> {
+        let Latest { record, batch } = self.latest.get(&(session, slot))?;
+        (record.number == number).then(|| Replied { body: record.reply.clone(), batch: *batch })
     }
 
     pub fn end_session(&mut self, session: SessionId) {
@@ -86,7 +99,7 @@ impl Replies {
         let number = records.iter().map(|record| record.number).max().unwrap_or(0);
         self.restored.push_back(Restored { key, number, found: now });
         for record in records {
-            self.remember(record);
+            self.remember(record, BatchNumber(0));
         }
     }
 
@@ -102,7 +115,7 @@ impl Replies {
             let Restored { key, number, .. } = self.restored.pop_front()?;
             match key {
                 Key::Reply(session, slot) => {
-                    let unused = self.latest.get(&(session, slot)).is_some_and(|record| record.number == number);
+                    let unused = self.latest.get(&(session, slot)).is_some_and(|latest| latest.record.number == number);
                     if unused {
                         self.latest.remove(&(session, slot));
                         return Some(key);
@@ -119,6 +132,6 @@ impl Replies {
         let concerns = |about: &Option<(InodeId, varve_types::NameHash)>| {
             about.is_some_and(|(id, hash)| id == directory && range.contains(hash))
         };
-        self.latest.values().filter(|record| concerns(&record.about)).cloned().collect()
+        self.latest.values().map(|latest| &latest.record).filter(|record| concerns(&record.about)).cloned().collect()
     }
 }

@@ -229,6 +229,12 @@ impl Table {
         }
     }
 
+    /// Of all tables that share its cache.
+    #[cfg(test)]
+    pub fn moments(&self) -> Arc<Moments> {
+        Arc::clone(&self.moments)
+    }
+
     fn failed(&self, action: &'static str, error: slatedb::Error) -> TableError {
         TableError::new(self.shard, action, error, self.log.failure())
     }

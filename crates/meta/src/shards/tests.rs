@@ -2,6 +2,7 @@
 
 mod at_rest;
 pub mod cluster;
+mod hanging;
 mod names;
 mod power;
 mod removal;

@@ -17,7 +17,7 @@
 //! for but answered Busy, so opposite changes cannot deadlock.
 
 use super::foreign::Foreign;
-use super::locks::{lock, lock_keys, unlock};
+use super::locks::{ToPin, lock, lock_keys, unlock};
 use super::participant::{IntentKept, Prepared, orphans_of};
 use super::peers::{PeerCall, PeerReply};
 use super::refusal::{Cause, Refusal};
@@ -48,6 +48,8 @@ pub(super) struct Transactions {
     decided: HashMap<TransactionId, Vec<ShardId>, KeyHashing>,
     /// Intents of this shard.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
+    /// What those of an earlier epoch are about.
+    pub to_pin: ToPin,
     /// Who may rename directories across parents, in the volume (kept by the root's home).
     pub rename_lock: Option<u64>,
 }
@@ -132,18 +134,20 @@ impl Shard {
             self.call_off(held.transaction, [held.shard]).await;
         }
         let carried_out = self.commit_in_two_phases(begun, reply).await?;
-        if answer == AnswerWhen::Applied {
-            let _ = carried_out.await;
+        if answer == AnswerWhen::Applied && !carried_out.await.unwrap_or(false) {
+            // It is committed: who asks again, of this shard's next owner, is told so.
+            let ended = format!("shard {} has ended before a committed change was applied everywhere", self.id);
+            return Err(Refusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
         }
         Ok(())
     }
 
-    /// The task it returns carries the decision out.
+    /// The task it returns carries the decision out, as [`Shard::carry_out`] says.
     async fn commit_in_two_phases(
         self: &Rc<Self>,
         begun: Begun,
         reply: Option<ReplyRecord>,
-    ) -> Result<tokio::task::JoinHandle<()>, Refusal> {
+    ) -> Result<tokio::task::JoinHandle<bool>, Refusal> {
         let Begun { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
         let unopened = &unopened;
@@ -279,25 +283,30 @@ impl Shard {
         self.changed.notify_waiters();
     }
 
-    /// Has every participant apply a committed change, then forgets it.
-    pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) {
+    /// Has every participant apply a committed change, then forgets it. `false`: this shard has ended before all answered, and
+    /// leaves the rest, with the decision, to its next owner.
+    pub(super) async fn carry_out(self: Rc<Self>, transaction: TransactionId, participants: Vec<ShardId>) -> bool {
         let this = &self;
-        join_all(participants.into_iter().map(|shard| async move {
+        let applied = join_all(participants.into_iter().map(|shard| async move {
             loop {
                 match this.peers.call(shard, PeerCall::Resolve { transaction, commit: true }).await {
-                    PeerReply::Done => return,
-                    _ if this.stopping() => return std::future::pending().await,
+                    PeerReply::Done => return true,
+                    _ if this.stopping() => return false,
                     other => tracing::warn!("transaction {transaction:?}: shard {shard} did not apply: {other:?}"),
                 }
                 tokio::time::sleep(ASK_AGAIN).await;
             }
         }))
         .await;
+        if applied.contains(&false) {
+            return false;
+        }
         let mut state = self.state.borrow_mut();
         state.transactions.decided.remove(&transaction);
         state.open.write(&Key::Decision(transaction), None);
         drop(state);
         self.work.notify_one();
+        true
     }
 
     /// The shard was closed or has failed: another may own it by now.
@@ -333,8 +342,9 @@ impl Shard {
         match (key, row) {
             (Key::Intent(transaction), Row::Intent(intent)) => {
                 lock_keys(&mut state, transaction, &intent.changes);
-                let (pins, kept, since) = (false, IntentKept::Stored, self.clock.monotonic());
-                let prepared = Prepared { intent, pins, kept, since, unanswered: None };
+                state.transactions.to_pin.add(&intent.changes);
+                let (found_at_open, kept, since) = (true, IntentKept::Stored, self.clock.monotonic());
+                let prepared = Prepared { intent, found_at_open, kept, since, unanswered: None };
                 state.transactions.prepared.insert(transaction, prepared);
                 tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
             }

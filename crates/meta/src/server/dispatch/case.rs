@@ -8,7 +8,7 @@ use crate::namespace::{
     self, At, Context, Decision, Effect, Granted, Missing, Node, NodeContent, Open, OpenMode as OpenFor, Verb, View,
 };
 use crate::shards::{
-    Address, BatchNumber, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Run, Shard,
+    Address, BatchNumber, Makes, MeasuredBy, OpenFiles, OtherWriters, Placed, Ran, Record, Refusal, Replied, Run, Shard,
 };
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
@@ -181,7 +181,8 @@ impl Case<'_> {
 
     /// The first answer once more. A file that it says is open in this session is open again, should the server have
     /// forgotten it since; and what was to be done beside the rows is done, should a server have died before it was.
-    pub async fn replayed(&self, call: &Call, body: Bytes) -> Result<Answered, Failure> {
+    pub async fn replayed(&self, call: &Call, replied: Replied) -> Result<Answered, Failure> {
+        let body = self.shard.reply_again(replied).await.map_err(translate::failure)?;
         let opens = match call {
             Call::Open { mode, .. } => Some(*mode != OpenMode::Read),
             Call::Create { open: true, .. } => Some(true),

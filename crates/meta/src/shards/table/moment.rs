@@ -43,6 +43,12 @@ impl Moments {
         self.gate.read().await
     }
 
+    /// No write goes on until what it returns is dropped, as on a store that hangs.
+    #[cfg(test)]
+    pub async fn hang(&self) -> tokio::sync::RwLockWriteGuard<'_, ()> {
+        self.gate.write().await
+    }
+
     pub(super) fn add(&self, shard: ShardId, epoch: Epoch, table: Arc<Pending>) {
         self.tables.lock().insert(shard, (epoch, table));
     }

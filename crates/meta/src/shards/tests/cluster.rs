@@ -3,7 +3,7 @@
 use super::watched::Watched;
 use crate::namespace::{self, Create, Entry, GetDirectory, Lookup, MakeDirectory, NewNode, Verb};
 use crate::shards::rows::Rows;
-use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, TableCache, TableConfig};
+use crate::shards::table::{MEMTABLE_BYTES_DEFAULT, Merges, Moments, TableCache, TableConfig};
 use crate::shards::{
     Address, CacheBudget, Makes, OpenFiles, PeerCall, PeerFuture, PeerReply, Peers, Ran, Refusal, Run, Shard,
     ShardConfig,
@@ -38,6 +38,10 @@ pub struct LocalPeers {
     pub all_near: Cell<bool>,
     /// What another worker does before the next change over shards is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// What is decided over shards is not heard of in others, nor told to who asks.
+    pub keeps_decisions: Cell<bool>,
+    /// So often.
+    pub kept_decisions: Cell<usize>,
 }
 
 impl Peers for LocalPeers {
@@ -49,6 +53,12 @@ impl Peers for LocalPeers {
                 && let Some(first) = self.before_prepare.take()
             {
                 first();
+            }
+            if self.keeps_decisions.get()
+                && matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_))
+            {
+                self.kept_decisions.set(self.kept_decisions.get() + 1);
+                return PeerReply::Busy;
             }
             match shard {
                 Some(shard) if matches!(call, PeerCall::Fetch(_)) => {
@@ -354,6 +364,14 @@ impl Cluster {
     pub async fn sync(&self) {
         for id in self.settings.shards.all() {
             self.shard(id).sync().await.unwrap();
+        }
+    }
+
+    /// What can make the store of a shard hang.
+    pub fn moments(&self, id: ShardId) -> Arc<Moments> {
+        match &self.shard(id).table {
+            Rows::Own(table) => table.moments(),
+            Rows::AtRest(..) => panic!("shard {id} is at rest"),
         }
     }
 

@@ -56,8 +56,9 @@ fn an_answer_is_found_again_by_its_call() {
         cluster.shard(ShardId(0)).run(&verb, run).await.unwrap();
         for _ in 0..2 {
             let shard = cluster.shard(ShardId(0));
-            assert_eq!(shard.find_reply(SessionId(9), 2, 5).as_deref(), Some(&b"first answer"[..]));
-            assert_eq!(shard.find_reply(SessionId(9), 2, 6), None);
+            let replied = shard.find_reply(SessionId(9), 2, 5).unwrap();
+            assert_eq!(*shard.reply_again(replied).await.unwrap(), b"first answer"[..]);
+            assert!(shard.find_reply(SessionId(9), 2, 6).is_none());
             cluster.reopen_after_crash().await;
         }
     });

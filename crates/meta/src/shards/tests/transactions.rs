@@ -1,7 +1,8 @@
 use super::cluster::{Cluster, PATIENCE, name};
-use crate::namespace::{At, ChangeAttributes, Link, Rename, RenameFlags, ReviveDirectory, Unlink};
+use crate::namespace::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
 use crate::tables::{Change, Key};
+use std::time::Duration;
 use varve_types::{Errno, InodeId, Mode, PartitionIndex, SetAttributes, ShardId};
 
 async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
@@ -31,6 +32,40 @@ fn a_rename_across_shards_shows_one_name_and_survives_a_crash() {
         }
         assert_eq!(rename(&cluster, (a, "f"), (b, "h")).await.unwrap_err(), Errno::ENOENT.into());
     });
+}
+
+/// Promise: a directory into which a rename is committed is not empty, also between a crash and the moment at which its shard
+/// hears of the decision: it stays, and the file is in it.
+#[test]
+fn a_directory_stays_for_a_file_that_a_crash_left_on_its_way_into_it() {
+    for near in [false, true] {
+        Cluster::run(4, 1000, |cluster| async move {
+            cluster.peers.all_near.set(near);
+            let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+            // Their names and their rows are in one shard, and in two.
+            for home in [InodeId::ROOT.shard(), ShardId(2)] {
+                let at = format!("into-{home}");
+                let into = cluster.mkdir(InodeId::ROOT, &at, home).await;
+                let file = cluster.create(a, "f").await.unwrap().inode;
+                cluster.peers.keeps_decisions.set(true);
+                rename(&cluster, (a, "f"), (into, "g")).await.unwrap();
+                cluster.reopen_after_crash().await;
+                let named = name(&at);
+                let rmdir = RemoveDirectory { parent: InodeId::ROOT, name: named.clone() };
+                let removal = cluster.at_name(InodeId::ROOT, &named, Makes::Nothing, &rmdir);
+                let (removed, ()) = futures::join!(removal, async {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    cluster.peers.keeps_decisions.set(false);
+                });
+                assert_eq!(removed.map(drop).unwrap_err(), Errno::ENOTEMPTY.into());
+                assert_eq!(cluster.lookup(into, "g").await.map(|(inode, _)| inode), Some(file));
+                assert_eq!(cluster.counted_once(into).await, 1);
+                let unlink = Unlink { parent: into, name: name("g") };
+                cluster.at_name(into, &name("g"), Makes::Nothing, &unlink).await.unwrap();
+                cluster.at_name(InodeId::ROOT, &named, Makes::Nothing, &rmdir).await.unwrap();
+            }
+        });
+    }
 }
 
 #[test]
@@ -171,6 +206,34 @@ fn opposite_renames_end_and_directories_make_no_cycle() {
             other.unwrap();
         }
         assert!(cluster.lookup(a, "f").await.is_some() && cluster.lookup(b, "g").await.is_some());
+    });
+}
+
+/// Promise: who moves a directory is not called back for ever when the shard that has committed it fails before all have applied
+/// it: nobody is told that it is done or that it is not, others move directories, and the shard's next owner has it applied.
+#[test]
+fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() {
+    Cluster::run(4, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+        let moved = cluster.mkdir(a, "x", ShardId(3)).await;
+        cluster.peers.keeps_decisions.set(true);
+        let (ended, ()) = futures::join!(tokio::time::timeout(PATIENCE, rename(&cluster, (a, "x"), (b, "x"))), async {
+            while cluster.peers.kept_decisions.get() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            cluster.shard(ShardId(1)).state.borrow_mut().failed = Some("its store is away".into());
+        });
+        let refused = ended.expect("it ends").unwrap_err();
+        assert!(matches!(&refused, Refusal::Failed(why) if why.reason.contains("its store is away")), "{refused:?}");
+        let lock = PeerCall::LockRenames(7);
+        assert!(matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done), "the lock is free");
+
+        cluster.peers.keeps_decisions.set(false);
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
+        assert_eq!(cluster.lookup(a, "x").await, None);
+        assert_eq!(cluster.parent_of(moved).await, b);
     });
 }
 

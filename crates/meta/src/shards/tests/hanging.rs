@@ -1,0 +1,127 @@
+//! A store that hangs: what was decided meanwhile is in memory alone, and nobody is told that it is done.
+
+use super::cluster::{Cluster, name};
+use super::split::settle;
+use crate::namespace::Unlink;
+use crate::shards::commit::APPEND_MAX;
+use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
+use crate::tables::{Change, IntentRow, Key, TransactionId};
+use std::time::Duration;
+use varve_types::{Credentials, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
+
+/// Time for an answer that waits for nothing.
+const NO_WAIT: Duration = Duration::from_millis(100);
+
+/// Promise: a decided change is called applied when that is in the participant's log, whoever tells it to apply it and however
+/// often; until then its coordinator keeps the decision. That one is aborted need not wait for the log.
+#[test]
+fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let shard = ShardId(1);
+        let directory = cluster.mkdir(InodeId::ROOT, "d", shard).await;
+        cluster.create(directory, "f").await.unwrap();
+        let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
+        let intent = IntentRow {
+            participants: vec![shard],
+            changes: vec![Change::Delete(Key::Entry(directory, name("f")))],
+            reads: Vec::new(),
+            reply: None,
+        };
+        let vote = cluster.peers.call(shard, PeerCall::Prepare(transaction, intent, Vec::new())).await;
+        assert!(matches!(vote, PeerReply::Vote(true)), "{vote:?}");
+
+        let moments = cluster.moments(shard);
+        let hung = moments.hang().await;
+        for told in ["first", "again"] {
+            let apply = cluster.peers.call(shard, PeerCall::Resolve { transaction, commit: true });
+            let applied = tokio::time::timeout(NO_WAIT, apply).await;
+            assert!(applied.is_err(), "told {told}, it answers {applied:?}");
+        }
+        let other = TransactionId { counter: 1_001, ..transaction };
+        let abort = cluster.peers.call(shard, PeerCall::Resolve { transaction: other, commit: false });
+        assert!(matches!(tokio::time::timeout(NO_WAIT, abort).await, Ok(PeerReply::Done)));
+
+        drop(hung);
+        let applied = cluster.peers.call(shard, PeerCall::Resolve { transaction, commit: true }).await;
+        assert!(matches!(applied, PeerReply::Done), "{applied:?}");
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(directory, "f").await, None);
+    });
+}
+
+/// Whoever waits for the store of `shard`, which hangs, is told so, as if it had hung for so long.
+async fn hang_for_long(shard: &Shard) {
+    while shard.state.borrow().in_flight.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::pause();
+    tokio::time::advance(APPEND_MAX).await;
+    tokio::time::resume();
+}
+
+/// Promise: what an attempt at a split brought and nobody waited for is dropped before the next one brings any, also where it
+/// reaches the log after that has begun: a name that was removed in between stays removed.
+#[test]
+fn what_a_hanging_store_took_of_a_split_that_was_given_up_is_dropped() {
+    const FILES: usize = 41;
+    Cluster::run(2, FILES as u64 - 1, |cluster| async move {
+        let made: Vec<_> = (0..FILES).map(|n| format!("{n}")).collect();
+        let moments = cluster.moments(ShardId(1));
+        let hung = moments.hang().await;
+        for at in &made {
+            cluster.create(InodeId::ROOT, at).await.unwrap();
+        }
+        let target = cluster.shard(ShardId(1));
+        let half = PartitionIndex(1).range(1);
+        let brought = || target.state.borrow().resident.entries_of(InodeId::ROOT, half).count();
+        while brought() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let removed = made.iter().find(|at| half.contains(name(at).hash())).unwrap();
+        let unlink = Unlink { parent: InodeId::ROOT, name: name(removed) };
+        cluster.at_name(InodeId::ROOT, &name(removed), Makes::Nothing, &unlink).await.unwrap();
+        hang_for_long(&target).await;
+        while cluster.shard(ShardId(0)).state.borrow().splits_begun < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Time to have brought all again.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(hung);
+        settle(&cluster, InodeId::ROOT, 2).await;
+        let left = || made.iter().filter(|at| *at != removed).cloned();
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        cluster.reopen_after_crash().await;
+        cluster.check_lists(InodeId::ROOT, left()).await;
+        assert_eq!(cluster.counted(InodeId::ROOT).await, FILES as u64 - 1);
+    });
+}
+
+/// Promise: a change that was given up while the store hung is answered, when it is sent again, once it is in the log: what is
+/// answered survives the death of the process.
+#[test]
+fn a_retry_is_answered_when_its_change_is_in_the_log() {
+    Cluster::run(1, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "f").await.unwrap();
+        let shard = cluster.shard(ShardId(0));
+        let moments = cluster.moments(shard.id());
+        let hung = moments.hang().await;
+        let verb = Unlink { parent: InodeId::ROOT, name: name("f") };
+        let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Name(InodeId::ROOT, name("f").hash()),
+            makes: Makes::Nothing,
+            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+        };
+        let (first, ()) = futures::join!(shard.run(&verb, run), hang_for_long(&shard));
+        assert!(matches!(&first, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{first:?}");
+
+        let retry = async || shard.reply_again(shard.find_reply(SessionId(9), 2, 5).unwrap()).await;
+        let early = tokio::time::timeout(NO_WAIT, retry()).await;
+        assert!(early.is_err(), "while the store hangs it is told {early:?}");
+        drop(hung);
+        assert_eq!(*retry().await.unwrap(), b"first answer"[..]);
+        cluster.reopen_after_crash().await;
+        assert_eq!(cluster.lookup(InodeId::ROOT, "f").await, None);
+    });
+}

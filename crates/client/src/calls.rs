@@ -4,7 +4,7 @@ use crate::doubts::Doubts;
 use crate::errand::waiting;
 use crate::inodes::Inodes;
 use crate::routing::Routing;
-use crate::session::{Session, Turn};
+use crate::session::{Session, TakenBack, Turn};
 use crate::transport::{CallError, FindError, Server, Transport};
 use crate::{ClientConfig, Counters, Failure, Result};
 use parking_lot::{Mutex, RwLock};
@@ -167,15 +167,26 @@ impl Core {
         open.map(|inode| self.row_shard(inode))
     }
 
-    /// Before `inode` is opened: waits until no release of it is under way.
-    pub async fn settle_releases(&self, inode: InodeId) -> Result<()> {
+    /// Before `inode` is opened: waits until no release of it is under way. `true`: one that waited is taken back.
+    pub async fn settle_releases(&self, inode: InodeId) -> Result<bool> {
         let deadline = self.deadline();
         let mut wait = BUSY_WAIT;
-        while !self.session.take_back(inode) {
+        loop {
+            match self.session.take_back(inode) {
+                TakenBack::Nothing => return Ok(false),
+                TakenBack::Release => return Ok(true),
+                TakenBack::NotYet => {}
+            }
             self.check_deadline(deadline, "the release of the file just closed is not answered")?;
             self.pause(wait.next()).await;
         }
-        Ok(())
+    }
+
+    /// `inode`, which the server may have as open in this session, could not be opened.
+    pub fn not_opened(&self, inode: InodeId) {
+        if !self.registered.lock().contains_key(&inode) {
+            self.session.release(self.row_shard(inode), inode);
+        }
     }
 
     pub fn check_deadline(&self, deadline: Moment, why: &str) -> Result<()> {
@@ -319,7 +330,7 @@ impl Calling<'_> {
         let credentials = self.credentials.clone();
         let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
         let answer = self.insist(shard, &request).await;
-        core.session.told(&request.released);
+        core.session.told(shard, &request.released, answer.is_ok());
         // A call that was given up may be under way, and a server that failed may have made it or find it in its log.
         match answer.map_err(Failure::in_doubt)? {
             Ok(reply) => Ok(reply),

@@ -257,32 +257,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there.
-    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        // The right to open was checked when it was opened.
-        let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
-        let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-        self.core.register(open.inode, OpenMode::ReadWrite);
-        self.take_in(open, content, reply, false)?;
-        let Some(file) = open.file() else { return Ok(()) };
-        let Some(inline) = content.inline.take() else { return Ok(()) };
-        if let Some(changes) = inline.changes() {
-            let kept = changes.kept.map_or(u64::MAX, |kept| kept as u64);
-            self.unsettle(open, content, kept).await?;
-            if kept < backing::stat(&file)?.size {
-                file.set_len(kept).map_err(|error| Failure::store("cannot cut a backing file", &error))?;
-            }
-            for (at, bytes) in changes.written {
-                whole(bytes, backing::write(&file, at as u64, bytes)?)?;
-            }
-            backing::reach(&file, changes.reached as u64)?;
-            whole(changes.appended, backing::append(&file, changes.appended)?)?;
-        }
-        content.written_at = None;
-        self.files.mark_clean(open.inode);
-        Ok(())
-    }
-
     /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
     pub(super) async fn write_back(&self, open: &OpenInode, content: &mut Content) -> Result<Option<NodeReply>> {
         let deadline = self.core.deadline();
@@ -500,9 +474,4 @@ impl Files {
     pub(super) fn inline_limit(&self) -> usize {
         self.inline_limit
     }
-}
-
-/// Writes all of `data` or fails.
-fn whole(data: &[u8], written: usize) -> Result<()> {
-    if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
 }

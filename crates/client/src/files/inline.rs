@@ -70,6 +70,13 @@ impl InlineBuffer {
         self.dirty = None;
     }
 
+    /// So many bytes more of what was appended are where they belong.
+    pub fn appended_is_placed(&mut self, count: usize) {
+        if let Some(appended) = self.dirty.as_mut().and_then(|dirty| dirty.appended.as_mut()) {
+            *appended += count;
+        }
+    }
+
     /// Copies from `offset` on; the number of bytes copied.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else { return 0 };

@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub enum Made {
     /// And is answered as it is.
     Truly,
-    /// And is answered with an error.
+    /// And is answered with an error. So are changes of content.
     AtOnce,
     /// With [`Late::make`]; until then with an error.
     Later,
@@ -93,7 +93,7 @@ impl Seat for Place {
         let failed = Response { id, result: failed };
         let made = *self.1.0.made.lock().unwrap();
         match made {
-            Made::AtOnce if changes(&request.call) => {
+            Made::AtOnce if changes(&request.call) || changes_content(&request.call) => {
                 let fail = move |response: Response| answered(if response.result.is_ok() { failed } else { response });
                 self.0.ask(worker, request, Box::new(fail));
             }
@@ -119,4 +119,8 @@ fn changes(call: &Call) -> bool {
             | Call::SetXattr { .. }
             | Call::RemoveXattr { .. }
     )
+}
+
+fn changes_content(call: &Call) -> bool {
+    matches!(call, Call::WriteInline { .. } | Call::Promote { .. } | Call::UnsettleSize { .. })
 }

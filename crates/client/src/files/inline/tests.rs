@@ -137,6 +137,17 @@ fn own_writes_go_onto_newer_content() {
     }
 }
 
+/// Promise: of what was appended, what is in its place is not put there again.
+#[test]
+fn what_is_placed_is_appended_no_more() {
+    let mut mine = buffer(b"0123456789");
+    mine.append(b"abc");
+    mine.appended_is_placed(2);
+    mine.append(b"d");
+    assert_eq!(mine.bytes(), b"0123456789abcd");
+    assert_eq!(mine.changes().unwrap().appended, b"cd");
+}
+
 /// Promise: whatever is written in whatever order, all of it is what goes onto another content.
 #[test]
 fn any_writes_are_kept_apart_and_whole() {

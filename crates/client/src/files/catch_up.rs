@@ -37,7 +37,12 @@ impl FileSystem {
         // From here on the server takes this client for one who writes the file, until it has settled it.
         content.left = true;
         let told = self.ask_open(&content.writer, open.inode, call).await?;
+        let next = content.is_next(generation);
         if let Some(inline) = &mut content.inline {
+            if next && begins_as_sent(&file, inline)? {
+                // This client has moved it, without having been told so.
+                inline.written_back();
+            }
             place(inline, &file)?;
         }
         content.left = false;
@@ -45,6 +50,14 @@ impl FileSystem {
         *open.backing.write() = Backing { file: Some(file), unsettled: true, at_least: 0 };
         Ok(told)
     }
+}
+
+/// Whether `file` begins with what the row was to move there.
+fn begins_as_sent(file: &File, inline: &InlineBuffer) -> Result<bool> {
+    let Some(sent) = inline.sent() else { return Ok(false) };
+    let mut found = vec![0; sent.bytes.len()];
+    let count = backing::read(file, 0, &mut found)?;
+    Ok(found[..count] == sent.bytes)
 }
 
 /// Does to `file` what was done here, of which the row knows nothing.

@@ -20,7 +20,7 @@ pub enum Made {
     Truly,
     /// And is answered with an error. So are changes of content.
     AtOnce,
-    /// With [`Late::make`]; until then with an error.
+    /// With [`Late::make`]; until then with an error. Changes of content never are.
     Later,
 }
 
@@ -97,8 +97,10 @@ impl Seat for Place {
                 let fail = move |response: Response| answered(if response.result.is_ok() { failed } else { response });
                 self.0.ask(worker, request, Box::new(fail));
             }
-            Made::Later if changes(&request.call) => {
-                self.1.0.kept.lock().unwrap().push((worker, request));
+            Made::Later if changes(&request.call) || changes_content(&request.call) => {
+                if changes(&request.call) {
+                    self.1.0.kept.lock().unwrap().push((worker, request));
+                }
                 std::thread::spawn(move || answered(failed));
             }
             _ => self.0.ask(worker, request, answered),

@@ -6,6 +6,7 @@ use crate::errand::waiting;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, OpenMode, Operation, Result};
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use varve_types::{Credentials, InodeId};
@@ -193,6 +194,30 @@ impl FileSystem {
         match self.core.ask_inode(&Credentials::root(), inode, call).await? {
             Reply::Node(_) => Ok(()),
             other => Err(unexpected("Open", &other)),
+        }
+    }
+
+    /// Tells the server of open files that it could not be told of when it was found.
+    pub(crate) async fn register_late(&self) {
+        let mut refusing = HashSet::new();
+        for inode in self.core.unregistered() {
+            let shard = self.core.row_shard(inode);
+            if refusing.contains(&shard) {
+                continue;
+            }
+            // Taken part in, so that it is not closed here, and said to be, before the server has heard that it is open.
+            let open = self.files.enter(inode, false);
+            self.core.inodes.opened(inode);
+            let registered = self.core.register_late(inode).await;
+            self.leave(&open);
+            match registered {
+                Ok(true) => {}
+                Ok(false) => {
+                    refusing.insert(shard);
+                }
+                // The server is not there, or has too much to do.
+                Err(_) => return,
+            }
         }
     }
 

@@ -72,6 +72,7 @@ fn work(stop: &Stop, file_system: &Weak<FileSystem>, tick: fn(&FileSystem)) {
 
 impl FileSystem {
     async fn tick(&self) {
+        self.register_late().await;
         self.write_back_old().await;
         self.let_go_old();
         self.tell_releases().await;

@@ -4,11 +4,11 @@ use crate::doubts::Doubts;
 use crate::errand::waiting;
 use crate::inodes::Inodes;
 use crate::routing::Routing;
-use crate::session::{Session, Turn};
+use crate::session::{Session, TakenBack, Turn};
 use crate::transport::{CallError, FindError, Server, Transport};
 use crate::{ClientConfig, Counters, Failure, Result};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -72,6 +72,27 @@ impl From<Failure> for Refusal {
     }
 }
 
+/// What became of telling a server that a file is open.
+#[derive(PartialEq, Eq)]
+enum Registered {
+    Done,
+    /// And never will be: the file is gone, say.
+    NotHere,
+    /// For a reason that may pass.
+    Refused,
+}
+
+/// Open files that a server could not be told of yet: it takes them for closed.
+#[derive(Default)]
+struct Unregistered {
+    /// The server's number.
+    found: u64,
+    inodes: HashSet<InodeId>,
+}
+
+/// How long the background waits for the server to take such a file: it has other things to do.
+const REGISTERED_LATE_MAX: Duration = Duration::from_secs(2);
+
 /// Everything that calls share.
 pub(crate) struct Core {
     pub config: ClientConfig,
@@ -88,6 +109,7 @@ pub(crate) struct Core {
     finding: futures::lock::Mutex<()>,
     /// Files that the server has as open in this session; told again to the next server.
     registered: Mutex<HashMap<InodeId, OpenMode>>,
+    unregistered: Mutex<Unregistered>,
     closed: AtomicBool,
 }
 
@@ -112,6 +134,7 @@ impl Core {
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
             registered: Mutex::default(),
+            unregistered: Mutex::default(),
             closed: AtomicBool::new(false),
             config,
             settings,
@@ -167,15 +190,26 @@ impl Core {
         open.map(|inode| self.row_shard(inode))
     }
 
-    /// Before `inode` is opened: waits until no release of it is under way.
-    pub async fn settle_releases(&self, inode: InodeId) -> Result<()> {
+    /// Before `inode` is opened: waits until no release of it is under way. `true`: one that waited is taken back.
+    pub async fn settle_releases(&self, inode: InodeId) -> Result<bool> {
         let deadline = self.deadline();
         let mut wait = BUSY_WAIT;
-        while !self.session.take_back(inode) {
+        loop {
+            match self.session.take_back(inode) {
+                TakenBack::Nothing => return Ok(false),
+                TakenBack::Release => return Ok(true),
+                TakenBack::NotYet => {}
+            }
             self.check_deadline(deadline, "the release of the file just closed is not answered")?;
             self.pause(wait.next()).await;
         }
-        Ok(())
+    }
+
+    /// `inode`, which the server may have as open in this session, could not be opened.
+    pub fn not_opened(&self, inode: InodeId) {
+        if !self.registered.lock().contains_key(&inode) {
+            self.session.release(self.row_shard(inode), inode);
+        }
     }
 
     pub fn check_deadline(&self, deadline: Moment, why: &str) -> Result<()> {
@@ -232,28 +266,79 @@ impl Core {
         }
     }
 
-    /// Opens at `server` what this session holds open: a server that was started anew does not know.
+    /// Opens at `server` what this session holds open: a server that was started anew does not know. It is not held back by what
+    /// cannot be opened there yet, as where a shard's store is in trouble; that is tried again by the background.
     async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
             self.registered.lock().iter().map(|(inode, mode)| (*inode, *mode)).collect();
+        let mut refused = HashSet::new();
         for (inode, mode) in open {
-            let by_row = wire::Locator::Inode { inode: inode.0 };
-            let mut places = vec![self.inodes.locator(inode)];
-            if places[0] != by_row {
-                places.push(by_row);
-            }
-            let mut told = false;
-            for at in places {
-                told = told || self.register_at(server, inode, at, mode, deadline).await?;
-            }
-            if !told {
-                tracing::warn!(%inode, "an open file is not there any more");
+            match self.register_one(server, inode, mode, deadline).await? {
+                Registered::Done => {}
+                Registered::NotHere => tracing::warn!(%inode, "an open file is not there any more"),
+                Registered::Refused => {
+                    refused.insert(inode);
+                }
             }
         }
+        if !refused.is_empty() {
+            tracing::warn!(
+                "{} open files could not be registered again, which is tried until they can; what others do to them \
+                 meanwhile takes them for closed",
+                refused.len()
+            );
+        }
+        *self.unregistered.lock() = Unregistered { found: server.found, inodes: refused };
         Ok(())
     }
 
-    /// `false`: the file is not there.
+    /// Files that may be open here and that the server has not been told of.
+    pub fn unregistered(&self) -> Vec<InodeId> {
+        self.unregistered.lock().inodes.iter().copied().collect()
+    }
+
+    /// Tells the server that `inode` is open, if it is, and nobody closes it before the answer. `false`: it does not take that
+    /// now.
+    pub async fn register_late(&self, inode: InodeId) -> std::result::Result<bool, CallError> {
+        let server = self.server();
+        let mode = self.registered.lock().get(&inode).copied();
+        if let Some(mode) = mode {
+            let deadline = self.clock.monotonic().after(REGISTERED_LATE_MAX);
+            if self.register_one(&server, inode, mode, deadline).await? == Registered::Refused {
+                return Ok(false);
+            }
+        }
+        let mut unregistered = self.unregistered.lock();
+        // The next server may have been found meanwhile.
+        if unregistered.found == server.found {
+            unregistered.inodes.remove(&inode);
+        }
+        Ok(true)
+    }
+
+    async fn register_one(
+        &self,
+        server: &Server,
+        inode: InodeId,
+        mode: OpenMode,
+        deadline: Moment,
+    ) -> std::result::Result<Registered, CallError> {
+        let by_row = wire::Locator::Inode { inode: inode.0 };
+        let mut places = vec![self.inodes.locator(inode)];
+        if places[0] != by_row {
+            places.push(by_row);
+        }
+        let mut registered = Registered::NotHere;
+        for at in places {
+            match self.register_at(server, inode, at, mode, deadline).await? {
+                Registered::Done => return Ok(Registered::Done),
+                Registered::NotHere => {}
+                Registered::Refused => registered = Registered::Refused,
+            }
+        }
+        Ok(registered)
+    }
+
     async fn register_at(
         &self,
         server: &Server,
@@ -261,7 +346,7 @@ impl Core {
         at: wire::Locator,
         mode: OpenMode,
         deadline: Moment,
-    ) -> std::result::Result<bool, CallError> {
+    ) -> std::result::Result<Registered, CallError> {
         let turn = self.session.begin();
         let mut wait = BUSY_WAIT;
         while self.clock.monotonic() < deadline {
@@ -272,15 +357,19 @@ impl Core {
             let request = Request { id: turn.id(), shard: shard.0, credentials, released: Vec::new(), call };
             let response = self.transport.call(server, server.worker_of(shard), &request, deadline).await?;
             match response.result {
-                Ok(_) => return Ok(true),
+                Ok(_) => return Ok(Registered::Done),
                 Err(wire::Failure::Moved { directory, map }) if self.routing.learn(InodeId(directory), &map) => {}
                 Err(wire::Failure::Busy | wire::Failure::Moved { .. } | wire::Failure::NotOwner) => {
                     self.transport.pause(wait.next()).await;
                 }
-                Err(wire::Failure::NotHere) => return Ok(false),
+                Err(wire::Failure::NotHere) => return Ok(Registered::NotHere),
+                Err(wire::Failure::Server { message, .. }) => {
+                    tracing::debug!(%inode, message, "an open file could not be registered again");
+                    return Ok(Registered::Refused);
+                }
                 Err(refusal) => {
                     tracing::warn!(%inode, ?refusal, "an open file could not be registered again");
-                    return Ok(false);
+                    return Ok(Registered::NotHere);
                 }
             }
         }
@@ -319,7 +408,7 @@ impl Calling<'_> {
         let credentials = self.credentials.clone();
         let request = Request { id: self.turn.id(), shard: shard.0, credentials, released, call };
         let answer = self.insist(shard, &request).await;
-        core.session.told(&request.released);
+        core.session.told(shard, &request.released, answer.is_ok());
         // A call that was given up may be under way, and a server that failed may have made it or find it in its log.
         match answer.map_err(Failure::in_doubt)? {
             Ok(reply) => Ok(reply),

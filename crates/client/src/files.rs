@@ -12,6 +12,7 @@
 //!   counts, its backing file, and what calls share.
 
 mod backing;
+mod catch_up;
 mod content;
 mod forecast;
 mod inline;

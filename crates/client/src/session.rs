@@ -30,6 +30,26 @@ struct Releases {
     told: HashSet<InodeId>,
 }
 
+impl Releases {
+    fn wait(&mut self, shard: ShardId, inode: InodeId) {
+        if let Entry::Vacant(place) = self.waiting_at.entry(inode) {
+            place.insert(shard);
+            self.waiting[usize::from(shard.0)].push(inode);
+        }
+    }
+}
+
+/// What became of a release before its file is opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenBack {
+    /// None was waiting.
+    Nothing,
+    /// The server has the file as open in this session, and is not told any more that it is closed.
+    Release,
+    /// The server is being told at this moment, and might hear of the release after the open; ask again shortly.
+    NotYet,
+}
+
 pub(crate) struct Session {
     pub id: SessionId,
     slots: Mutex<Slots>,
@@ -58,21 +78,18 @@ impl Session {
 
     /// The last handle of `inode`, which the server has as open, is closed; to be told to `shard`.
     pub fn release(&self, shard: ShardId, inode: InodeId) {
-        let mut releases = self.releases.lock();
-        if let Entry::Vacant(place) = releases.waiting_at.entry(inode) {
-            place.insert(shard);
-            releases.waiting[usize::from(shard.0)].push(inode);
-        }
+        self.releases.lock().wait(shard, inode);
     }
 
-    /// Before `inode` is opened again: takes back a release that waits. `false`: the server is being told at this moment, and
-    /// might hear of the release after the open; ask again shortly.
-    pub fn take_back(&self, inode: InodeId) -> bool {
+    /// Before `inode` is opened again: takes back a release that waits.
+    pub fn take_back(&self, inode: InodeId) -> TakenBack {
         let mut releases = self.releases.lock();
-        if let Some(shard) = releases.waiting_at.remove(&inode) {
-            releases.waiting[usize::from(shard.0)].retain(|other| *other != inode);
+        if releases.told.contains(&inode) {
+            return TakenBack::NotYet;
         }
-        !releases.told.contains(&inode)
+        let Some(shard) = releases.waiting_at.remove(&inode) else { return TakenBack::Nothing };
+        releases.waiting[usize::from(shard.0)].retain(|other| *other != inode);
+        TakenBack::Release
     }
 
     /// What a request to `shard` shall tell; given back with [`Session::told`].
@@ -92,15 +109,19 @@ impl Session {
         telling.into_iter().map(|inode| inode.0).collect()
     }
 
-    /// A request that told `inodes` has been answered, or never will be.
-    pub fn told(&self, inodes: &[u64]) {
+    /// A request that told `inodes` to `shard` has been answered, or never will be: then they are told again, for it may not
+    /// have arrived.
+    pub fn told(&self, shard: ShardId, inodes: &[u64], answered: bool) {
         if inodes.is_empty() {
             return;
         }
         let mut releases = self.releases.lock();
-        inodes.iter().for_each(|inode| {
-            releases.told.remove(&InodeId(*inode));
-        });
+        for inode in inodes.iter().map(|inode| InodeId(*inode)) {
+            releases.told.remove(&inode);
+            if !answered {
+                releases.wait(shard, inode);
+            }
+        }
     }
 
     /// Shards that have something to be told.

@@ -2,7 +2,7 @@
 
 use super::Files;
 use super::backing;
-use super::inline::InlineBuffer;
+use super::inline::{InlineBuffer, Sent};
 use super::pages::Version;
 use super::write_behind::Stream;
 use crate::calls::{BUSY_WAIT, Refusal};
@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use varve_types::{Attributes, Credentials, Errno, InodeId, SetAttributes, Timestamp};
+use varve_types::{Attributes, Credentials, Errno, InodeId, LayoutGeneration, SetAttributes, Timestamp};
 use varve_wire::{Call, FileContent, Locator, NodeReply, Reply, SizeState, WireKind};
 use varve_world::clock::Moment;
 use varve_world::disk::File;
@@ -145,6 +145,11 @@ impl Content {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
+    /// The content was replaced or moved just once since the row was last told of.
+    pub(super) fn is_next(&self, generation: u32) -> bool {
+        LayoutGeneration(self.generation).next() == LayoutGeneration(generation)
+    }
+
     /// The row as a reply tells it.
     pub(super) fn told(&mut self, reply: &NodeReply) {
         self.generation = reply.generation;
@@ -209,6 +214,7 @@ impl FileSystem {
         truncated: bool,
     ) -> Result<()> {
         let unchanged = content.generation == reply.generation;
+        let next = content.is_next(reply.generation);
         match &reply.content {
             FileContent::Inline { data } => {
                 if open.file().is_some() {
@@ -219,8 +225,16 @@ impl FileSystem {
                 }
                 let theirs = data.clone().unwrap_or_default();
                 content.inline = Some(match content.inline.take() {
-                    Some(mine) if mine.dirty().is_some() && !truncated => {
+                    Some(mut mine) if mine.dirty().is_some() && !truncated => {
+                        // Once another client has replaced it, nobody can tell whether it was there: rather twice than lost.
+                        let is_ours = |sent: &Sent| {
+                            let mtime = Timestamp::from(reply.attributes.mtime);
+                            next && sent.bytes == theirs && sent.mtime.is_none_or(|sent| sent == mtime)
+                        };
                         if unchanged {
+                            mine
+                        } else if mine.sent().is_some_and(is_ours) {
+                            mine.written_back();
                             mine
                         } else {
                             mine.onto(theirs)
@@ -257,32 +271,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there.
-    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
-        // The right to open was checked when it was opened.
-        let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
-        let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-        self.core.register(open.inode, OpenMode::ReadWrite);
-        self.take_in(open, content, reply, false)?;
-        let Some(file) = open.file() else { return Ok(()) };
-        let Some(inline) = content.inline.take() else { return Ok(()) };
-        if let Some(changes) = inline.changes() {
-            let kept = changes.kept.map_or(u64::MAX, |kept| kept as u64);
-            self.unsettle(open, content, kept).await?;
-            if kept < backing::stat(&file)?.size {
-                file.set_len(kept).map_err(|error| Failure::store("cannot cut a backing file", &error))?;
-            }
-            for (at, bytes) in changes.written {
-                whole(bytes, backing::write(&file, at as u64, bytes)?)?;
-            }
-            backing::reach(&file, changes.reached as u64)?;
-            whole(changes.appended, backing::append(&file, changes.appended)?)?;
-        }
-        content.written_at = None;
-        self.files.mark_clean(open.inode);
-        Ok(())
-    }
-
     /// Writes inline content that the row does not have back to it. The answer is the row's, if it was asked.
     pub(super) async fn write_back(&self, open: &OpenInode, content: &mut Content) -> Result<Option<NodeReply>> {
         let deadline = self.core.deadline();
@@ -290,28 +278,50 @@ impl FileSystem {
             let Some(inline) = content.inline.as_ref().filter(|inline| inline.dirty().is_some()) else {
                 return Ok(None);
             };
-            if inline.len() > self.files.inline_limit() {
+            if inline.sent().map_or(inline.len(), |sent| sent.bytes.len()) > self.files.inline_limit() {
                 // With what another client has put there it is too long for the row.
                 self.promote(open, content, 0).await?;
                 return Ok(None);
             }
-            let (generation, mtime) = (content.generation, content.written_at.map(Into::into));
-            let call = |at| Call::WriteInline { at, generation, data: inline.bytes().to_vec(), mtime };
-            match self.ask_open(&content.writer, open.inode, call).await {
-                Ok(reply) => {
-                    content.told(&reply);
-                    content.written_at = None;
-                    if let Some(inline) = &mut content.inline {
-                        inline.written_back();
-                    }
-                    self.files.mark_clean(open.inode);
-                    return Ok(Some(reply));
+            match self.send_inline(open, content).await {
+                Ok(reply) if !content.dirty() => return Ok(Some(reply)),
+                // What was done since is sent next.
+                Ok(_) => {}
+                Err(Refusal::Stale) => {
+                    self.core.check_deadline(deadline, ALWAYS_REPLACED)?;
+                    self.catch_up(open, content).await?;
                 }
-                Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                 Err(refusal) => return Err(refusal.into()),
             }
-            self.catch_up(open, content).await?;
         }
+    }
+
+    /// Sends the row inline content once: what it was sent without a certain answer, if there is such.
+    async fn send_inline(&self, open: &OpenInode, content: &mut Content) -> std::result::Result<NodeReply, Refusal> {
+        let inline = content.inline.as_ref().ok_or(Failure::from(Errno::EBADF))?;
+        let (data, mtime) = match inline.sent() {
+            Some(sent) => (&sent.bytes[..], sent.mtime),
+            None => (inline.bytes(), content.written_at),
+        };
+        let generation = content.generation;
+        let call = |at| Call::WriteInline { at, generation, data: data.to_vec(), mtime: mtime.map(Into::into) };
+        let asked = self.ask_open(&content.writer, open.inode, call).await;
+        if let Some(inline) = &mut content.inline {
+            match &asked {
+                Ok(_) => inline.written_back(),
+                Err(Refusal::Failure(failure)) if failure.in_doubt && inline.sent().is_none() => {
+                    inline.put_in_doubt(mtime);
+                }
+                Err(_) => {}
+            }
+        }
+        let reply = asked?;
+        content.told(&reply);
+        if !content.dirty() {
+            content.written_at = None;
+            self.files.mark_clean(open.inode);
+        }
+        Ok(reply)
     }
 
     /// Moves inline content to a backing file, which may then be written, and is `length` bytes long at least.
@@ -330,6 +340,14 @@ impl FileSystem {
             // Another client may have moved it by now, and what it has put there is the file.
             self.catch_up(open, content).await.map_err(given_up)?;
             let Some(inline) = &content.inline else { return Ok(()) };
+            if inline.sent().is_some_and(|sent| sent.bytes.len() <= self.files.inline_limit()) {
+                // First it must be known whether the row has that.
+                match self.send_inline(open, content).await {
+                    Ok(_) | Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
+                    Err(refusal) => return Err(given_up(refusal.into())),
+                }
+                continue;
+            }
             let attributes = content.attributes.ok_or(Errno::EIO)?;
             let (generation, size) = (content.generation, length.max(inline.len() as u64));
             making.fill(&self.core, open.inode, &attributes, inline.bytes(), size).map_err(given_up)?;
@@ -350,8 +368,14 @@ impl FileSystem {
                 Err(Refusal::Stale) => self.core.check_deadline(deadline, ALWAYS_REPLACED)?,
                 Err(refusal) => {
                     let failure = Failure::from(refusal);
-                    // Else it may have been done, or be done later.
-                    return Err(if failure.in_doubt { failure } else { given_up(failure) });
+                    if !failure.in_doubt {
+                        return Err(given_up(failure));
+                    }
+                    // It may have been done, or be done later.
+                    if let Some(inline) = &mut content.inline {
+                        inline.put_in_doubt(content.written_at);
+                    }
+                    return Err(failure);
                 }
             }
         }
@@ -500,9 +524,4 @@ impl Files {
     pub(super) fn inline_limit(&self) -> usize {
         self.inline_limit
     }
-}
-
-/// Writes all of `data` or fails.
-fn whole(data: &[u8], written: usize) -> Result<()> {
-    if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
 }

@@ -1,11 +1,24 @@
 //! The content of a small file in memory: reads, writes, and which bytes the row does not have yet. Pure.
 
 use std::ops::Range;
+use varve_types::Timestamp;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InlineBuffer {
     bytes: Vec<u8>,
     dirty: Option<Dirty>,
+    sent: Option<Sent>,
+}
+
+/// Content that the row was given without a certain answer: whether it has that, or is still to get it, is not known. Until
+/// it is, the row is given nothing else, so that there is only one such content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub bytes: Vec<u8>,
+    /// The time that it was given with it.
+    pub mtime: Option<Timestamp>,
+    /// What was done since.
+    since: Option<Dirty>,
 }
 
 /// What was done since the content was last the row's.
@@ -33,6 +46,48 @@ impl Dirty {
         let end = met.last().map_or(range.end, |met| met.end.max(range.end));
         self.written.splice(first..after, std::iter::once(start..end));
     }
+
+    /// As [`InlineBuffer::append`].
+    fn append(&mut self, range: Range<usize>) {
+        match self.kept {
+            // Where it ends is known.
+            Some(_) => self.add(range),
+            None => self.appended = self.appended.or(Some(range.start)),
+        }
+    }
+
+    /// The bytes of `range` were set, in content of `len` bytes by now.
+    fn touch(&mut self, range: Range<usize>, len: usize) {
+        if self.appended.is_some_and(|appended| range.end > appended) {
+            self.fix_place(len);
+        }
+        self.add(range);
+    }
+
+    /// As [`InlineBuffer::resize`], of content of `before` bytes.
+    fn resize(&mut self, before: usize, len: usize) {
+        self.fix_place(before);
+        self.kept = Some(self.kept.map_or(len, |kept| kept.min(len)));
+        // What was written beyond is cut, too.
+        while let Some(last) = self.written.pop_if(|last| last.end > len) {
+            if last.start < len {
+                self.written.push(last.start..len);
+            }
+        }
+    }
+
+    /// As [`InlineBuffer::reach`], of content of `before` bytes.
+    fn reach(&mut self, before: usize, len: usize) {
+        self.fix_place(before);
+        self.reached = self.reached.max(Some(len));
+    }
+
+    /// What was appended lies where it does here, in content of `len` bytes.
+    fn fix_place(&mut self, len: usize) {
+        if let Some(appended) = self.appended.take() {
+            self.add(appended..len);
+        }
+    }
 }
 
 /// What is to be done with content of somebody else, so that what was done here is in it.
@@ -50,7 +105,7 @@ pub(crate) struct Onto<'b> {
 impl InlineBuffer {
     /// The content as the row has it.
     pub fn clean(bytes: Vec<u8>) -> InlineBuffer {
-        InlineBuffer { bytes, dirty: None }
+        InlineBuffer { bytes, dirty: None, sent: None }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -65,9 +120,27 @@ impl InlineBuffer {
         self.dirty.as_ref()
     }
 
-    /// The row has this content now.
+    pub fn sent(&self) -> Option<&Sent> {
+        self.sent.as_ref()
+    }
+
+    /// The row has what it was sent: this content, or what there was of it when it was sent without a certain answer.
     pub fn written_back(&mut self) {
-        self.dirty = None;
+        self.dirty = self.sent.take().and_then(|sent| sent.since);
+    }
+
+    /// This content was sent, and the row may have it or get it.
+    pub fn put_in_doubt(&mut self, mtime: Option<Timestamp>) {
+        if self.dirty.is_some() {
+            self.sent = Some(Sent { bytes: self.bytes.clone(), mtime, since: None });
+        }
+    }
+
+    /// So many bytes more of what was appended are where they belong.
+    pub fn appended_is_placed(&mut self, count: usize) {
+        if let Some(appended) = self.dirty.as_mut().and_then(|dirty| dirty.appended.as_mut()) {
+            *appended += count;
+        }
     }
 
     /// Copies from `offset` on; the number of bytes copied.
@@ -98,34 +171,21 @@ impl InlineBuffer {
     pub fn append(&mut self, data: &[u8]) {
         let before = self.len();
         self.bytes.extend_from_slice(data);
-        let dirty = self.dirty.get_or_insert_default();
-        match dirty.kept {
-            // Where it ends is known.
-            Some(_) => dirty.add(before..before + data.len()),
-            None => dirty.appended = dirty.appended.or(Some(before)),
-        }
+        self.note(|dirty| dirty.append(before..before + data.len()));
     }
 
     /// Sets the length: cuts, or extends with zeros.
     pub fn resize(&mut self, len: usize) {
-        self.fix_place();
+        let before = self.len();
         self.bytes.resize(len, 0);
-        let dirty = self.dirty.get_or_insert_default();
-        dirty.kept = Some(dirty.kept.map_or(len, |kept| kept.min(len)));
-        // What was written beyond is cut, too.
-        while let Some(last) = dirty.written.pop_if(|last| last.end > len) {
-            if last.start < len {
-                dirty.written.push(last.start..len);
-            }
-        }
+        self.note(|dirty| dirty.resize(before, len));
     }
 
     /// Extends with zeros to `len`, if it is shorter.
     pub fn reach(&mut self, len: usize) {
-        self.fix_place();
-        self.bytes.resize(len.max(self.len()), 0);
-        let dirty = self.dirty.get_or_insert_default();
-        dirty.reached = dirty.reached.max(Some(len));
+        let before = self.len();
+        self.bytes.resize(len.max(before), 0);
+        self.note(|dirty| dirty.reach(before, len));
     }
 
     /// Makes the bytes of `range` that exist zero.
@@ -145,7 +205,7 @@ impl InlineBuffer {
         Some(Onto { kept: *kept, written, reached, appended: &self.bytes[end..] })
     }
 
-    /// Puts what was done here onto `theirs`, the row's content of now.
+    /// Puts what was done here onto `theirs`, the row's content of now, which is taken not to have what was sent before.
     pub fn onto(&self, mut theirs: Vec<u8>) -> InlineBuffer {
         let Some(changes) = self.changes() else { return InlineBuffer::clean(theirs) };
         theirs.truncate(changes.kept.unwrap_or(usize::MAX));
@@ -157,23 +217,19 @@ impl InlineBuffer {
         let end = theirs.len();
         theirs.extend_from_slice(changes.appended);
         let dirty = self.dirty.clone().map(|dirty| Dirty { appended: dirty.appended.map(|_| end), ..dirty });
-        InlineBuffer { bytes: theirs, dirty }
+        InlineBuffer { bytes: theirs, dirty, sent: None }
     }
 
     fn touch(&mut self, range: Range<usize>) {
-        if self.awaits_place(range.end) {
-            self.fix_place();
-        }
-        self.dirty.get_or_insert_default().add(range);
+        let len = self.len();
+        self.note(|dirty| dirty.touch(range.clone(), len));
     }
 
-    /// What was appended lies where it does here.
-    fn fix_place(&mut self) {
-        let len = self.len();
-        if let Some(dirty) = &mut self.dirty
-            && let Some(appended) = dirty.appended.take()
-        {
-            dirty.add(appended..len);
+    /// Notes what was done: since the content was the row's, and since it was sent.
+    fn note(&mut self, done: impl Fn(&mut Dirty)) {
+        done(self.dirty.get_or_insert_default());
+        if let Some(sent) = &mut self.sent {
+            done(sent.since.get_or_insert_default());
         }
     }
 }

@@ -4,8 +4,9 @@ use super::content::{Content, Counts};
 use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened, Way};
 use crate::errand::waiting;
 use crate::locate::unexpected;
-use crate::{FileSystem, OpenMode, Operation, Result};
+use crate::{Failure, FileSystem, OpenMode, Operation, Result};
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use varve_types::{Credentials, InodeId};
@@ -91,18 +92,22 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<()> {
         let inode = open.inode;
-        self.core.settle_releases(inode).await?;
-        if !flags.truncate {
-            // The answer shall have what other handles wrote.
-            self.write_back(open, content).await?;
-        }
-        let server = self.core.server().found;
-        let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
-        let reply = match self.core.ask_inode(caller, inode, call).await? {
-            Reply::Node(node) => node,
-            other => return Err(unexpected("Open", &other)),
+        let was_open = self.core.settle_releases(inode).await?;
+        let mut server = self.core.server().found;
+        let asked = async {
+            if !flags.truncate {
+                // The answer shall have what other handles wrote.
+                self.write_back(open, content).await?;
+                server = self.core.server().found;
+            }
+            let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
+            Ok(self.ask_open(caller, inode, call).await?)
         };
-        self.core.inodes.set_by_inode(inode, reply.by_inode);
+        let reply = asked.await.inspect_err(|failure: &Failure| {
+            if was_open || failure.in_doubt {
+                self.core.not_opened(inode);
+            }
+        })?;
         self.core.register(inode, flags.mode);
         self.register_if_lost(inode, flags.mode, server).await?;
         self.take_in(open, content, reply, flags.truncate)
@@ -189,6 +194,30 @@ impl FileSystem {
         match self.core.ask_inode(&Credentials::root(), inode, call).await? {
             Reply::Node(_) => Ok(()),
             other => Err(unexpected("Open", &other)),
+        }
+    }
+
+    /// Tells the server of open files that it could not be told of when it was found.
+    pub(crate) async fn register_late(&self) {
+        let mut refusing = HashSet::new();
+        for inode in self.core.unregistered() {
+            let shard = self.core.row_shard(inode);
+            if refusing.contains(&shard) {
+                continue;
+            }
+            // Taken part in, so that it is not closed here, and said to be, before the server has heard that it is open.
+            let open = self.files.enter(inode, false);
+            self.core.inodes.opened(inode);
+            let registered = self.core.register_late(inode).await;
+            self.leave(&open);
+            match registered {
+                Ok(true) => {}
+                Ok(false) => {
+                    refusing.insert(shard);
+                }
+                // The server is not there, or has too much to do.
+                Err(_) => return,
+            }
         }
     }
 

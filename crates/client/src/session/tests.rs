@@ -23,15 +23,25 @@ fn slots_are_lanes_of_one_call() {
 fn a_release_can_be_taken_back_until_it_is_told() {
     let session = session();
     session.release(ShardId(2), InodeId(5));
-    assert!(session.take_back(InodeId(5)));
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release);
     assert!(session.untold().is_empty());
     session.release(ShardId(2), InodeId(5));
     assert_eq!(session.untold(), [ShardId(2)]);
     let telling = session.tell(ShardId(2));
     assert_eq!(telling, [5]);
-    assert!(!session.take_back(InodeId(5)));
-    session.told(&telling);
-    assert!(session.take_back(InodeId(5)));
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::NotYet);
+    session.told(ShardId(2), &telling, true);
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::Nothing);
+}
+
+/// Promise: a release that was told in a request without an answer is told again.
+#[test]
+fn a_release_that_may_not_have_arrived_is_told_again() {
+    let session = session();
+    session.release(ShardId(2), InodeId(5));
+    let telling = session.tell(ShardId(2));
+    session.told(ShardId(2), &telling, false);
+    assert_eq!(session.tell(ShardId(2)), [5]);
 }
 
 /// Promise: a request carries a bounded number of releases, and the rest is not forgotten.

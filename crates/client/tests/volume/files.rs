@@ -2,8 +2,9 @@
 
 use crate::site::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, now};
-use varve_types::{Errno, InodeId, Mode, SetAttributes, SetTime, Timestamp};
+use varve_types::{Credentials, Errno, InodeId, Mode, SetAttributes, SetTime, ShardId, Timestamp};
 
 pub const LIMIT: u64 = INLINE_LIMIT as u64;
 
@@ -480,4 +481,22 @@ fn create_opens_what_is_there() {
     let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
     let failure = now(fs.create(&root(), ROOT, &name("f"), Mode::new(0o600), flags)).unwrap_err();
     assert_eq!(failure.errno, Errno::EEXIST);
+}
+
+/// Promise: of a file that was just closed, an open that fails keeps nothing open at the server.
+#[test]
+fn an_open_that_fails_keeps_nothing_open() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    let stranger = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    close(&fs, handle);
+    let refused = now(fs.open(&stranger, inode, OpenFlags::READ_WRITE)).unwrap_err();
+    assert_eq!(refused.errno, Errno::EACCES);
+    let begun = Instant::now();
+    while now(fs.shard_status(ShardId(0))).unwrap().open_files > 0 {
+        assert!(begun.elapsed() < STOP, "it stays open");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

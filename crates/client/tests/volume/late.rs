@@ -18,9 +18,9 @@ const LONG: Duration = Duration::from_secs(60);
 pub enum Made {
     /// And is answered as it is.
     Truly,
-    /// And is answered with an error.
+    /// And is answered with an error. So are changes of content.
     AtOnce,
-    /// With [`Late::make`]; until then with an error.
+    /// With [`Late::make`]; until then with an error. Changes of content never are.
     Later,
 }
 
@@ -93,12 +93,14 @@ impl Seat for Place {
         let failed = Response { id, result: failed };
         let made = *self.1.0.made.lock().unwrap();
         match made {
-            Made::AtOnce if changes(&request.call) => {
+            Made::AtOnce if changes(&request.call) || changes_content(&request.call) => {
                 let fail = move |response: Response| answered(if response.result.is_ok() { failed } else { response });
                 self.0.ask(worker, request, Box::new(fail));
             }
-            Made::Later if changes(&request.call) => {
-                self.1.0.kept.lock().unwrap().push((worker, request));
+            Made::Later if changes(&request.call) || changes_content(&request.call) => {
+                if changes(&request.call) {
+                    self.1.0.kept.lock().unwrap().push((worker, request));
+                }
                 std::thread::spawn(move || answered(failed));
             }
             _ => self.0.ask(worker, request, answered),
@@ -119,4 +121,8 @@ fn changes(call: &Call) -> bool {
             | Call::SetXattr { .. }
             | Call::RemoveXattr { .. }
     )
+}
+
+fn changes_content(call: &Call) -> bool {
+    matches!(call, Call::WriteInline { .. } | Call::Promote { .. } | Call::UnsettleSize { .. })
 }

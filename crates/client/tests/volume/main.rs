@@ -6,6 +6,7 @@ mod files;
 mod late;
 mod listings;
 mod names;
+mod once;
 mod recovery;
 mod settings;
 mod settling;

@@ -171,6 +171,43 @@ fn open_files_survive_a_restart() {
     assert_eq!(content(&site.connect(), "named"), b"one");
 }
 
+/// Promise: an open file that a restarted server could not be told of, because the store was in trouble, is open there as soon as
+/// that is over: it outlives its name.
+#[test]
+fn who_could_not_be_registered_is_registered_later() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &[1; 200_000]);
+    let closed = create(&fs, "closed").1;
+    // Of a shard that can be opened also then.
+    let open_files = || now(fs.shard_status(ShardId(1))).unwrap().open_files;
+    assert_eq!(open_files(), 2);
+    server.stop(STOP).unwrap();
+    let (log, aside) = (site.volume.shard_log(ROOT.shard()), site.path("aside"));
+    std::fs::rename(&log, &aside).unwrap();
+    std::fs::write(&log, b"no directory").unwrap();
+    let _server = site.serve();
+    assert_eq!((open_files(), fs.counters().reconnects()), (0, 1));
+    // What is closed meanwhile is not opened any more.
+    now(fs.release(closed));
+    std::fs::remove_file(&log).unwrap();
+    std::fs::rename(&aside, &log).unwrap();
+    let begun = Instant::now();
+    while open_files() == 0 {
+        assert!(begun.elapsed() < STOP, "it is not registered");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let other = site.connect();
+    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    now(other.unlink(&root(), ROOT, &name("f"))).unwrap();
+    assert_eq!(now(fs.attributes(&root(), inode)).unwrap().attributes.nlink, 0);
+    write(&fs, handle, 200_000, &[2; 1000]);
+    assert_eq!((size(&fs, inode), open_files()), (201_000, 1));
+    close(&fs, handle);
+}
+
 /// Promise: when nobody serves the volume, a call ends with a clear failure after the deadline, not before and not never.
 #[test]
 fn the_deadline_ends_the_wait() {

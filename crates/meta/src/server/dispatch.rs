@@ -76,8 +76,12 @@ fn conclude(worker: &Worker, timed: Timed, shard: ShardId, id: CallId, answered:
     answer
 }
 
-async fn respond(worker: &Rc<Worker>, caller: &Admitted, request: Request) -> Result<Answered, Failure> {
+async fn respond(worker: &Rc<Worker>, caller: &Admitted, mut request: Request) -> Result<Answered, Failure> {
     let id = ShardId(request.shard);
+    // First, for they are told once: whatever becomes of the call that brings them, they are used when it is answered.
+    for inode in request.released.drain(..) {
+        worker.release(id, caller.session, InodeId(inode));
+    }
     let syncs = matches!(request.call, Call::Sync);
     let shard = match worker.shard(id) {
         // Who finds that it has failed waits for it to be open again, as all do who come later: nothing is decided yet.
@@ -165,10 +169,7 @@ async fn respond_at(
     caller: &Admitted,
     request: Request,
 ) -> Result<Answered, Failure> {
-    let Request { id, shard: _, credentials, released, call } = request;
-    for inode in released {
-        shard.release(caller.session, InodeId(inode));
-    }
+    let Request { id, credentials, call, .. } = request;
     let own_name = credentials.uid == 0;
     let credentials = check(caller, credentials, &call)?;
     let case = Case { worker, shard, caller, credentials, own_name, id };

@@ -16,7 +16,7 @@ use super::opening::Opening;
 use super::shared::Shared;
 use super::strangers::Strangers;
 use super::vigil::Vigil;
-use crate::shards::{CacheBudget, Peers, Shard, TableConfig};
+use crate::shards::{CacheBudget, PeerCall, PeerReply, Peers, Shard, TableConfig};
 use futures::FutureExt;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -191,6 +191,26 @@ impl Worker {
             shard.end_session(session);
             shard.end_orphans(closed);
         }
+    }
+
+    /// `session` has closed `inode` for the last time, as it tells `shard`, which need not be open, nor be this worker's.
+    pub fn release(self: &Rc<Self>, shard: ShardId, session: SessionId, inode: InodeId) {
+        if let Some(shard) = self.shard(shard).filter(|shard| !shard.has_failed()) {
+            return shard.release(session, inode);
+        }
+        let free = self.shared.open_files.release(session, inode);
+        let home = inode.shard();
+        // An orphan of a shard that is not open is left to its opening.
+        if !free || (self.owns(home) && self.shard(home).is_none()) {
+            return;
+        }
+        let worker = Rc::clone(self);
+        self.spawn(async move {
+            let reply = worker.peers.call(home, PeerCall::Reap(inode)).await;
+            if !matches!(reply, PeerReply::Done) {
+                tracing::warn!("orphan {inode} stays until the next start of its shard: {reply:?}");
+            }
+        });
     }
 
     /// The first end is the one that counts.

@@ -137,6 +137,51 @@ fn own_writes_go_onto_newer_content() {
     }
 }
 
+/// Promise: what the row was sent without an answer goes onto content of others with what was done since; where the row has it,
+/// only that is left to be written.
+#[test]
+fn what_was_sent_is_told_from_what_came_after() {
+    let sent = |change: fn(&mut InlineBuffer)| {
+        let mut mine = buffer(b"0123");
+        mine.append(b"a");
+        mine.put_in_doubt(None);
+        assert_eq!(mine.sent().unwrap().bytes, b"0123a");
+        change(&mut mine);
+        mine
+    };
+    let mut nothing = sent(|_| {});
+    assert_eq!(nothing.onto(b"ABCDEF".to_vec()).bytes(), b"ABCDEFa");
+    nothing.written_back();
+    assert!(nothing.dirty().is_none() && nothing.sent().is_none());
+
+    let mut appended = sent(|mine| mine.append(b"b"));
+    assert_eq!(appended.onto(b"ABCDEF".to_vec()).bytes(), b"ABCDEFab");
+    appended.written_back();
+    assert_eq!(appended.bytes(), b"0123ab");
+    assert_eq!(appended.onto(b"0123aX".to_vec()).bytes(), b"0123aXb");
+
+    let mut written = sent(|mine| mine.write(0, b"x"));
+    assert_eq!(written.onto(b"ABCDEF".to_vec()).bytes(), b"xBCDEFa");
+    written.written_back();
+    assert_eq!(written.onto(b"0123aX".to_vec()).bytes(), b"x123aX");
+
+    let mut cut = sent(|mine| mine.resize(2));
+    assert_eq!(cut.onto(b"ABCDEF".to_vec()).bytes(), b"AB");
+    cut.written_back();
+    assert_eq!(cut.onto(b"0123aX".to_vec()).bytes(), b"01");
+}
+
+/// Promise: of what was appended, what is in its place is not put there again.
+#[test]
+fn what_is_placed_is_appended_no_more() {
+    let mut mine = buffer(b"0123456789");
+    mine.append(b"abc");
+    mine.appended_is_placed(2);
+    mine.append(b"d");
+    assert_eq!(mine.bytes(), b"0123456789abcd");
+    assert_eq!(mine.changes().unwrap().appended, b"cd");
+}
+
 /// Promise: whatever is written in whatever order, all of it is what goes onto another content.
 #[test]
 fn any_writes_are_kept_apart_and_whole() {

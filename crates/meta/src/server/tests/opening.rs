@@ -1,8 +1,9 @@
 //! A server whose shards are still being opened.
 
+use super::client::request;
 use super::*;
 use varve_types::InodeId;
-use varve_wire::NewNode;
+use varve_wire::{Locator, NewNode};
 
 const SHARDS: u16 = 16;
 
@@ -122,6 +123,44 @@ fn a_shard_that_cannot_be_opened_fails_alone() {
     drop(clients);
     server.stop(STOP).unwrap();
     assert!(crate::fsck::check(&site.config.volume, &mut |_| {}).unwrap().is_sound());
+}
+
+/// A file is closed also where the call that tells so is for a shard that cannot be opened: an orphan ends.
+#[test]
+fn a_release_counts_at_a_shard_that_cannot_be_opened() {
+    let site = Site::new(SHARDS);
+    make_directories(&site);
+    let log = site.config.volume.shard_log(ShardId(3));
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::write(&log, b"no directory").unwrap();
+    let server = site.start();
+    let mut clients = [0, 1].map(|worker| Client::at(&server, &site, worker, 2, Purpose::Work));
+    let mut opened = |name: &str| {
+        let (parent, name, node) = (InodeId::ROOT.0, name.into(), NewNode::Regular);
+        let create = Call::Create { parent, name, node, mode: 0o644, open: true };
+        match settled(&mut clients[0], 0, &create) {
+            Ok(Reply::Node(made)) => made.inode,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (named, unnamed) = (opened("named"), opened("unnamed"));
+    assert_eq!(InodeId(unnamed).shard(), ShardId(0));
+    clients[0].call(0, Call::Unlink { parent: InodeId::ROOT.0, name: b"unnamed".to_vec() }).unwrap();
+    clients[1].number += 1;
+    let mut told = request(2, clients[1].slot, clients[1].number, 3, Call::ShardStatus);
+    told.released = vec![named, unnamed];
+    let answer = clients[1].exchange(told).unwrap();
+    assert!(matches!(answer, Err(Failure::Server { .. } | Failure::Busy)), "{answer:?}");
+    match clients[0].call(0, Call::ShardStatus) {
+        Ok(Reply::ShardStatus(status)) => assert_eq!(status.open_files, 0),
+        other => panic!("{other:?}"),
+    }
+    let at = Locator::Inode { inode: unnamed };
+    let begun = Instant::now();
+    while clients[0].call(0, Call::GetAttributes { at: at.clone() }) != Err(Failure::NotHere) {
+        assert!(begun.elapsed() < STOP, "the orphan was not reaped");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// An empty directory in the place of a shard's is no new shard: whoever asks is told at once, and what to do; the others are

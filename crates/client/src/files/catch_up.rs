@@ -1,0 +1,85 @@
+//! Content that has moved while it was changed here: what was changed is put where it is by now.
+
+use super::OpenInode;
+use super::backing;
+use super::content::{Backing, Content};
+use super::inline::InlineBuffer;
+use crate::{Failure, FileSystem, OpenMode, Result};
+use std::sync::Arc;
+use varve_types::{Credentials, Errno};
+use varve_wire::{Call, FileContent, NodeReply};
+use varve_world::disk::File;
+
+impl FileSystem {
+    /// The content moved while this client held what it was: takes in where it is now, and puts unwritten bytes there. Where
+    /// that fails, they are kept as they were, and who writes back next tries again.
+    pub(super) async fn catch_up(&self, open: &OpenInode, content: &mut Content) -> Result<()> {
+        // The right to open was checked when it was opened.
+        let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
+        let mut reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
+        self.core.register(open.inode, OpenMode::ReadWrite);
+        if content.dirty() && matches!(reply.content, FileContent::Backing(_)) {
+            reply = self.put_into_backing(open, content, reply.generation).await?;
+        }
+        self.take_in(open, content, reply, false)
+    }
+
+    /// Puts what the row does not know of into the backing file that another client has made. Nobody here writes that file
+    /// before all is in it, for older bytes would come over newer ones.
+    async fn put_into_backing(&self, open: &OpenInode, content: &mut Content, generation: u32) -> Result<NodeReply> {
+        let file = match open.file() {
+            Some(file) => file,
+            None => Arc::new(backing::open(&self.core, open.inode)?),
+        };
+        let kept = content.inline.as_ref().and_then(|inline| inline.changes()?.kept);
+        let kept = kept.map_or(u64::MAX, |kept| kept as u64);
+        let call = |at| Call::UnsettleSize { at, generation, at_least: kept };
+        // From here on the server takes this client for one who writes the file, until it has settled it.
+        content.left = true;
+        let told = self.ask_open(&content.writer, open.inode, call).await?;
+        let next = content.is_next(generation);
+        if let Some(inline) = &mut content.inline {
+            if next && begins_as_sent(&file, inline)? {
+                // This client has moved it, without having been told so.
+                inline.written_back();
+            }
+            place(inline, &file)?;
+        }
+        content.left = false;
+        content.inline = None;
+        *open.backing.write() = Backing { file: Some(file), unsettled: true, at_least: 0 };
+        Ok(told)
+    }
+}
+
+/// Whether `file` begins with what the row was to move there.
+fn begins_as_sent(file: &File, inline: &InlineBuffer) -> Result<bool> {
+    let Some(sent) = inline.sent() else { return Ok(false) };
+    let mut found = vec![0; sent.bytes.len()];
+    let count = backing::read(file, 0, &mut found)?;
+    Ok(found[..count] == sent.bytes)
+}
+
+/// Does to `file` what was done here, of which the row knows nothing.
+fn place(inline: &mut InlineBuffer, file: &File) -> Result<()> {
+    let Some(changes) = inline.changes() else { return Ok(()) };
+    if let Some(kept) = changes.kept
+        && (kept as u64) < backing::stat(file)?.size
+    {
+        file.set_len(kept as u64).map_err(|error| Failure::store("cannot cut a backing file", &error))?;
+    }
+    for (at, bytes) in changes.written {
+        whole(bytes, backing::write(file, at as u64, bytes)?)?;
+    }
+    backing::reach(file, changes.reached as u64)?;
+    let appended = backing::append(file, changes.appended)?;
+    let placed = whole(changes.appended, appended);
+    // Once, however often the rest is tried.
+    inline.appended_is_placed(appended);
+    placed
+}
+
+/// Writes all of `data` or fails.
+fn whole(data: &[u8], written: usize) -> Result<()> {
+    if written == data.len() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+}

@@ -1,0 +1,138 @@
+//! What was written to small files, and the row does not have for sure: it is neither lost nor written twice.
+
+use super::late::{Late, Made};
+use super::site::*;
+use std::sync::Arc;
+use varve_client::{FileSystem, Handle, OpenFlags, now};
+use varve_meta::server::Server;
+use varve_types::{Errno, InodeId};
+
+const APPENDING: OpenFlags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+
+/// A client whose changes can be answered with errors, at a server that has others.
+fn beside_others(site: &Site) -> (Arc<FileSystem>, Late, Arc<Server>) {
+    let server = Arc::new(site.serve());
+    let late = Late::of(Arc::clone(&server));
+    let fs = FileSystem::connect_within(site.config(), Arc::new(late.clone())).unwrap();
+    (fs, late, server)
+}
+
+/// A small file with `content` that `fs` has open.
+fn small(fs: &FileSystem, text: &str, content: &[u8]) -> (InodeId, Handle) {
+    let (inode, handle) = create(fs, text);
+    write(fs, handle, 0, content);
+    close(fs, handle);
+    (inode, now(fs.open(&root(), inode, APPENDING)).unwrap().handle)
+}
+
+/// Promise: what was written to a small file that another client moves to the store meanwhile is kept until it is there, should
+/// that fail at first, and whoever is told of the failure.
+#[test]
+fn what_cannot_be_placed_is_kept() {
+    let site = Site::new(4);
+    let (fs, late, _server) = beside_others(&site);
+    let other = site.connect();
+    let (inode, handle) = small(&fs, "f", b"small");
+    write(&fs, handle, 0, b" and more");
+    let large = vec![b'x'; 2 * INLINE_LIMIT as usize];
+    now(other.lookup(&root(), ROOT, &name("f"))).unwrap();
+    let outgrowing = open(&other, inode);
+    write(&other, outgrowing, 0, &large);
+    close(&other, outgrowing);
+
+    late.set(Made::AtOnce);
+    assert_eq!(now(fs.attributes(&root(), inode)).unwrap_err().errno, Errno::EIO, "who only asks is told");
+    assert_eq!(read(&fs, handle, 0, 100), b"small and more");
+    assert_eq!(now(fs.flush(handle)).unwrap_err().errno, Errno::EIO, "and who closes, as long as it lasts");
+    late.set(Made::Truly);
+    close(&fs, handle);
+    assert!(content(&site.connect(), "f") == [&large, &b" and more"[..]].concat());
+}
+
+/// Promise: what is appended to a small file is there once, also where the answer to its write-back does not say whether it was
+/// done; so is what is appended after that, and what makes the file outgrow its row.
+#[test]
+fn what_is_appended_in_doubt_is_there_once() {
+    let site = Site::new(4);
+    let (fs, late, _server) = beside_others(&site);
+    let large = vec![b'x'; 2 * INLINE_LIMIT as usize];
+    for made in [Made::AtOnce, Made::Later] {
+        for what in ["nothing more", "a little more", "much more", "an answer more", "another client's"] {
+            let text = format!("{what}, {made:?}");
+            let (inode, handle) = small(&fs, &text, b"small");
+            write(&fs, handle, 0, b", more");
+            late.set(made);
+            assert!(now(fs.flush(handle)).unwrap_err().in_doubt, "{text}");
+            let mut expected = b"small, more".to_vec();
+            match what {
+                "a little more" => {
+                    write(&fs, handle, 0, b", again");
+                    assert!(now(fs.flush(handle)).unwrap_err().in_doubt, "{text}");
+                    expected.extend_from_slice(b", again");
+                }
+                "much more" => {
+                    late.set(Made::Truly);
+                    write(&fs, handle, 0, &large);
+                    expected.extend_from_slice(&large);
+                }
+                "an answer more" => assert!(now(fs.write(handle, 0, &large)).unwrap_err().in_doubt, "{text}"),
+                "another client's" => {
+                    let other = site.connect();
+                    now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
+                    let theirs = open(&other, inode);
+                    write(&other, theirs, 0, b"SM");
+                    if made == Made::Later {
+                        close(&other, theirs);
+                    }
+                    late.set(Made::Truly);
+                    now(fs.flush(handle)).unwrap();
+                    if made == Made::AtOnce {
+                        close(&other, theirs);
+                    }
+                    expected[..2].copy_from_slice(b"SM");
+                }
+                _ => {}
+            }
+            late.set(Made::Truly);
+            close(&fs, handle);
+            let found = content(&site.connect(), &text);
+            assert!(found == expected, "{text}: {} bytes for {}", found.len(), expected.len());
+        }
+    }
+}
+
+/// Promise: what was appended to a small file is there once when its way out of the row was in doubt.
+#[test]
+fn what_outgrows_its_row_in_doubt_is_there_once() {
+    let site = Site::new(4);
+    let (fs, late, _server) = beside_others(&site);
+    let large = vec![b'x'; 2 * INLINE_LIMIT as usize];
+    for made in [Made::AtOnce, Made::Later] {
+        for (others, again) in [(false, false), (false, true), (true, true)] {
+            let text = format!("{made:?}, others {others}, again {again}");
+            let (inode, handle) = small(&fs, &text, b"small");
+            write(&fs, handle, 0, b", more");
+            late.set(made);
+            assert!(now(fs.write(handle, 0, &large)).unwrap_err().in_doubt, "{text}");
+            late.set(Made::Truly);
+            let mut expected = b"small, more".to_vec();
+            if again {
+                write(&fs, handle, 0, b", again");
+                expected.extend_from_slice(b", again");
+            }
+            if others {
+                let other = site.connect();
+                now(other.lookup(&root(), ROOT, &name(&text))).unwrap();
+                let theirs = now(other.open(&root(), inode, APPENDING)).unwrap().handle;
+                write(&other, theirs, 0, b"theirs");
+                close(&other, theirs);
+                let at = if made == Made::AtOnce { 11 } else { 5 };
+                expected.splice(at..at, *b"theirs");
+            }
+            close(&fs, handle);
+            let found = content(&site.connect(), &text);
+            assert!(found == expected, "{text}: {}", String::from_utf8_lossy(&found));
+            assert_eq!(size(&fs, inode), found.len() as u64, "{text}");
+        }
+    }
+}

@@ -218,6 +218,7 @@ impl Server {
                 Left::OpenFiles if !config.embedded => owned_since.after(SESSIONS_RETURN),
                 Left::OpenFiles | Left::Nothing => owned_since,
             },
+            number: varve_world::random::number(),
             reserve,
             volume,
             key,

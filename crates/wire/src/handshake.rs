@@ -74,6 +74,9 @@ pub struct Hello {
 pub enum Welcome {
     Accepted {
         proof: Proof,
+        /// A number that the server has chosen at its start: another one is another server, which has not heard of what the
+        /// client has open.
+        server: u64,
         shards: u16,
         inline_limit: u32,
         sync_interval_ms: u32,

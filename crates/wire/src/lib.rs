@@ -19,4 +19,4 @@ pub use calls::{
 pub use nouns::{WireAttributes, WireCredentials, WireKind, WireMap, WireSetAttributes, WireSetTime, WireTime};
 
 /// Raised whenever bytes on the wire change their meaning; a server refuses other versions in the handshake.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;

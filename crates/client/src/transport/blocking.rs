@@ -30,6 +30,8 @@ struct Pool {
 /// The pools of one found server.
 struct Pools {
     found: u64,
+    /// The number that the server has given itself.
+    number: u64,
     /// The server is on this host: its Unix sockets can be reached.
     local: bool,
     workers: Vec<Pool>,
@@ -83,7 +85,8 @@ impl BlockingTransport {
                 false => format!("the server of the volume at {root} ({process}) does not answer: {error}"),
             })
         })?;
-        let Welcome::Accepted { shards, owners, workers, embedded, .. } = connection.shake_hands(&self.identity)?
+        let Welcome::Accepted { server: number, shards, owners, workers, embedded, .. } =
+            connection.shake_hands(&self.identity)?
         else {
             return Err(FindError::Refused("the server refused without a reason".into()));
         };
@@ -99,7 +102,7 @@ impl BlockingTransport {
         let workers: Vec<Pool> = workers.into_iter().map(|address| Pool { address, idle: Mutex::default() }).collect();
         // The worker that was asked is the first of the record; the welcome lists them in the same order.
         workers[0].idle.lock().push(connection);
-        *self.current.write() = Some(Arc::new(Pools { found, local, workers }));
+        *self.current.write() = Some(Arc::new(Pools { found, number, local, workers }));
         Ok(Arc::new(server))
     }
 
@@ -119,7 +122,7 @@ impl BlockingTransport {
         let idle = pool.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => self.open(pool, pools.local)?,
+            None => self.open(&pools, pool)?,
         };
         let look = if request.call.spans_shards() { LOOK_OVER_SHARDS } else { LOOK };
         connection.send(request, look).map_err(|error| match error.kind() {
@@ -139,11 +142,16 @@ impl BlockingTransport {
         Ok(response)
     }
 
-    fn open(&self, pool: &Pool, local: bool) -> Result<Connection, CallError> {
+    fn open(&self, pools: &Pools, pool: &Pool) -> Result<Connection, CallError> {
         let mut connection =
-            Connection::open(&pool.address, local).map_err(|error| CallError::Lost(error.to_string()))?;
-        connection.shake_hands(&self.identity).map_err(|error| CallError::Lost(error.to_string()))?;
-        Ok(connection)
+            Connection::open(&pool.address, pools.local).map_err(|error| CallError::Lost(error.to_string()))?;
+        match connection.shake_hands(&self.identity).map_err(|error| CallError::Lost(error.to_string()))? {
+            // It has taken the other's place at this address, and is to hear first of what is open here.
+            Welcome::Accepted { server, .. } if server != pools.number => {
+                Err(CallError::Lost("another server has taken its place".into()))
+            }
+            _ => Ok(connection),
+        }
     }
 }
 

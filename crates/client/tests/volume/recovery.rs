@@ -208,6 +208,24 @@ fn who_could_not_be_registered_is_registered_later() {
     close(&fs, handle);
 }
 
+/// Promise: a server that answers where the last one did is taken for another one, also by a connection that is the first to that
+/// worker: it hears what is open.
+#[test]
+fn another_server_at_the_same_address_is_noticed() {
+    let site = Site::new(2);
+    let server = site.serve();
+    let fs = site.connect();
+    let (inode, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &[1; 200_000]);
+    server.stop(STOP).unwrap();
+    let _server = site.serve();
+    // Nothing was asked of the worker of this shard before.
+    let status = now(fs.shard_status(ShardId(1))).unwrap();
+    assert_eq!((fs.counters().reconnects(), status.open_files), (1, 1));
+    close(&fs, handle);
+    assert_eq!(size(&fs, inode), 200_000);
+}
+
 /// Promise: when nobody serves the volume, a call ends with a clear failure after the deadline, not before and not never.
 #[test]
 fn the_deadline_ends_the_wait() {

@@ -16,6 +16,8 @@ pub struct Shared {
     pub settings: VolumeSettings,
     pub key: VolumeKey,
     pub clock: Arc<dyn Clock>,
+    /// Tells it from every other server.
+    pub number: u64,
     pub sessions: Arc<Sessions>,
     pub leases: Arc<Leases>,
     pub open_files: OpenFiles,
@@ -48,6 +50,7 @@ impl Shared {
         let settings = &self.settings;
         Welcome::Accepted {
             proof,
+            server: self.number,
             shards: settings.shards.get(),
             inline_limit: settings.inline_limit,
             // At most VolumeSettings::SYNC_INTERVAL_MAX.

@@ -59,11 +59,13 @@ impl Shard {
     /// Returns when the row of `inode`, if it has just become unsettled, says so on disk. Else power lost after the first
     /// write to the backing file could leave a settled row and a file of another size.
     pub async fn unsettled_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
-        if !self.state.borrow().unsettled.contains(&inode) {
-            return Ok(());
-        }
+        let Some(batch) = self.state.borrow().unsettled.get(&inode).copied() else { return Ok(()) };
         self.sync().await?;
-        self.state.borrow_mut().unsettled.remove(&inode);
+        let mut state = self.state.borrow_mut();
+        // Else it was made so once more meanwhile, and cut further, which is not on disk.
+        if state.unsettled.get(&inode) == Some(&batch) {
+            state.unsettled.remove(&inode);
+        }
         Ok(())
     }
 

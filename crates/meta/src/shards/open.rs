@@ -91,7 +91,7 @@ impl Shard {
             orphans: HashSet::new(),
             garbage: Garbage::default(),
             truncating: HashMap::new(),
-            unsettled: HashSet::new(),
+            unsettled: HashMap::new(),
             split_wanted: Vec::new(),
             splits_begun: 0,
             arrivals: HashMap::new(),

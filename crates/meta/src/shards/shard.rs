@@ -98,8 +98,8 @@ pub(super) struct State {
     pub garbage: Garbage,
     /// Turns of truncates, a file each.
     pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
-    /// Inodes whose rows say *unsettled*, and not yet for certain on disk.
-    pub unsettled: HashSet<InodeId>,
+    /// Inodes whose rows say *unsettled*, and not yet for certain on disk; the last batch that made them so.
+    pub unsettled: HashMap<InodeId, BatchNumber>,
     /// Directories whose partition here has grown above the threshold.
     pub split_wanted: Vec<InodeId>,
     /// Attempts at splits from here, in this epoch.
@@ -391,8 +391,9 @@ impl Shard {
             return Err(Refusal::Failed(cause));
         }
         changes.extend(super::garbage::rows_for(&effects));
+        let number = state.open.number;
         state.unsettled.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Unsettled(inode) => Some(*inode),
+            Effect::Unsettled(inode) => Some((*inode, number)),
             _ => None,
         }));
         let reply = run.record.as_ref().map(|record| crate::tables::ReplyRecord {

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, name};
 use super::split::settle;
 use crate::namespace::Unlink;
 use crate::shards::commit::APPEND_MAX;
-use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
+use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
 use crate::tables::{Change, IntentRow, Key, TransactionId};
 use std::time::Duration;
 use varve_types::{Credentials, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
@@ -46,6 +46,29 @@ fn a_change_that_was_applied_a_moment_ago_is_done_when_that_is_in_the_log() {
         assert!(matches!(applied, PeerReply::Done), "{applied:?}");
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(directory, "f").await, None);
+    });
+}
+
+/// Promise: what makes a size unsettled once more, and lower, while the first time is being fsynced, is fsynced too before its writer
+/// may cut the file.
+#[test]
+fn what_unsettles_a_size_again_is_waited_for_itself() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let inode = cluster.create(InodeId::ROOT, "f").await.unwrap().inode;
+        let shard = cluster.shard(ShardId(0));
+        let (first, second) = (BatchNumber(1), BatchNumber(2));
+        let unsettled = |batch| shard.state.borrow_mut().unsettled.insert(inode, batch);
+        unsettled(first);
+        let moments = cluster.moments(ShardId(0));
+        let hung = moments.hang().await;
+        let mut waits = Box::pin(shard.unsettled_on_disk(inode));
+        assert!(futures::poll!(&mut waits).is_pending());
+        unsettled(second);
+        drop(hung);
+        waits.await.unwrap();
+        assert_eq!(shard.state.borrow().unsettled.get(&inode), Some(&second));
+        shard.unsettled_on_disk(inode).await.unwrap();
+        assert_eq!(shard.state.borrow().unsettled.get(&inode), None);
     });
 }
 

@@ -88,6 +88,25 @@ impl OpenFlags {
     }
 }
 
+/// How one write is done. fcntl(2) and pwritev2(2) say it anew for each, whatever the file was opened with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// `O_APPEND`: to the end.
+    pub append: bool,
+    /// `O_DSYNC` or `O_SYNC`: on disk before it is answered, as far as the kernel does not see to that.
+    pub sync: bool,
+    /// `O_DSYNC` alone: as by fdatasync(2).
+    pub data_only: bool,
+}
+
+impl WriteFlags {
+    /// From the file's flags of the moment, as fcntl(2) has them.
+    pub fn from_bits(bits: i32) -> WriteFlags {
+        let has = |flag| bits & flag == flag;
+        WriteFlags { append: has(libc::O_APPEND), sync: has(libc::O_DSYNC), data_only: !has(libc::O_SYNC) }
+    }
+}
+
 /// How the kernel should do the I/O of a handle.
 #[derive(Clone, Debug)]
 pub enum Io {

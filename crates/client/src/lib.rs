@@ -45,7 +45,7 @@ pub use directories::{DirectoryEntry, DirectoryHandle};
 pub use doubts::Doubt;
 pub use failure::{Failure, Result};
 pub use file_system::{FileSystem, Node, Timeouts};
-pub use files::{Handle, Io, OpenFlags, Opened, Unsettled, Whence};
+pub use files::{Handle, Io, OpenFlags, Opened, Unsettled, Whence, WriteFlags};
 pub use library::Library;
 pub use now::now;
 pub use varve_wire::ShardStatus;

@@ -1,14 +1,64 @@
 //! Set-user-id and set-group-id bits fall when somebody without privilege writes.
 
-use crate::{FileSystem, Node, Result};
-use varve_types::{Credentials, InodeId, Mode, SetAttributes};
+use crate::{FileSystem, Handle, Node, Result};
+use std::time::Duration;
+use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
+use varve_world::clock::Moment;
+
+/// How long an open file is taken to have no such bits once that was seen: another mount may set them.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// What is known of the set-id bits of an open file.
+#[derive(Default)]
+pub(crate) struct SetId {
+    none_until: Option<Moment>,
+    /// Times that its mode was changed from here.
+    changes: u64,
+}
+
+impl SetId {
+    /// The file's mode as the server has just told it.
+    pub fn seen(&mut self, mode: Mode, now: Moment) {
+        let none = mode.without(Mode::SET_UID).without(Mode::SET_GID) == mode;
+        self.none_until = none.then(|| now.after(BELIEVED));
+    }
+
+    /// Its mode may be another one.
+    pub fn changed(&mut self) {
+        *self = SetId { none_until: None, changes: self.changes + 1 };
+    }
+}
 
 impl FileSystem {
-    /// `caller`, who is not privileged, is about to write to `inode`: clears the set-id bits that Linux clears then, which
-    /// are S_ISUID, and S_ISGID where the group may execute the file or the caller is not of the group. Done as the
-    /// file's owner, for the caller may have no other right than its open descriptor.
+    /// `caller`, who is not privileged, writes through `handle`: what [`FileSystem::drop_set_id`] does, where there may be
+    /// such bits.
+    pub async fn drop_set_id_of(&self, handle: Handle, caller: impl FnOnce() -> Credentials) -> Result<()> {
+        let open = &self.files.handle(handle)?.inode;
+        let changes = {
+            let known = open.set_id.lock();
+            if known.none_until.is_some_and(|until| self.core.clock.monotonic() < until) {
+                return Ok(());
+            }
+            known.changes
+        };
+        let node = self.drop_set_id(&caller(), open.inode).await?;
+        let mut known = open.set_id.lock();
+        if known.changes == changes {
+            known.seen(node.attributes.mode, self.core.clock.monotonic());
+        }
+        Ok(())
+    }
+
+    /// `caller`, who is not privileged, is about to write to `inode`, or says no more of whom it is to belong to than that it
+    /// does: clears the set-id bits that Linux clears then, which are S_ISUID, and S_ISGID where the group may execute the
+    /// file or the caller is not of the group. Done as the file's owner, for a writer may have no other right than its open
+    /// descriptor; so not for others where nobody here can write the file. Directories keep them.
     pub async fn drop_set_id(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
         let node = self.attributes(caller, inode).await?;
+        let written = || self.files.find(inode).is_some_and(|open| open.counts.lock().writers > 0);
+        if node.attributes.kind == FileKind::Directory || !(caller.uid == node.attributes.uid || written()) {
+            return Ok(node);
+        }
         let (mode, gid) = (node.attributes.mode, node.attributes.gid);
         let mut without = mode.without(Mode::SET_UID);
         if mode.has(0o010) || !caller.in_group(gid) {

@@ -300,20 +300,17 @@ impl Filesystem for Door {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = answer("write", || match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            true => now(self.fs.write_pages(files::handle(fh), offset, data)),
-            false => now(self.fs.write(files::handle(fh), offset, data)),
-        });
+        let written = answer("write", || self.write(request, files::handle(fh), offset, data, write_flags, flags));
         match written {
             Ok(written) => reply.written(written as u32),
             Err(errno) => reply.error(errno),
@@ -355,8 +352,15 @@ impl Filesystem for Door {
         }
     }
 
-    fn readdirplus(&self, request: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        match answer("readdirplus", || self.list_plus(&caller(request), inode(ino), fh, offset, &mut reply)) {
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        match answer("readdirplus", || self.list_plus(inode(ino), fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }

@@ -29,9 +29,16 @@ pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
     table.iter().rev().find(|mount| mount.target == target).cloned()
 }
 
-/// Whether a volume is mounted at `target`, as far as it can be known.
-pub(crate) fn is_ours(target: &Path) -> bool {
-    table().map_or(true, |table| at(&table, target).is_some_and(|mount| mount.kind == TYPE))
+/// The device of what is on top at `target`, which tells a mount from every other one for as long as it lasts; `None` where it
+/// cannot be known.
+pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
+    at(&table().ok()?, target).map(|mount| mount.device)
+}
+
+/// Whether the mount of `device` is on top at `target`, as far as it can be known: at least one of a volume.
+pub(crate) fn is_there(target: &Path, device: Option<(u32, u32)>) -> bool {
+    let ours = |mount: MountEntry| mount.kind == TYPE && device.is_none_or(|device| device == mount.device);
+    table().map_or(true, |table| at(&table, target).is_some_and(ours))
 }
 
 /// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.

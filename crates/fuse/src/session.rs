@@ -63,6 +63,8 @@ pub(crate) type Closed = Arc<OnceLock<std::result::Result<(), String>>>;
 /// process ends); [`Mounted::unmount`] is the orderly way.
 pub struct Mounted {
     target: PathBuf,
+    /// [`crate::mounts::device_at`] the target when this was mounted there.
+    device: Option<(u32, u32)>,
     closed: Closed,
     thread: Option<JoinHandle<io::Result<()>>>,
     /// Closing it makes fusermount3 unmount (`auto_unmount`), so it lives as long as the mount.
@@ -91,6 +93,7 @@ pub(crate) fn start<F: Filesystem>(
 ) -> Result<Mounted> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
+    let mounted = crate::mounts::device_at(&target);
     let started = device.try_clone().and_then(|telling| {
         let requests = DeviceLoop::new(file_system, device, options)?;
         let telling = doubts.map(|doubts| doubts.tell(telling)).transpose()?;
@@ -101,7 +104,7 @@ pub(crate) fn start<F: Filesystem>(
         })
     });
     match started {
-        Ok(thread) => Ok(Mounted { target, closed, thread: Some(thread), _helper: helper }),
+        Ok(thread) => Ok(Mounted { target, device: mounted, closed, thread: Some(thread), _helper: helper }),
         Err(error) => {
             // The device is closed by now, so what is mounted is dead: nobody can be using it.
             if let Err(left) = attach::detach(&target, true) {
@@ -138,7 +141,7 @@ impl Mounted {
 
     /// A way to unmount from elsewhere, such as a signal's thread, while this is joined.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { target: self.target.clone(), closed: Arc::clone(&self.closed) }
+        Unmounter { target: self.target.clone(), device: self.device, closed: Arc::clone(&self.closed) }
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -156,6 +159,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+            && crate::mounts::is_there(&self.target, self.device)
             && let Err(error) = attach::detach(&self.target, true)
         {
             tracing::warn!(target = %self.target.display(), %error, "cannot unmount");
@@ -166,6 +170,7 @@ impl Drop for Mounted {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     target: PathBuf,
+    device: Option<(u32, u32)>,
     closed: Closed,
 }
 
@@ -206,7 +211,7 @@ impl Unmounter {
 
     /// The volume was closed, because somebody has unmounted it: what is mounted there now is another's.
     pub fn is_gone(&self) -> bool {
-        self.closed.get().is_some() || !crate::mounts::is_ours(&self.target)
+        self.closed.get().is_some() || !crate::mounts::is_there(&self.target, self.device)
     }
 
     pub fn target(&self) -> &Path {

@@ -7,6 +7,7 @@ use super::pages::Version;
 use super::write_behind::Stream;
 use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
+use crate::set_id::SetId;
 use crate::{Failure, FileSystem, Node, OpenMode, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub(crate) struct OpenInode {
     pub stream: Mutex<Stream>,
     /// Of a file that this client has just made.
     pub made: Mutex<Option<Made>>,
+    pub set_id: Mutex<SetId>,
     /// The directory that it was made in, while this client writes it since then and what it will come to is not known.
     pub growing_in: Mutex<Option<InodeId>>,
 }
@@ -108,6 +110,7 @@ impl OpenInode {
             failed: Mutex::new(None),
             stream: Mutex::default(),
             made: Mutex::new(None),
+            set_id: Mutex::default(),
             growing_in: Mutex::new(None),
         }
     }
@@ -268,6 +271,7 @@ impl FileSystem {
         }
         content.version = Version::of(&reply);
         content.told(&reply);
+        open.set_id.lock().seen(Attributes::from(reply.attributes).mode, self.core.clock.monotonic());
         Ok(())
     }
 
@@ -462,7 +466,9 @@ impl FileSystem {
         let mut content = open.content.lock().await;
         // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
         self.write_back(open, &mut content).await?;
-        let reply = self.send_attributes(caller, open.inode, set).await?;
+        let reply = self.send_attributes(caller, open.inode, set).await;
+        open.set_id.lock().changed();
+        let reply = reply?;
         if content.generation == reply.generation {
             content.told(&reply);
         } else {

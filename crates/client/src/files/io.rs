@@ -1,7 +1,7 @@
 //! Reading, writing, and what makes it durable.
 
 use super::content::Content;
-use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, backing};
+use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, Way, WriteFlags, backing};
 use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
@@ -54,23 +54,25 @@ impl FileSystem {
         Ok(count)
     }
 
-    /// Bytes written: all of `data`, or, when the store is full, fewer. An appending handle ignores `offset`.
+    /// Bytes written: all of `data`, or, when the store is full, fewer. A handle that was opened to append ignores `offset`.
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.count(Operation::Write, async {
-            let handle = self.files.handle(handle)?;
-            self.write_open(&handle, offset, data, handle.flags.append).await
-        })
-        .await
+        let append = self.files.handle(handle)?.flags.append;
+        self.write_with(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
     }
 
-    /// Writes pages that were changed through a mapping: to their place, also where the handle, by which the kernel happens to
-    /// write them, appends. Else as [`FileSystem::write`].
-    pub async fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.count(Operation::Write, async {
+    /// The same, as `flags` say and not as the handle was opened. `offset` is ignored where they append.
+    pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+        let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
-            self.write_open(&handle, offset, data, false).await
-        })
-        .await
+            let written = self.write_open(&handle, offset, data, flags.append).await?;
+            // After a write through its page cache the kernel asks for it by itself.
+            Ok((written, flags.sync && *handle.way.lock() == Way::Direct))
+        });
+        let (written, sync) = written.await?;
+        if sync {
+            self.fsync(handle, flags.data_only).await?;
+        }
+        Ok(written)
     }
 
     pub(super) async fn write_open(

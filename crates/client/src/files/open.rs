@@ -135,14 +135,18 @@ impl FileSystem {
         let file = open.file();
         let mut counts = open.counts.lock();
         let offered = offer && self.offers_passthrough() && counts.cached == 0;
+        let passes = offered || counts.passthrough > 0;
+        // The kernel opens what it passes through with the flags of the moment, and would append for ever.
+        let appends = flags.append && flags.writable();
         match file {
-            Some(file) if offered || counts.passthrough > 0 => {
+            Some(file) if passes && !appends => {
                 counts.passthrough += 1;
                 self.files.passed_through.fetch_add(1, Relaxed);
                 Io::Passthrough(file)
             }
             file => {
-                let direct = file.is_some() && self.goes_past_pages(flags);
+                // Beside a direct handle others are passed through.
+                let direct = file.is_some() && (passes || self.goes_past_pages(flags));
                 counts.cached += usize::from(!direct);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
@@ -243,7 +247,7 @@ impl FileSystem {
         };
         let grows = flags.writable() && taken.is_ok();
         // A file that is passed through keeps O_DIRECT, also where its writer clears that for a last block that is not whole.
-        let passes = grows && !flags.direct;
+        let passes = grows && !flags.direct && !flags.append;
         let io = match passes && self.outgrows_early(caller, &open, &mut content, directory).await {
             true => self.choose_io(&open, &content, flags, true),
             false => self.choose_io_of_new(&open, flags),

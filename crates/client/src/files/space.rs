@@ -199,7 +199,8 @@ impl FileSystem {
     ) -> Result<u64> {
         self.count(Operation::CopyRange, async {
             let (from, to) = (self.files.handle(from)?, self.files.handle(to)?);
-            if !from.flags.readable() || !to.flags.writable() || to.flags.append {
+            // One that appends the kernel refuses.
+            if !from.flags.readable() || !to.flags.writable() {
                 return Err(Errno::EBADF.into());
             }
             let length = length.min(COPY_RANGE_BYTES_MAX);
@@ -257,7 +258,7 @@ impl FileSystem {
             if read == 0 {
                 break;
             }
-            match self.write_open(to, to_offset + copied, &buffer[..read], to.flags.append).await {
+            match self.write_open(to, to_offset + copied, &buffer[..read], false).await {
                 Ok(written) => {
                     copied += written as u64;
                     if written < read {

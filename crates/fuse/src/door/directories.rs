@@ -28,36 +28,32 @@ impl Door {
 
     pub(super) fn list_plus(
         &self,
-        caller: &Credentials,
         directory: InodeId,
         fh: FileHandle,
         offset: u64,
         reply: &mut ReplyDirectoryPlus,
     ) -> Result<()> {
         let (mut any, mut failure) = (false, None);
-        let visit = &mut |entry: DirectoryEntry<'_>| {
-            let taken = match self.add_with_attributes(caller, directory, reply, &entry) {
-                Ok(taken) => taken,
-                Err(error) => {
-                    failure = Some(error);
-                    false
-                }
-            };
-            any |= taken;
-            taken
+        let visit = &mut |entry: DirectoryEntry<'_>| match self.add_with_attributes(directory, reply, &entry) {
+            Ok(added) => {
+                any |= added == Added::Taken;
+                added != Added::NoRoom
+            }
+            Err(error) => {
+                failure = Some(error);
+                false
+            }
         };
         let listed = now(self.fs.read_directory(handle(fh), offset, true, visit));
         after(any, failure.map_or(listed, Err))
     }
 
-    /// `false`: there is no room for it.
     fn add_with_attributes(
         &self,
-        caller: &Credentials,
         directory: InodeId,
         reply: &mut ReplyDirectoryPlus,
         entry: &DirectoryEntry<'_>,
-    ) -> Result<bool> {
+    ) -> Result<Added> {
         let name = OsStr::from_bytes(entry.name);
         if matches!(entry.name, b"." | b"..") {
             return Ok(add_bare(reply, entry));
@@ -65,17 +61,18 @@ impl Door {
         if let Some(node) = &entry.node {
             return Ok(add_plus(reply, entry, node));
         }
-        // The protocol lets an entry go without attributes, but `fuser` has no way to say so.
-        match self.look_up(caller, directory, name) {
+        // The protocol lets an entry go without attributes, but `fuser` has no way to say so. They are for the kernel, which
+        // shows them to nobody who may not search the directory.
+        match self.look_up(&Credentials::root(), directory, name) {
             Ok(node) => {
-                let taken = add_plus(reply, entry, &node);
-                if !taken {
+                let added = add_plus(reply, entry, &node);
+                if added == Added::NoRoom {
                     self.fs.forget(node.inode, 1);
                 }
-                Ok(taken)
+                Ok(added)
             }
             // A name that went away meanwhile is passed over.
-            Err(failure) if failure.errno == Errno::ENOENT => Ok(true),
+            Err(failure) if failure.errno == Errno::ENOENT => Ok(Added::Gone),
             // What the kernel knows of a file in use must not be replaced by nothing.
             Err(failure) if self.fs.is_open(entry.inode) => Err(failure),
             // The name is there, and is listed; whoever asks for more than its kind is told what is wrong.
@@ -87,18 +84,33 @@ impl Door {
     }
 }
 
+/// What became of an entry of a listing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    Taken,
+    NoRoom,
+    /// There is no such name any more.
+    Gone,
+}
+
+impl Added {
+    fn of(full: bool) -> Added {
+        if full { Added::NoRoom } else { Added::Taken }
+    }
+}
+
 /// An error after some entries waits: the kernel takes the entries, asks for those that follow, and gets it then.
 fn after(entries: bool, listed: Result<()>) -> Result<()> {
     if entries { Ok(()) } else { listed }
 }
 
 /// Number and kind alone, believed by nobody: the kernel looks the name up before it uses it.
-fn add_bare(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> bool {
+fn add_bare(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>) -> Added {
     let attr = bare_attr(entry.inode.0, file_type(entry.kind));
-    !reply.add(attr.ino, entry.cookie, OsStr::from_bytes(entry.name), &Duration::ZERO, &attr, GENERATION)
+    Added::of(reply.add(attr.ino, entry.cookie, OsStr::from_bytes(entry.name), &Duration::ZERO, &attr, GENERATION))
 }
 
-fn add_plus(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>, node: &Node) -> bool {
+fn add_plus(reply: &mut ReplyDirectoryPlus, entry: &DirectoryEntry<'_>, node: &Node) -> Added {
     let (name, ttl) = (OsStr::from_bytes(entry.name), shorter_ttl(node));
-    !reply.add(INodeNo(node.inode.0), entry.cookie, name, &ttl, &file_attr(node), GENERATION)
+    Added::of(reply.add(INodeNo(node.inode.0), entry.cookie, name, &ttl, &file_attr(node), GENERATION))
 }

@@ -1,13 +1,14 @@
 //! Open files.
 
 use super::Door;
+use super::caller::caller;
 use super::init::REQUEST_BYTES_MAX;
 use super::passthrough::Registrations;
-use fuser::{BackingId, FileHandle, FopenFlags};
+use fuser::{BackingId, FileHandle, FopenFlags, Request, WriteFlags as KernelWriteFlags};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use varve_client::{FileSystem, Handle, Io, OpenFlags, Opened, Result, Whence, now};
+use varve_client::{FileSystem, Handle, Io, OpenFlags, Opened, Result, Whence, WriteFlags, now};
 use varve_types::{Credentials, Errno, InodeId};
 use varve_world::disk::File;
 
@@ -98,6 +99,26 @@ impl Door {
         let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
         let opened = now(self.fs.open(caller, inode, flags))?;
         Ok(self.files.opened(inode, flags, opened, register))
+    }
+
+    pub(super) fn write(
+        &self,
+        request: &Request,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        how: KernelWriteFlags,
+        flags: fuser::OpenFlags,
+    ) -> Result<usize> {
+        // Pages that were changed through a mapping go to their place, whatever the handle by which the kernel happens to
+        // write them was opened for.
+        if how.contains(KernelWriteFlags::FUSE_WRITE_CACHE) {
+            return now(self.fs.write_with(handle, offset, data, WriteFlags::default()));
+        }
+        if how.contains(KernelWriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            now(self.fs.drop_set_id_of(handle, || caller(request)))?;
+        }
+        now(self.fs.write_with(handle, offset, data, WriteFlags::from_bits(flags.0)))
     }
 
     pub(super) fn release(&self, handle: Handle) -> Result<()> {

@@ -5,10 +5,11 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, Timespec, Timestamps, XattrFlags, sta
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn mode(path: &Path) -> u32 {
@@ -247,6 +248,82 @@ fn copies_keep_the_times_of_directories() {
             assert_eq!((mtime.tv_sec, mtime.tv_nsec), (ctime.tv_sec, ctime.tv_nsec), "{how}: {part}");
             assert!((1_100_000_001..8_000_000_000).contains(&mtime.tv_sec), "{how}: {part}: {}", mtime.tv_sec);
         }
+    }
+    volume.close();
+}
+
+/// The set-id bits of a file that somebody without privilege has open, and writes past the page cache, fall as well.
+#[test]
+fn set_id_bits_fall_when_a_descriptor_writes() {
+    let Some(volume) = volume() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    fs::set_permissions(volume.path(), Permissions::from_mode(0o777)).unwrap();
+    for length in [10, 500_000] {
+        let path = volume.join(format!("f{length}"));
+        let script = format!(
+            "exec 3> \"$1\"; head -c {length} /dev/zero >&3; echo; read go; printf x >&3; echo; read go; printf x >&3"
+        );
+        let mut writer = Command::new("setpriv")
+            .args(["--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-ec", &script, "sh"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut go, mut done) = (writer.stdin.take().unwrap(), writer.stdout.take().unwrap());
+        let mut line = [0];
+        for _ in 0..2 {
+            done.read_exact(&mut line).unwrap();
+            chown(&path, Some(0), Some(0)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+            go.write_all(b"\n").unwrap();
+        }
+        assert!(writer.wait().unwrap().success());
+        assert_eq!(mode(&path), 0o755, "{length} bytes");
+        assert_eq!(fs::metadata(&path).unwrap().len(), length + 2);
+    }
+    volume.close();
+}
+
+/// chown(2) that names nobody takes no set-id bits from directories, and of files only for their owner.
+#[test]
+fn a_chown_to_nobody_takes_nothing_from_others() {
+    let Some(volume) = volume() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    fs::set_permissions(volume.path(), Permissions::from_mode(0o755)).unwrap();
+    let (directory, file) = (volume.join("d"), volume.join("f"));
+    fs::create_dir(&directory).unwrap();
+    fs::write(&file, b"program").unwrap();
+    let chown_as = |user: u32, path: &Path| {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        std::thread::scope(|scope| {
+            let call = move || {
+                // The system calls themselves, for libc's function would change the user of the whole process.
+                let set = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+                assert_eq!(set, 0);
+                // What it says is the kernel's.
+                unsafe { libc::chown(path.as_ptr(), u32::MAX, u32::MAX) };
+            };
+            scope.spawn(call).join().unwrap();
+        });
+    };
+    for (user, path, owner, wanted) in [
+        (0, &directory, 0, 0o2775),
+        (4321, &directory, 4321, 0o2775),
+        (1234, &directory, 4321, 0o2775),
+        (1234, &file, 4321, 0o4755),
+        (4321, &file, 4321, 0o755),
+    ] {
+        chown(path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(if path == &file { 0o4755 } else { 0o2775 })).unwrap();
+        chown_as(user, path);
+        assert_eq!(mode(path), wanted, "by {user}, of {owner}: {}", path.display());
     }
     volume.close();
 }

@@ -199,3 +199,22 @@ fn a_read_only_mount_refuses_changes() {
     assert_eq!(fs::read_dir(volume.path()).unwrap().count(), 0);
     volume.close();
 }
+
+/// Who may read a directory and not search it is told its names, also those of files that are open.
+#[test]
+fn names_are_listed_for_who_may_only_read() {
+    let Some(volume) = volume() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = volume.join("d");
+    fs::create_dir(&directory).unwrap();
+    let open: Vec<_> = (0..5).map(|n| fs::File::create_new(directory.join(format!("f{n}"))).unwrap()).collect();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o744)).unwrap();
+    let list = "setpriv --reuid=1111 --regid=1111 --clear-groups sh -c 'cd /; exec ls -1 \"$1\"' sh \"$1\"";
+    assert_eq!(shell(list, &[&directory]), "f0\nf1\nf2\nf3\nf4\n");
+    drop(open);
+    volume.close();
+}

@@ -479,3 +479,57 @@ fn closing_a_large_file_changes_nothing_that_is_seen() {
     assert_eq!(shown(after), before);
     volume.close();
 }
+
+/// O_APPEND counts as it is when a write is made, for programs set and clear it (xz clears it to leave holes).
+#[test]
+fn whether_a_write_appends_is_said_by_the_write() {
+    for options in ["", "nopassthrough"] {
+        if !can_mount() {
+            return;
+        }
+        let volume = Volume::with_options(options);
+        for length in [10u64, 100_000] {
+            let path = volume.join(format!("f{length}"));
+            fs::write(&path, pattern(length as usize)).unwrap();
+            let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+            file.write_all(b"end").unwrap();
+            let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+            rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::APPEND).unwrap();
+            file.seek(SeekFrom::Start(length + 2 * length)).unwrap();
+            file.write_all(b"beyond a hole").unwrap();
+            rustix::fs::fcntl_setfl(&file, flags).unwrap();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.write_all(b"at the end again").unwrap();
+            drop(file);
+            let mut wanted = [pattern(length as usize), b"end".to_vec()].concat();
+            wanted.resize(3 * length as usize, 0);
+            wanted.extend_from_slice(b"beyond a holeat the end again");
+            let found = fs::read(&path).unwrap();
+            let differs = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted);
+            assert_eq!((found.len(), differs), (wanted.len(), None), "{options}, {length}");
+        }
+        volume.close();
+    }
+}
+
+/// What a descriptor with O_SYNC or O_DSYNC has written is not this mount's alone when the write returns.
+#[test]
+fn synchronous_writes_are_there_when_they_return() {
+    if !can_mount() {
+        return;
+    }
+    let (volume, other) = Volume::mounted_twice("");
+    for (name, flag) in [("sync", libc::O_SYNC), ("dsync", libc::O_DSYNC)] {
+        for reads in [false, true] {
+            let name = format!("{name}-{reads}");
+            let mut options = OpenOptions::new();
+            let options = options.write(true).read(reads).create_new(true).custom_flags(flag);
+            let mut file = options.open(volume.join(&name)).unwrap();
+            file.write_all(b"synced as written").unwrap();
+            assert_eq!(fs::read(other.join(&name)).unwrap(), b"synced as written", "{name}");
+            drop(file);
+        }
+    }
+    other.close();
+    volume.close();
+}

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_client::{ClientConfig, FileSystem};
-use varve_fuse::{MountOptions, Mounted};
+use varve_fuse::{MountOptions, Mounted, Unmounter};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
 use varve_world::volume_dir::{FormatOver, VolumeDir};
@@ -150,6 +150,15 @@ impl Volume {
 
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.point.join(name)
+    }
+
+    pub fn unmounter(&self) -> Unmounter {
+        self.mounted.as_ref().expect("not closed").unmounter()
+    }
+
+    /// Lets go of the mount without unmounting it first.
+    pub fn drop_mount(&mut self) {
+        self.mounted = None;
     }
 
     /// Unmounts and stops the server, and fails the test if either does not end well.

@@ -129,3 +129,26 @@ fn trees_are_copied_whole() {
     );
     volume.close();
 }
+
+/// A mount that was taken away while it was in use leaves alone what is mounted in its place.
+#[test]
+fn an_unmount_is_of_its_own_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mut volume = Volume::new();
+    let open = std::fs::File::create_new(volume.join("f")).unwrap();
+    let unmounter = volume.unmounter();
+    rustix::mount::unmount(volume.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    let mut options = varve_fuse::MountOptions::new("null");
+    options.threads = 1;
+    let other = varve_fuse::null::mount(volume.path(), varve_client::Timeouts::default(), &options).unwrap();
+    assert!(unmounter.is_gone());
+    unmounter.unmount_if_free().unwrap();
+    unmounter.detach().unwrap();
+    assert!(crate::fixture::is_mounted(volume.path()), "the other mount");
+    drop(open);
+    volume.drop_mount();
+    assert!(crate::fixture::is_mounted(volume.path()), "the other mount, when the first has ended");
+    other.unmount().unwrap();
+}

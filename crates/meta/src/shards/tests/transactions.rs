@@ -274,7 +274,7 @@ fn names_that_are_made_while_a_directory_changes_are_counted() {
         };
         let changes = async {
             for n in 0..100 {
-                let set = SetAttributes { mode: Some(Mode::new(0o700 | n % 8)), ..SetAttributes::default() };
+                let set = SetAttributes { mode: Some(Mode::new(0o700 | (n % 8))), ..SetAttributes::default() };
                 let verb = ChangeAttributes { at: At::Inode(InodeId::ROOT), set };
                 cluster.at_home(InodeId::ROOT, &verb).await.unwrap();
             }

@@ -2,12 +2,12 @@
 
 use super::cluster::{Cluster, name};
 use super::split::settle;
-use crate::namespace::Unlink;
+use crate::namespace::{MakeDirectory, Unlink};
 use crate::shards::commit::APPEND_MAX;
 use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
 use crate::tables::{Change, IntentRow, Key, TransactionId};
 use std::time::Duration;
-use varve_types::{Credentials, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
+use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
 /// Time for an answer that waits for nothing.
 const NO_WAIT: Duration = Duration::from_millis(100);
@@ -124,4 +124,35 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(InodeId::ROOT, "f").await, None);
     });
+}
+
+/// Promise: a directory whose making was given up while the store of its name's shard hung is whole if its name is there in the
+/// end: its rows, which another shard has, are not taken back while the name may still come.
+#[test]
+fn a_directory_whose_name_came_late_has_its_rows() {
+    for near in [false, true] {
+        Cluster::run(2, 1000, |cluster| async move {
+            cluster.peers.all_near.set(near);
+            // Ids of its home are at hand.
+            cluster.mkdir(InodeId::ROOT, "first", ShardId(1)).await;
+            let shard = cluster.shard(ShardId(0));
+            let moments = cluster.moments(shard.id());
+            let hung = moments.hang().await;
+            let (at, makes) = (name("d"), Makes::Directory { home: ShardId(1) });
+            let verb = MakeDirectory { parent: InodeId::ROOT, name: at.clone(), mode: Mode::new(0o755) };
+            let make = cluster.at_name(InodeId::ROOT, &at, makes, &verb);
+            let (made, ()) = futures::join!(make, hang_for_long(&shard));
+            assert!(matches!(&made, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{made:?}");
+
+            drop(hung);
+            cluster.sync().await;
+            for _ in 0..2 {
+                let (made, _) = cluster.lookup(InodeId::ROOT, "d").await.unwrap();
+                cluster.create(made, "f").await.unwrap();
+                let unlink = Unlink { parent: made, name: name("f") };
+                cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+                cluster.reopen_after_crash().await;
+            }
+        });
+    }
 }

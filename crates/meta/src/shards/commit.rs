@@ -210,6 +210,12 @@ impl Shard {
         self.work.do_now();
     }
 
+    /// Ready when `batch` is appended to the log and fsynced.
+    pub(super) async fn durable(&self, batch: BatchNumber) -> Result<(), Refusal> {
+        self.appended(batch).await?;
+        self.sync().await
+    }
+
     /// Returns when everything that was acknowledged before is fsynced. A shard whose log has ended has failed, for it may be
     /// that nobody writes any more who would find out; one whose store only hangs has not.
     pub async fn sync(&self) -> Result<(), Refusal> {

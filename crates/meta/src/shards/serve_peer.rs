@@ -97,8 +97,9 @@ impl Shard {
         }
     }
 
-    /// Removes what [`Shard::place_fresh`] placed, for the entry was refused. What stays if this fails is debris that no
-    /// name reaches and no other inode can collide with; fsck removes it.
+    /// Removes what [`Shard::place_fresh`] placed, for the entry was refused, and for certain: one that is only late would
+    /// name a directory without rows. What stays if this fails is debris that no name reaches and no other inode can
+    /// collide with; fsck removes it.
     pub(super) async fn withdraw(&self, fresh: InodeId, placed: Vec<Key>) {
         let deletes = placed.into_iter().map(Change::Delete);
         match self.peers.call(fresh.shard(), PeerCall::Apply(deletes.collect())).await {

@@ -227,7 +227,9 @@ impl Shard {
         mut way: Way,
     ) -> Result<V::Outcome, Refusal> {
         let result = self.run_with(verb, run, &mut way).await;
+        // Decided, the name may come to the log yet, whatever has been answered.
         if result.is_err()
+            && !way.named
             && let Some(placed) = way.placed
         {
             Box::pin(self.withdraw(way.fresh, placed)).await;
@@ -299,6 +301,7 @@ impl Shard {
                 return Ok(Some(outcome));
             }
             Decided::Done { outcome, effects, batch } => {
+                way.named = true;
                 self.appended(batch).await?;
                 (outcome, effects)
             }
@@ -326,6 +329,8 @@ impl Shard {
                 let committed = Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await;
                 // Perhaps because it was opened meanwhile. What is taken to be open and is not is an orphan for a moment.
                 way.as_if_open |= matches!(committed, Err(Refusal::Busy));
+                // Else it may be decided.
+                way.named |= !matches!(committed, Err(Refusal::Busy));
                 committed?;
                 (outcome, effects)
             }
@@ -509,6 +514,8 @@ pub(super) struct Way {
     pub fresh: InodeId,
     /// Rows of `fresh` that stand at its home already.
     pub placed: Option<Vec<Key>>,
+    /// A name for it may be decided: then those rows stay.
+    pub named: bool,
     pub rename_lock: Option<u64>,
     /// Rows of a directory that another shard holds until its removal is decided.
     pub held: Option<Held>,
@@ -520,7 +527,7 @@ pub(super) struct Way {
 
 impl Way {
     pub fn of(fresh: InodeId) -> Way {
-        Way { fresh, placed: None, rename_lock: None, held: None, as_if_open: false, torn: None }
+        Way { fresh, placed: None, named: false, rename_lock: None, held: None, as_if_open: false, torn: None }
     }
 }
 

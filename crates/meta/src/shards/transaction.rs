@@ -176,8 +176,10 @@ impl Shard {
         };
         self.work.notify_one();
         orphans_of(&own).into_iter().for_each(|inode| self.reap_if_orphan(inode));
-        self.appended(batch).await?;
-        self.sync().await?;
+        if let Err(refusal) = self.durable(batch).await {
+            tokio::task::spawn_local(self.clone().carry_out_late(batch, transaction, participants));
+            return Err(refusal);
+        }
         Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
     }
 
@@ -309,6 +311,27 @@ impl Shard {
         true
     }
 
+    /// Has a decision carried out that was not durable when its caller was told that the store hangs: `batch`, which holds it,
+    /// goes on. Nobody is told of it before it is durable; and where this shard has ended, its next owner finds it or does not.
+    async fn carry_out_late(
+        self: Rc<Self>,
+        batch: BatchNumber,
+        transaction: TransactionId,
+        participants: Vec<ShardId>,
+    ) {
+        loop {
+            let durable = self.durable(batch).await;
+            if self.stopping() {
+                return;
+            }
+            if durable.is_ok() {
+                break;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+        self.carry_out(transaction, participants).await;
+    }
+
     /// The shard was closed or has failed: another may own it by now.
     pub(super) fn stopping(&self) -> bool {
         let state = self.state.borrow();
@@ -325,11 +348,7 @@ impl Shard {
         if decided {
             // The decision may be made and not yet in the log.
             let batch = self.state.borrow().open.number;
-            let durable = match self.appended(batch).await {
-                Ok(()) => self.sync().await,
-                Err(refusal) => Err(refusal),
-            };
-            if let Err(refusal) = durable {
+            if let Err(refusal) = self.durable(batch).await {
                 return super::fetch::peer_reply(refusal);
             }
         }

@@ -25,7 +25,9 @@ impl LogAtRest {
         refuse_if_gone(config, &epochs, claim)?;
         let shard = config.shard.0;
         let unpublished = match epochs.iter().next_back() {
-            Some((epoch, files)) if !files.sealed => Some(measure(shard, &config.directory, *epoch, files)?),
+            Some((epoch, files)) if !files.sealed => {
+                Some(measure(shard, &config.directory, *epoch, files, replay_after)?)
+            }
             _ => None,
         };
         let segments = segments(config, &epochs, claim, unpublished)?;

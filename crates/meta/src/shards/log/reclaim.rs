@@ -110,7 +110,9 @@ fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogErro
     for path in files.files.values() {
         match directory::read_file_header(path)? {
             Ok(header) if header.last_group <= replay_after => paths.append(&mut before),
-            _ => break,
+            Ok(_) => break,
+            // A later file that holds only later groups has taken over from it.
+            Err(_) => {}
         }
         before.push(path.clone());
     }

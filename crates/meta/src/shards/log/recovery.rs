@@ -68,7 +68,7 @@ pub(super) fn take_over(config: &LogConfig, claim: Claim) -> Result<(Replay, Log
         return Err(LogError::Fenced);
     }
     refuse_if_gone(config, &epochs, claim)?;
-    seal_highest(config, &mut epochs)?;
+    seal_highest(config, &mut epochs, claim.replay_after)?;
     let segments = segments(config, &epochs, claim, None)?;
     let last_group = last_group(config, &segments, claim)?;
     let header = FileHeader { shard: config.shard.0, epoch: claim.epoch, number: 0, base: 0, synced: 0, last_group };
@@ -98,7 +98,7 @@ pub(super) fn refuse_if_gone(
 
 /// Ends the highest epoch. The lower ones are ended already: an owner makes its first file only after it has ended
 /// all before it. So an unsealed epoch below another is what a late owner wrote after its end, and counts for nothing.
-fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> Result<(), LogError> {
+fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>, replay_after: u64) -> Result<(), LogError> {
     let Some((epoch, files)) = epochs.iter_mut().next_back() else { return Ok(()) };
     if files.sealed {
         return Ok(());
@@ -107,7 +107,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>) -> R
     publish(config, &directory::fence_path(directory, epoch), &[])?;
     // Listed again behind the fence: until then its owner may have begun another file.
     *files = directory::list(directory)?.remove(&epoch).unwrap_or_default();
-    let seal = measure(config.shard.0, directory, epoch, files)?;
+    let seal = measure(config.shard.0, directory, epoch, files, replay_after)?;
     for path in files.files.values() {
         disk::File::open(path).and_then(|file| file.sync_all()).map_err(LogError::io("fsync", path))?;
     }
@@ -126,8 +126,14 @@ fn publish(config: &LogConfig, path: &Path, content: &[u8]) -> Result<(), LogErr
 }
 
 /// How far the stream of an unsealed epoch is intact, in whole batches; says what is cut off.
-pub(super) fn measure(shard: u16, directory: &Path, epoch: u64, files: &EpochFiles) -> Result<Seal, LogError> {
-    let (seal, broken) = intact(shard, directory, epoch, files)?;
+pub(super) fn measure(
+    shard: u16,
+    directory: &Path,
+    epoch: u64,
+    files: &EpochFiles,
+    replay_after: u64,
+) -> Result<Seal, LogError> {
+    let (seal, broken) = intact(shard, directory, epoch, files, replay_after)?;
     if let Some(broken) = broken {
         tracing::warn!(
             shard, epoch, file = %broken.path.display(), offset = broken.offset, reason = %broken.reason,
@@ -139,17 +145,22 @@ pub(super) fn measure(shard: u16, directory: &Path, epoch: u64, files: &EpochFil
 }
 
 /// How far the stream of an unsealed epoch is intact, in whole batches, and what comes then, if it does not just end. An
-/// error if that was fsynced.
+/// error if that was fsynced, or if a file is needed whose header is not intact: all up to the group `replay_after` is in
+/// tables.
 pub(super) fn intact(
     shard: u16,
     directory: &Path,
     epoch: u64,
     files: &EpochFiles,
+    replay_after: u64,
 ) -> Result<(Seal, Option<Break>), LogError> {
     let marked = mark::synced(shard, directory, epoch);
     let mut stream = StreamReader::open(shard, epoch, files, u64::MAX)?;
     // The first file is durable before the mark is made, and so is each that becomes the first.
     let headless = files.begun && stream.is_headless();
+    if let Some(lost) = stream.lost_head(replay_after) {
+        return Err(lost.damage());
+    }
     let mut order = Order::new(stream.last_group);
     // After the last whole batch, so that a group's header whose first batch is torn goes with it.
     let mut seal = Seal { shard, epoch, length: stream.position(), last_group: stream.last_group };
@@ -243,8 +254,11 @@ pub(super) fn segments(
         if seal.last_group <= claim.replay_after {
             continue;
         }
-        let first = StreamReader::open(config.shard.0, *epoch, files, seal.length)?.last_group;
-        if files.files.is_empty() || first > last_group {
+        let stream = StreamReader::open(config.shard.0, *epoch, files, seal.length)?;
+        if let Some(lost) = stream.lost_head(last_group) {
+            return Err(lost.damage());
+        }
+        if files.files.is_empty() || stream.last_group > last_group {
             return Err(LogError::Missing {
                 shard: config.shard,
                 directory: config.directory.clone(),

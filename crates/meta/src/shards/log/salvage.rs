@@ -79,7 +79,7 @@ fn broken(
     reached: Option<u64>,
 ) -> Result<Option<DamagedPlace>, LogError> {
     let Some(seal) = seal else {
-        return match measure(shard.0, directory, epoch, files) {
+        return match measure(shard.0, directory, epoch, files, reached.unwrap_or(0)) {
             Err(LogError::Damaged { path, offset, reason }) => {
                 Ok(Some(DamagedPlace { path, offset: Some(offset), reason }))
             }
@@ -100,6 +100,10 @@ fn broken(
         return Ok(Some(gone(number)));
     }
     let mut stream = StreamReader::open(shard.0, epoch, files, seal.length)?;
+    if let Some(lost) = stream.lost_head(reached.unwrap_or(0)) {
+        let (path, offset) = (lost.path, Some(lost.offset));
+        return Ok(Some(DamagedPlace { path, offset, reason: lost.reason.to_string() }));
+    }
     if *first > 0 && reached.is_some_and(|reached| stream.last_group > reached) {
         return Ok(Some(gone(first - 1)));
     }

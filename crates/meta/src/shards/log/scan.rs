@@ -45,14 +45,21 @@ struct Part {
     /// Position at which the next file takes over, or the stream's limit.
     end: u64,
     last_group: u64,
+    /// A file between this one and the next whose header is not intact.
+    unread: Option<Unread>,
 }
+
+/// A file whose header is not intact, and why.
+type Unread = (PathBuf, FormatError);
 
 /// Reads the records of one epoch in order, up to a limit.
 pub struct StreamReader {
     epoch: u64,
     parts: std::vec::IntoIter<Part>,
     /// What is wrong with the files after `parts`, met when those are read.
-    broken_after: Option<(PathBuf, FormatError)>,
+    broken_after: Option<Unread>,
+    /// What is wrong with the files before `parts`.
+    broken_before: Option<Unread>,
     current: Option<(Part, Input)>,
     position: u64,
     limit: u64,
@@ -62,46 +69,56 @@ pub struct StreamReader {
 }
 
 impl StreamReader {
-    /// Opens the stream of `epoch`; nothing at or beyond the position `limit` is read.
+    /// Opens the stream of `epoch`; nothing at or beyond the position `limit` is read. A file that was begun and never
+    /// fsynced may have left no more than its name, and then a later one took over from it: what is missing shows only where
+    /// the files before it end too early.
     pub fn open(shard: u16, epoch: u64, files: &EpochFiles, limit: u64) -> Result<StreamReader, LogError> {
         let mut parts: Vec<Part> = Vec::new();
-        let mut broken_after = None;
+        let (mut begun, mut unread, mut broken_before) = (false, None, None);
         let first = files.files.keys().next().copied().unwrap_or(0);
         for (expected, (number, path)) in (first..).zip(&files.files) {
             let header = match read_file_header(path)? {
                 Ok(header) if header_fits(&header, shard, epoch, *number, expected) => header,
-                Ok(_) => {
-                    broken_after = Some((path.clone(), FormatError::Place));
-                    break;
-                }
-                Err(reason) => {
-                    broken_after = Some((path.clone(), reason));
-                    break;
+                other => {
+                    unread.get_or_insert((path.clone(), other.err().unwrap_or(FormatError::Place)));
+                    continue;
                 }
             };
             // A later file holds again whatever lies beyond its base.
             parts.retain(|part| part.base < header.base);
-            if let Some(before) = parts.last_mut() {
-                before.end = header.base.min(limit);
+            let unread = unread.take();
+            match parts.last_mut() {
+                Some(before) => (before.end, before.unread) = (header.base.min(limit), unread),
+                None if !begun => broken_before = unread,
+                None => {}
             }
+            begun = true;
             let (base, last_group) = (header.base, header.last_group);
-            parts.push(Part { path: path.clone(), base, end: limit, last_group });
+            parts.push(Part { path: path.clone(), base, end: limit, last_group, unread: None });
         }
         Ok(StreamReader {
             epoch,
             position: parts.first().map_or(0, |part| part.base),
             last_group: parts.first().map_or(0, |part| part.last_group),
             parts: parts.into_iter(),
-            broken_after,
+            broken_after: unread,
+            broken_before,
             current: None,
             limit,
             done: false,
         })
     }
 
-    /// Whether there are files and the first one's header is not intact, so that nothing can be read.
+    /// Whether there are files and no header is intact, so that nothing can be read.
     pub fn is_headless(&self) -> bool {
         self.parts.as_slice().is_empty() && self.broken_after.is_some()
+    }
+
+    /// The first file, if its header is not intact and what is before the first one that can be read is not in tables, where
+    /// all up to the group `in_tables` is.
+    pub fn lost_head(&self, in_tables: u64) -> Option<Break> {
+        let (path, reason) = self.broken_before.clone().filter(|_| self.last_group > in_tables)?;
+        Some(Break { position: 0, path, offset: 0, reason })
     }
 
     /// Position of the next record, or of the end.
@@ -135,9 +152,13 @@ impl StreamReader {
                     return Ok(Ok(Some(record)));
                 }
                 // The file ends here although a later one begins further on.
-                Ok(None) if part.end != self.limit => {
+                Ok(None) if part.end != self.limit || part.unread.is_some() => {
                     self.done = true;
-                    return Ok(Err(Break { position: self.position, path, offset, reason: FormatError::Length }));
+                    let (path, offset, reason) = match part.unread.take() {
+                        Some((path, reason)) => (path, 0, reason),
+                        None => (path, offset, FormatError::Length),
+                    };
+                    return Ok(Err(Break { position: self.position, path, offset, reason }));
                 }
                 Ok(None) => self.current = None,
                 Err(reason) => {

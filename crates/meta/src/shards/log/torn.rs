@@ -25,7 +25,7 @@ pub struct TornEnd {
 pub fn torn_end(shard: ShardId, directory: &Path) -> Result<Option<TornEnd>, LogError> {
     let epochs = directory::list(directory)?;
     let Some((epoch, files)) = epochs.iter().next_back().filter(|(_, files)| !files.sealed) else { return Ok(None) };
-    let (seal, Some(broken)) = intact(shard.0, directory, *epoch, files)? else { return Ok(None) };
+    let (seal, Some(broken)) = intact(shard.0, directory, *epoch, files, 0)? else { return Ok(None) };
     // What a file holds beyond the base of a later one is there twice.
     let mut lost: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
     for path in files.files.values() {

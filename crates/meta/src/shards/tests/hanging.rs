@@ -1,13 +1,14 @@
 //! A store that hangs: what was decided meanwhile is in memory alone, and nobody is told that it is done.
 
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
-use crate::namespace::Unlink;
+use crate::namespace::{MakeDirectory, Rename, RenameFlags, Unlink};
 use crate::shards::commit::APPEND_MAX;
+use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
 use crate::tables::{Change, IntentRow, Key, TransactionId};
 use std::time::Duration;
-use varve_types::{Credentials, Epoch, Errno, InodeId, PartitionIndex, SessionId, ShardId};
+use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
 /// Time for an answer that waits for nothing.
 const NO_WAIT: Duration = Duration::from_millis(100);
@@ -147,4 +148,87 @@ fn a_retry_is_answered_when_its_change_is_in_the_log() {
         cluster.reopen_after_crash().await;
         assert_eq!(cluster.lookup(InodeId::ROOT, "f").await, None);
     });
+}
+
+/// Promise: a directory whose making was given up while the store of its name's shard hung is whole if its name is there in the
+/// end: its rows, which another shard has, are not taken back while the name may still come.
+#[test]
+fn a_directory_whose_name_came_late_has_its_rows() {
+    for near in [false, true] {
+        Cluster::run(2, 1000, |cluster| async move {
+            cluster.peers.all_near.set(near);
+            // Ids of its home are at hand.
+            cluster.mkdir(InodeId::ROOT, "first", ShardId(1)).await;
+            let shard = cluster.shard(ShardId(0));
+            let moments = cluster.moments(shard.id());
+            let hung = moments.hang().await;
+            let (at, makes) = (name("d"), Makes::Directory { home: ShardId(1) });
+            let verb = MakeDirectory { parent: InodeId::ROOT, name: at.clone(), mode: Mode::new(0o755) };
+            let make = cluster.at_name(InodeId::ROOT, &at, makes, &verb);
+            let (made, ()) = futures::join!(make, hang_for_long(&shard));
+            assert!(matches!(&made, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{made:?}");
+
+            drop(hung);
+            cluster.sync().await;
+            for _ in 0..2 {
+                let (made, _) = cluster.lookup(InodeId::ROOT, "d").await.unwrap();
+                cluster.create(made, "f").await.unwrap();
+                let unlink = Unlink { parent: made, name: name("f") };
+                cluster.at_name(made, &name("f"), Makes::Nothing, &unlink).await.unwrap();
+                cluster.reopen_after_crash().await;
+            }
+        });
+    }
+}
+
+/// Promise: a change over shards that was decided while the store hung, and given up by who asked for it, is applied everywhere
+/// and forgotten as soon as its decision is on disk, and nowhere before. A shard that has failed meanwhile leaves it to its
+/// next owner.
+#[test]
+fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
+    for fails in [false, true] {
+        Cluster::run(2, 1000, |cluster| async move {
+            let (from, to) = (ShardId(0), ShardId(1));
+            let a = cluster.mkdir(InodeId::ROOT, "a", from).await;
+            let b = cluster.mkdir(InodeId::ROOT, "b", to).await;
+            let file = cluster.create(a, "f").await.unwrap().inode;
+            let coordinator = cluster.shard(from);
+            let open = |id| cluster.shard(id).status().transactions_open;
+            let moments = cluster.moments(from);
+            let hung = moments.hang().await;
+            let (parent, new_parent, flags) = (a, b, RenameFlags::Replace);
+            let verb = Rename { parent, name: name("f"), new_parent, new_name: name("g"), flags };
+            let at = name("f");
+            let rename = cluster.at_name(a, &at, Makes::Nothing, &verb);
+            let (renamed, ()) = futures::join!(rename, hang_for_long(&coordinator));
+            assert!(matches!(&renamed, Err(Refusal::Failed(why)) if why.errno == Errno::ETIMEDOUT), "{renamed:?}");
+            tokio::time::sleep(NO_WAIT).await;
+            assert_eq!((open(from), open(to)), (1, 1), "nobody applies what is not on disk");
+
+            if fails {
+                coordinator.state.borrow_mut().failed = Some("its store is away".into());
+            }
+            drop(hung);
+            if fails {
+                let in_log = || {
+                    let state = coordinator.state.borrow();
+                    state.appended.0 + 1 == state.open.number.0
+                };
+                while !in_log() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                tokio::time::sleep(3 * ASK_AGAIN).await;
+                assert_eq!((open(from), open(to)), (1, 1), "it is the next owner's");
+                cluster.reopen_after_crash().await;
+            }
+            let ends = async {
+                while (open(from), open(to)) != (0, 0) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, ends).await.expect("it is carried out and forgotten");
+            assert_eq!(cluster.lookup(a, "f").await, None);
+            assert_eq!(cluster.lookup(b, "g").await.map(|(inode, _)| inode), Some(file));
+        });
+    }
 }

@@ -137,3 +137,84 @@ fn missing_files_are_refused() {
     assert!(opened.err().unwrap().to_string().contains("lacks its files"));
     assert_eq!(world.open(2, 1).unwrap().sequences(), [4], "which is fine once their groups are in tables");
 }
+
+/// One epoch whose second file was begun, never fsynced, and left when it failed: the third one took over. A batch in the first
+/// file, and one in the third, or two.
+fn taken_over(batches: u64) -> World {
+    let world = World::new();
+    let mut owner = world.open(1, 0).unwrap();
+    world.append(&mut owner, 1..2);
+    world.sync(&owner);
+    owner.log.leave_file(0);
+    owner.log.state.lock().break_file();
+    for sequence in 2..batches + 2 {
+        world.append(&mut owner, sequence..sequence + 1);
+        world.sync(&owner);
+    }
+    world
+}
+
+/// Promise: what was fsynced after a failure is there, whatever the disk has kept of the file that failed before it was ever
+/// fsynced, and nobody calls it damaged.
+#[test]
+fn a_file_that_was_never_fsynced_is_not_missed() {
+    for (batches, marked) in [(1, true), (1, false), (2, true), (2, false)] {
+        for content in [Vec::new(), vec![0; 64], vec![0x55; 500]] {
+            let world = taken_over(batches);
+            if !marked {
+                std::fs::write(begun_path(world.path(), 1), []).unwrap();
+            }
+            std::fs::write(file_path(world.path(), 1, 1), &content).unwrap();
+            let all = range(1..batches + 2);
+            assert!(torn_end(ShardId(9), world.path()).unwrap().is_none());
+            LogAtRest::open(&world.config(), 0, 0).unwrap();
+            assert_eq!(world.open(2, 0).unwrap().sequences(), all, "{marked}, {} bytes", content.len());
+            assert_eq!(world.open(3, 0).unwrap().sequences(), all, "sealed");
+            let damaged = read_intact(ShardId(9), world.path(), Some(0), &mut |_| {}).unwrap();
+            assert!(damaged.iter().all(|place| content.len() > 64 && place.path == file_path(world.path(), 1, 1)));
+            let reclaimed = reclaim::reclaimable(&world.config(), 1).unwrap();
+            assert!(reclaimed.starts_with(&[0, 1].map(|number| file_path(world.path(), 1, number))), "{reclaimed:?}");
+        }
+    }
+}
+
+/// Promise: a file whose header is not intact is damaged where its records are needed, though those after it are whole; one
+/// whose records are all in tables is not, also where it is the first that is left.
+#[test]
+fn a_file_that_is_needed_is_missed_though_later_ones_are_whole() {
+    for (broken, sealed) in [(0, false), (0, true), (1, false), (1, true)] {
+        let world = World::new();
+        let mut owner = world.open(1, 0).unwrap();
+        for sequence in 1..4 {
+            world.append(&mut owner, sequence..sequence + 1);
+            world.sync(&owner);
+            if sequence < 3 {
+                owner.log.leave_file(0);
+            }
+        }
+        drop(owner);
+        if sealed {
+            drop(world.open(2, 0).unwrap());
+        }
+        let path = file_path(world.path(), 1, broken);
+        world.damage(&path, 20);
+        let first = file_path(world.path(), 1, 0);
+        let needed = format!("{} is damaged at byte 0", path.display());
+        for epoch in 3..5 {
+            let refused = world.open(epoch, 0).err().unwrap().to_string();
+            assert!(refused.contains(&needed), "{broken}, {sealed}: {refused}");
+            assert_eq!(seal_path(world.path(), 1).exists(), sealed, "nothing was ended");
+        }
+        assert!(sealed || LogAtRest::open(&world.config(), 0, 0).is_err());
+        let damaged = read_intact(ShardId(9), world.path(), Some(0), &mut |_| {}).unwrap();
+        assert!(matches!(&damaged[..], [place] if place.path == path), "{damaged:?}");
+        if broken == 1 {
+            std::fs::remove_file(&first).unwrap();
+        }
+        let covered = u64::from(broken) + 1;
+        let damaged = read_intact(ShardId(9), world.path(), Some(covered), &mut |_| {}).unwrap();
+        assert!(damaged.is_empty(), "{damaged:?}");
+        LogAtRest::open(&world.config(), covered, covered).unwrap();
+        assert_eq!(world.open(5, covered).unwrap().sequences(), range(covered + 1..4));
+    }
+}

@@ -36,9 +36,49 @@ fn lived(world: &World) -> History {
     recording.history()
 }
 
+/// Two epochs; in each a file that was begun and never fsynced fails, and another one takes over from it. Both it and
+/// the file before are reclaimed at the end, or not.
+fn failed(world: &World, reclaims: bool) -> History {
+    let recording = Recording::begin(world.path()).unwrap();
+    let (mut sequence, mut group) = (0, 0);
+    for epoch in 1..3 {
+        recording.mark(CLAIMED + epoch);
+        let mut owner = world.open(epoch, group).unwrap();
+        for fails in [false, true, false] {
+            if fails {
+                owner.log.leave_file(0);
+                owner.log.state.lock().break_file();
+            }
+            recording.mark(APPENDED + sequence + 2);
+            world.append(&mut owner, sequence + 1..sequence + 3);
+            sequence += 2;
+            world.sync(&owner);
+            recording.mark(SYNCED + sequence);
+        }
+        if reclaims {
+            group = owner.flushed_group();
+            recording.mark(IN_TABLES + 100 * group + sequence);
+            reclaim::reclaim(&world.config(), group).unwrap();
+        }
+    }
+    assert!(recording.check().unwrap().is_empty());
+    recording.history()
+}
+
 #[test]
 fn every_point_of_a_log_keeps_what_was_synced_and_is_opened() {
-    let history = lived(&World::new());
+    keeps_what_was_synced(&lived(&World::new()), [Order::Anyhow, Order::Journaled]);
+}
+
+/// Promise: so does a log that has gone on in a new file, whatever is left of the one before that, which was never fsynced.
+#[test]
+fn a_file_that_was_never_fsynced_hides_none_after_it() {
+    keeps_what_was_synced(&failed(&World::new(), false), [Order::Anyhow, Order::Journaled]);
+    // It goes together with the one before it, which is to go first.
+    keeps_what_was_synced(&failed(&World::new(), true), [Order::Journaled; 2]);
+}
+
+fn keeps_what_was_synced(history: &History, orders: [Order; 2]) {
     for point in (0..=history.points()).filter(|point| history.is_change(*point)) {
         let (mut claimed, mut synced, mut in_tables, mut appended) = (0, 0, (0, 0), 0);
         for mark in history.marks(point) {
@@ -50,7 +90,7 @@ fn every_point_of_a_log_keeps_what_was_synced_and_is_opened() {
             }
         }
         let chances = (0..16).map(|seed| {
-            let order = if seed % 2 == 0 { Order::Anyhow } else { Order::Journaled };
+            let order = orders[seed as usize % 2];
             Fate::Chance { order, seed: seed + 1000 * point as u64 }
         });
         for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 use varve_world::disk::File;
@@ -231,13 +231,15 @@ impl Shard {
         self.work.notify_one();
         self.appended(batch).await
     }
+}
 
-    /// Ends orphans that earlier epochs left, or that were made before all sessions were known, and that no session has claimed.
-    pub(super) async fn reap_leftovers(self: Rc<Self>) {
-        tokio::time::sleep(SESSIONS_RETURN).await;
-        let orphans: Vec<InodeId> = self.state.borrow().orphans.iter().copied().collect();
-        orphans.into_iter().for_each(|inode| self.reap_if_orphan(inode));
-    }
+/// Ends orphans that earlier epochs left, or that were made before all sessions were known, and that no session has claimed;
+/// of a shard that is there by then.
+pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
+    tokio::time::sleep(SESSIONS_RETURN).await;
+    let Some(shard) = shard.upgrade() else { return };
+    let orphans: Vec<InodeId> = shard.state.borrow().orphans.iter().copied().collect();
+    orphans.into_iter().for_each(|inode| shard.reap_if_orphan(inode));
 }
 
 /// The row has moved since, and still says what is to be done.

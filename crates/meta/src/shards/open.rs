@@ -2,6 +2,7 @@
 
 use super::batch::Batch;
 use super::committer::Work;
+use super::effects::reap_leftovers;
 use super::garbage::Garbage;
 use super::inodes::InodeBlock;
 use super::partitions::Partitions;
@@ -140,7 +141,7 @@ impl Shard {
                 self.state.borrow_mut().orphans.insert(inode);
             }
         }
-        tokio::task::spawn_local(self.clone().reap_leftovers());
+        tokio::task::spawn_local(reap_leftovers(Rc::downgrade(self)));
         Ok(())
     }
 

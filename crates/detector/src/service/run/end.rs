@@ -205,7 +205,8 @@ impl Run {
             let clients = self.clients.lock();
             (clients.absent(), clients.are_given_up(absence))
         };
-        let late = given_up || absent.is_some_and(|absent| absent > absence);
+        // A detector is no client: it comes and goes with its images, and the end of its series, or another one, ends it.
+        let late = self.series.is_none() && (given_up || absent.is_some_and(|absent| absent > absence));
         let (how, why) = match failure {
             Some(failure) => (How::Failed, failure),
             None if leaves => (How::Finished, "the run was stopped where it was started".into()),

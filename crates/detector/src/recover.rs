@@ -86,10 +86,14 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
     let used = if damage.end { headless::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
-        // What lies above was never named: without it there is room on a disk that is full.
+        // What lies above was never named: without it there is room on a disk that is full. Nor does anybody name what a
+        // process that joined still writes there.
         punch(file, used..bytes).map_err(io)?;
     }
-    let (allocator, length) = (Allocator::new(used), Length::new(bytes));
+    // Such a process may go on for as long as it looks for the service: what is written now lies above all that it was
+    // granted, and so does the file's end.
+    let free = used.max(found.granted().unwrap_or(bytes));
+    let (allocator, length) = (Allocator::new(free), Length::new(bytes));
     let space = Space { file, length: &length, allocator: &allocator };
     let room = Mutex::new(Room::of_last(&mut catalog));
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;

@@ -7,11 +7,13 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::ElementType;
 use varve_detector::journal::{self, Entry};
+use varve_detector::recover::recover;
 use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Pipeline, Settings, Writer};
 
@@ -71,6 +73,42 @@ fn extents_that_nobody_filled_take_no_space() {
     let dumped = common::said(common::with_plugins(&mut Command::new("h5dump")).args(["-d", "/data"]).arg(&path));
     assert!(dumped.contains("( 16, 6, 5 )"), "{dumped}");
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
+}
+
+/// Promise: a process that joined may go on writing where it was granted extents while the file is recovered, and after it:
+/// the file stays whole, and is finished.
+#[test]
+fn a_recovered_file_outlives_who_still_writes_to_it() {
+    const EXTENT: u64 = 8 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![6, 5]);
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let writer =
+        Arc::new(Writer::create(&path, description.clone(), settings.clone(), quiet()).expect("a run started"));
+    let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+    let large = Settings { extent_bytes: EXTENT, stripe_bytes: EXTENT / 2, ..settings };
+    let joined = Joined::join(&path, description.clone(), large, (1, coordinator), quiet()).expect("joined");
+    for number in 0..16 {
+        let payload = Payload::Plain(frames::frame(number, 30));
+        joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    joined.leave().expect("all is reported");
+    // The journal stays, as when it is killed.
+    drop(writer);
+    let entries = journal::read(&journal::path_beside(&path)).expect("a journal").entries;
+    let told = entries.iter().filter(|entry| matches!(entry, Entry::Slab(_))).map(Entry::end).max().expect("frames");
+    let granted = entries.iter().map(|entry| if let Entry::Granted { end } = entry { *end } else { 0 }).max();
+    let rest = vec![0xff; (granted.expect("an extent") - told) as usize];
+    let file = std::fs::File::options().write(true).open(&path).expect("the file");
+    let writes = || file.write_all_at(&rest, told);
+    writes().expect("written");
+    assert_eq!(recover(&path).expect("recovered").counts.received, 16);
+    writes().expect("written");
+    let again = recover(&path).expect_err("it is finished").to_string();
+    assert!(again.contains("needs no recovery"), "{again}");
+    tell(directory.path(), "run", &description, &(0..16).collect::<Vec<u64>>(), true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
 /// A slab that went to the file before it was whole is reported twice, and its frames are counted once.

@@ -22,6 +22,7 @@ fn config(root: &std::path::Path) -> Config {
         http: None,
         root: root.to_owned(),
         token: None,
+        plugins: None,
         settings: Settings { threads: 2, ..Settings::default() },
         runs_max: 4,
         connections_max: 4,

@@ -67,6 +67,8 @@ impl Found {
             let synced = times.get(number).copied().filter(|_| number < contents.intact);
             let time = synced.unwrap_or(now);
             match (entry, synced) {
+                // One that was never ours, which tells of nothing.
+                (Entry::Slab(slab), _) if !slab.fits(&contents.description) => {}
                 // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
                 (Entry::Slab(slab), synced)
                     if entry.end() > length
@@ -143,7 +145,7 @@ impl Found {
                     && description.slab_of(frame.number).0 == slab.slab
                     && !known(frame.number)
             });
-            if !named || slab.chunks.len() as u64 != description.chunks_per_frame() {
+            if !named || !slab.fits(description) {
                 continue;
             }
             let there = |frames: usize| frames as u64 == description.frames_of(slab.slab).count() as u64;

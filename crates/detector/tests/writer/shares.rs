@@ -11,11 +11,11 @@ use std::time::Duration;
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
-use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{self, Entry};
+use varve_detector::hdf5::{ElementType, UNDEFINED};
+use varve_detector::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
 use varve_detector::recover::recover;
 use varve_detector::writer::join::{Coordinator, Joined};
-use varve_detector::writer::{Pipeline, Settings, Writer};
+use varve_detector::writer::{Pipeline, Settings, WriteError, Writer};
 
 /// Without a network between them.
 pub struct Direct(pub Arc<Writer>);
@@ -109,6 +109,49 @@ fn a_recovered_file_outlives_who_still_writes_to_it() {
     assert!(again.contains("needs no recovery"), "{again}");
     tell(directory.path(), "run", &description, &(0..16).collect::<Vec<u64>>(), true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: a report that no writer of the run can have made is refused, and a journal that has one all the same is read past
+/// it.
+#[test]
+fn a_report_that_cannot_be_is_refused_and_read_past() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for filter in [Filter::RAW, Filter::BSLZ4] {
+        let path = directory.path().join(format!("{filter}.h5"));
+        let description = Description { filter, ..Description::new(ElementType::U16, vec![6, 5]) };
+        let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+        for number in 0..4 {
+            let payload = Payload::Plain(frames::frame(number, 30));
+            writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+        }
+        let extent = writer.grant(1 << 20).expect("an extent");
+        let frame = FrameEntry { number: 4, times: [0; 4], missing: Vec::new() };
+        let slab = |slab, frames, (address, size)| {
+            let chunks = vec![ChunkEntry { address, size, mask: 0, checksum: 0 }];
+            Entry::Slab(SlabEntry { slab, epoch: 1, again: true, frames, chunks })
+        };
+        let many = extent.end - extent.start;
+        let wrong = [
+            slab(1 << 40, Vec::new(), (UNDEFINED, 0)),
+            slab(4, vec![frame.clone()], (extent.start, many)),
+            slab(4, vec![frame.clone()], (extent.start, 0)),
+            slab(4, vec![frame], (UNDEFINED, 1 << 40)),
+        ];
+        for entry in wrong.clone() {
+            let refused = writer.report(vec![entry.clone()]);
+            assert!(matches!(refused, Err(WriteError::Frame { .. })), "{entry:?}: {refused:?}");
+        }
+        drop(writer);
+        let beside = journal::path_beside(&path);
+        let mut bytes = std::fs::read(&beside).expect("a journal");
+        wrong.iter().for_each(|entry| journal::encode(entry, &mut bytes));
+        std::fs::write(&beside, bytes).expect("written");
+        let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+        assert_eq!(resumed.frames, (0..4).collect());
+        assert_eq!(writer.finish().expect("finished").counts.received, 4);
+        tell(directory.path(), &filter.to_string(), &description, &[0, 1, 2, 3], true);
+    }
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
 /// A slab that went to the file before it was whole is reported twice, and its frames are counted once.

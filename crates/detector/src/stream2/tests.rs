@@ -38,6 +38,22 @@ fn shuffled(plain: &[u8]) -> Vec<u8> {
     blob
 }
 
+/// Promise: a series of which far more images are announced than an index that is written whole should have has no end.
+#[test]
+fn a_series_that_is_announced_long_has_no_end() {
+    let describe = |images: u64| {
+        let start = Start { images, ..start(&["threshold_1"]) };
+        let bytes = shuffled(&pixels(1));
+        let channels = vec![channel("threshold_1", Compression::BitshuffleLz4, &bytes)];
+        let image =
+            Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels, unreadable: Vec::new() };
+        let series = Series::begin(start, &image, Filter::BSLZ4).unwrap();
+        series.describe(Description::new(ElementType::U8, vec![1])).scan
+    };
+    assert_eq!(describe(1000), [Some(1000)]);
+    assert_eq!([describe(10_000_000), describe(2_000_000_000), describe(0)], [[None], [None], [None]]);
+}
+
 #[test]
 fn messages_come_back() {
     let start = start(&["threshold_1", "threshold_2"]);

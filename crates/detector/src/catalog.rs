@@ -171,8 +171,7 @@ impl Catalog {
             !matches!(catalog.status_of(frame), FrameStatus::Missing | FrameStatus::Damaged)
         };
         // As with scalars, what does not fit was never written by us.
-        let fits = |frame: &FrameEntry| self.description.slab_of(frame.number).0 == entry.slab;
-        if entry.chunks.len() as u64 != self.description.chunks_per_frame() || !entry.frames.iter().all(fits) {
+        if !entry.fits(&self.description) {
             return;
         }
         // What has come is not written over, unless the same writer has put it together with what came later.

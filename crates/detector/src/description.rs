@@ -12,6 +12,7 @@ pub use scalar::{Scalar, ScalarColumn, ScalarKind};
 use crate::advise::Advice;
 use crate::catalog::{ravel, unravel};
 use crate::filters::{Filter, PluginChoice, Registered};
+use crate::hdf5::index::Element;
 use crate::hdf5::{ElementType, FilterMessage, Grid, IndexKind, superblock};
 use crate::layout::Layout;
 use nxmx::Nxmx;
@@ -301,6 +302,15 @@ impl Description {
         let max = scan_max.iter().copied().chain(self.frame.iter().map(|side| Some(*side))).collect();
         let chunk = self.chunk_scan().into_iter().chain(self.chunk()).collect();
         Grid::new(dims, max, chunk, self.element.size())
+    }
+
+    /// Whether an index can say that a chunk has so many bytes in the file.
+    pub fn takes_chunk(&self, bytes: u64) -> bool {
+        let plain = self.chunk_bytes() as u64;
+        match self.is_unfiltered() {
+            true => bytes == plain,
+            false => (1..=Element::new(true, plain).size_max()).contains(&bytes),
+        }
     }
 
     /// Whether chunks lie in the file as they are.

@@ -82,6 +82,11 @@ impl FrameStatus {
     pub const NAMES: [(&'static str, u8); 6] =
         [("missing", 0), ("received", 1), ("damaged", 2), ("duplicate", 3), ("late", 4), ("partial", 5)];
 
+    /// Whether all of the frame is in the file.
+    pub fn is_whole(self) -> bool {
+        matches!(self, FrameStatus::Received | FrameStatus::Duplicate | FrameStatus::Late)
+    }
+
     /// # Panics
     /// If it is none of [`FrameStatus::NAMES`].
     pub fn from_byte(byte: u8) -> FrameStatus {

@@ -80,12 +80,26 @@ impl ChunkEntry {
     pub fn range(&self) -> Range<u64> {
         self.address..self.address.saturating_add(self.size)
     }
+
+    /// Whether an index can tell of it.
+    pub fn fits(&self, description: &Description) -> bool {
+        self.address == UNDEFINED && self.size == 0 || description.takes_chunk(self.size)
+    }
 }
 
 impl SlabEntry {
     /// Those of its chunks of which anything came.
     pub fn stored(&self) -> impl Iterator<Item = &ChunkEntry> {
         self.chunks.iter().filter(|chunk| chunk.address != UNDEFINED)
+    }
+
+    /// Whether it can be one of a run of this description: of frames that lie there, with as many chunks as they have.
+    pub fn fits(&self, description: &Description) -> bool {
+        let lies = |frame: &FrameEntry| description.slab_of(frame.number).0 == self.slab;
+        !self.frames.is_empty()
+            && self.frames.iter().all(lies)
+            && self.chunks.len() as u64 == description.chunks_per_frame()
+            && self.chunks.iter().all(|chunk| chunk.fits(description))
     }
 
     /// Bytes of its chunks in the file.

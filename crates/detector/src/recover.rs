@@ -18,6 +18,7 @@ use crate::hdf5::superblock::{self, Superblock};
 use crate::journal::{self, Contents, Damage, Entry, Journal, JournalError};
 use crate::length::Length;
 use crate::room::{Room, Space};
+use crate::stream::Ranges;
 use crate::writer::{remove_journal, remove_unnamed};
 use alone::Alone;
 use parking_lot::Mutex;
@@ -60,6 +61,9 @@ pub struct Recovered {
     pub restored: u64,
     /// Where the journal was put for that.
     pub damaged_journal: Option<PathBuf>,
+    /// Frames that lie in the file as they were written, with all their bytes.
+    #[serde(skip)]
+    pub whole: Ranges,
     /// The journal did not even say what run it was of: the file holds its last commit, and nothing more.
     pub journal_head: Option<Headless>,
 }
@@ -77,7 +81,7 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
         Err(JournalError::NotOne { path: journal, why }) => return headless::recover(path, (journal, held), why),
         contents => Found::open(path, held, contents?)?,
     };
-    let Sound { mut catalog, damage, restored, .. } = found.sound().map_err(io)?;
+    let Sound { mut catalog, damage, restored, spoiled, .. } = found.sound().map_err(io)?;
     catalog.keep_rows();
     let file = &found.file;
     file.sync_data().map_err(io)?;
@@ -86,10 +90,14 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
     let used = if damage.end { headless::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
-        // What lies above was never named: without it there is room on a disk that is full.
+        // What lies above was never named: without it there is room on a disk that is full. Nor does anybody name what a
+        // process that joined still writes there.
         punch(file, used..bytes).map_err(io)?;
     }
-    let (allocator, length) = (Allocator::new(used), Length::new(bytes));
+    // Such a process may go on for as long as it looks for the service: what is written now lies above all that it was
+    // granted, and so does the file's end.
+    let free = used.max(found.granted().unwrap_or(bytes));
+    let (allocator, length) = (Allocator::new(free), Length::new(bytes));
     let space = Space { file, length: &length, allocator: &allocator };
     let room = Mutex::new(Room::of_last(&mut catalog));
     let end = publish(space, &room, &mut catalog).map_err(|error| io(error.into()))?.end;
@@ -98,7 +106,9 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
     let damaged_journal = found.keep_damaged(path, (&damage, restored)).map_err(io)?;
     remove_journal(path).map_err(io)?;
     let counts = catalog.counts();
-    Ok(Recovered { counts, torn_bytes, journal_damage: damage, restored, damaged_journal, journal_head: None })
+    let is_whole = |frame: &u64| catalog.status_of(*frame).is_whole() && !spoiled.contains(frame);
+    let whole = (0..catalog.frames()).filter(is_whole).collect();
+    Ok(Recovered { counts, torn_bytes, journal_damage: damage, restored, damaged_journal, whole, journal_head: None })
 }
 
 /// Of a file that is not there and its journal: it has been taken away, if the journal tells of frames in it.

@@ -64,6 +64,8 @@ pub struct Config {
     pub root: PathBuf,
     /// What clients must say; `None`: nothing.
     pub token: Option<String>,
+    /// Where the libraries lie of filters that runs may ask for; `None`: none may.
+    pub plugins: Option<PathBuf>,
     /// Of each run.
     pub settings: Settings,
     pub runs_max: usize,
@@ -368,12 +370,34 @@ impl Shared {
             let text = format!("{running} runs are under way, as many as this service takes; stop one first");
             return Err(Refusal::new(ErrorCode::Limit, text));
         }
+        self.check_plugin(&request).map_err(bad)?;
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
         let run = self.create((request, asker.series()), path)?;
         let mut runs = self.runs.lock();
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);
         Ok(run)
+    }
+
+    /// Loading a library runs its code as the service's user, which whoever starts a run need not be.
+    fn check_plugin(&self, request: &StartRequest) -> Result<(), String> {
+        let Some(plugin) = &request.description.plugin else { return Ok(()) };
+        let shown = plugin.library.display();
+        let Some(directory) = &self.config.plugins else {
+            return Err(format!(
+                "this service loads no filter plug-ins, nor {shown}; serve with `--plugins DIRECTORY`, where those lie that \
+                 runs may ask for"
+            ));
+        };
+        // Symbolic links in the directory are of who may write there; a name alone is found elsewhere by the system.
+        let lies = plugin.library.parent().and_then(|parent| parent.canonicalize().ok());
+        if plugin.library.is_absolute() && lies.is_some() && lies == directory.canonicalize().ok() {
+            return Ok(());
+        }
+        Err(format!(
+            "`library` {shown} does not lie in {}, from which alone this service loads filter plug-ins; put it there",
+            directory.display()
+        ))
     }
 
     fn forget_oldest(&self, runs: &mut BTreeMap<String, Arc<Run>>) {

@@ -209,6 +209,7 @@ impl Writer {
         listener: Arc<dyn Listener>,
     ) -> Result<Writer, WriteError> {
         description.check()?;
+        description.check_index()?;
         if let Some(choice) = &mut description.plugin {
             let plugin = Plugin::load(choice)?;
             choice.registered = Some(plugin.registered.clone());

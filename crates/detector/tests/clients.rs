@@ -26,6 +26,7 @@ fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
         http: None,
         root: root.to_owned(),
         token: token.map(str::to_owned),
+        plugins: None,
         settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },
         runs_max: 8,
         connections_max: 16,

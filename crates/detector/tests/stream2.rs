@@ -1,12 +1,14 @@
 //! A DECTRIS detector's series, sent by a PUSH socket, becomes a file: each channel's blob as it came.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
 use varve_detector::replay::Replay;
-use varve_detector::service::{Config, Service};
+use varve_detector::service::{Config, How, Service};
+use varve_detector::stream::link::{Incoming, say};
+use varve_detector::stream::{self, BodyChecksum, FromService, Hello, ToService, VERSION};
 use varve_detector::stream2::message::{Channel, Compression};
 use varve_detector::stream2::zmtp::{Role, handshake, send};
 use varve_detector::stream2::{Image, Push, Start};
@@ -20,6 +22,7 @@ fn config(root: &std::path::Path) -> Config {
         http: None,
         root: root.to_owned(),
         token: None,
+        plugins: None,
         settings: Settings { threads: 2, ..Settings::default() },
         runs_max: 4,
         connections_max: 4,
@@ -215,6 +218,73 @@ fn a_series_goes_on_after_the_service_was_stopped() {
     // Two of the eight announced were never taken.
     let finished = ended.finished;
     assert_eq!((finished.frames, finished.received, finished.missing), (8, 6, 2), "{ended:?}");
+    service.stop();
+    equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
+}
+
+/// Somebody who looks in on the run, by its name, and leaves again.
+fn look_in(service: &Service, run: &str) {
+    let mut socket = TcpStream::connect(service.address()).expect("connected");
+    let hello = Hello {
+        version: VERSION,
+        newest: 0,
+        role: stream::Role::Scalars,
+        checksum: BodyChecksum::Crc32,
+        levels: 0,
+        source: 0,
+        connection: 0,
+        connections: 1,
+        patience: None,
+        client: [7; 16],
+        run: run.into(),
+        token: String::new(),
+        start: String::new(),
+    };
+    say(&mut socket, &ToService::Hello(hello), &[], 0).expect("said");
+    let welcome = Incoming::new(socket).from_service().expect("an answer");
+    assert!(matches!(welcome, Some(FromService::Welcome(_))), "{welcome:?}");
+}
+
+/// Promise: a series outlasts any silence, also after the service was started again, and whoever looked in on its run;
+/// images that come when somebody has stopped it are counted as not kept.
+#[test]
+fn a_series_waits_for_its_detector() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = || Config { http: Some(([127, 0, 0, 1], 0).into()), ..config(directory.path()) };
+    let mut service = Service::start(config()).expect("started");
+    let mut push = Push::bind("127.0.0.1:0").expect("bound");
+    let address = push.address().expect("bound");
+    service.take_stream2(&address.to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects");
+    push.send(&start(&["threshold_1", "threshold_2"]).encode()).expect("sent");
+    (0..3).for_each(|number| send_image(&mut push, number));
+    let durable = |service: &Service| service.shared().run("series-9").map_or(0, |run| run.status().progress.durable);
+    until(|| durable(&service) == 3);
+    service.stop();
+    drop(push);
+    // Clients would be waited for no longer than it takes to see that they are gone.
+    let record = directory.path().join(".varve-record/series-9.json");
+    let text = std::fs::read_to_string(&record).expect("a record");
+    assert!(text.contains("\"absence_s\":60.0"), "{text}");
+    std::fs::write(&record, text.replace("\"absence_s\":60.0", "\"absence_s\":0.0")).expect("written");
+    let mut service = Service::start(config()).expect("started");
+    let mut push = Push::bind(address).expect("bound again");
+    service.take_stream2(&address.to_string()).expect("a thread");
+    push.accept(PATIENCE).expect("the service connects again");
+    look_in(&service, "series-9");
+    let run = service.shared().run("series-9").expect("taken up");
+    until(|| run.clients.lock().absent().is_some_and(|absent| absent > Duration::from_secs(1)));
+    (3..6).for_each(|number| send_image(&mut push, number));
+    until(|| durable(&service) == 6);
+    assert!(run.is_running());
+    service.shared().end(&run, How::Finished);
+    send_image(&mut push, 6);
+    let passed_over = || {
+        let mut socket = TcpStream::connect(service.http().expect("served")).expect("connected");
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("asked");
+        std::io::read_to_string(socket).expect("an answer").contains("images_passed_over_total 1")
+    };
+    until(passed_over);
     service.stop();
     equal(directory.path(), &[0, 1, 2, 3, 4, 5]);
 }

@@ -4,6 +4,7 @@ use super::scalar::TEXT_BYTES_MAX;
 use super::{
     Allocate, BadDescription, Description, Fill, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX, is_name,
 };
+use crate::hdf5::IndexKind;
 use crate::structure;
 
 /// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
@@ -80,6 +81,28 @@ impl Description {
                 bad(format!("the advice has more than {VALUE_BYTES_MAX} bytes; give what `record advise` printed"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Of a run that begins: a scan that ends has an index that every commit makes in memory and writes as a whole.
+    ///
+    /// # Errors
+    /// If that is too long.
+    pub(crate) fn check_index(&self) -> Checked {
+        // 17 bytes each, of which a commit has two copies.
+        const ELEMENTS_MAX: u64 = 1 << 24;
+        if self.index_kind() != IndexKind::FixedArray {
+            return Ok(());
+        }
+        let sides = self.grid(0).chunks_max();
+        let elements = sides.into_iter().flatten().try_fold(1_u64, u64::checked_mul);
+        match elements.is_some_and(|elements| elements <= ELEMENTS_MAX) {
+            true => Ok(()),
+            false => bad(format!(
+                "the scan {} has more than {ELEMENTS_MAX} chunks, and each commit would write an index of all; give null as \
+                 the first side of `scan`, or of `scan_max`, or larger chunks",
+                ends(&self.scan)
+            )),
         }
     }
 

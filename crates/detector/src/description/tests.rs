@@ -110,3 +110,17 @@ fn fill_values_are_elements_or_refused() {
     }
     assert!(serde_json::from_str::<Fill>("\"none\"").is_err());
 }
+
+/// Promise: a scan whose index no commit could hold is refused before the run begins, and one without end is not.
+#[test]
+fn a_scan_has_an_index_that_can_be_held() {
+    let refused = |scan: Vec<Option<u64>>| {
+        let description = Description { scan, ..Description::new(ElementType::U16, vec![6, 5]) };
+        description.check().expect("as journals of other runs may have it");
+        description.check_index().err().map(|error| error.0)
+    };
+    assert_eq!(refused(vec![Some(1 << 24)]), None);
+    assert_eq!(refused(vec![None, Some(1 << 30)]), None);
+    let why = refused(vec![Some(2_000_000_000)]).expect("it cannot be held");
+    assert!(why.contains("give null as the first side"), "{why}");
+}

@@ -61,6 +61,7 @@ pub(super) fn recover(
         let byte = usize::try_from(*frame).ok().and_then(|frame| status.get(frame));
         byte.is_some_and(|byte| ![FrameStatus::Missing as u8, FrameStatus::Damaged as u8].contains(byte))
     };
+    let is_whole = |(frame, byte): &(u64, &u8)| has(frame) && **byte != FrameStatus::Partial as u8;
     let frames = journal::frames_told(&records).iter().filter(|frame| !has(frame)).count() as u64;
     let end = data_end(&file, superblock.end).map_err(io)?;
     if end > superblock.end {
@@ -85,6 +86,7 @@ pub(super) fn recover(
         journal_damage: damage,
         restored: counts.frames - counts.missing - counts.damaged,
         damaged_journal: Some(kept),
+        whole: (0..).zip(&status).filter(is_whole).map(|(frame, _)| frame).collect(),
         journal_head: Some(Headless { why, frames }),
     })
 }

@@ -10,6 +10,8 @@ use crate::frame::{FrameStatus, Nanoseconds};
 use crate::hdf5::UNDEFINED;
 use crate::journal::{Contents, Damage, Entry, SlabEntry};
 use crate::writer::{check, now};
+use rustix::fs::Advice;
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -26,6 +28,8 @@ pub(crate) struct Sound {
     pub restored: u64,
     /// What of the journal is lost, after that.
     pub damage: Damage,
+    /// Frames of which something that the journal tells of is not whole in the file.
+    pub spoiled: BTreeSet<u64>,
 }
 
 impl Sound {
@@ -45,10 +49,12 @@ impl Found {
     /// The journal's entries, those of frames that are not whole in the file replaced by marks of damage; with what the
     /// file's last commit tells beyond them.
     pub fn sound(&self) -> io::Result<Sound> {
+        self.let_go_of_cache()?;
         let contents = &self.contents;
         let catalog = Catalog::new(contents.description.clone());
         let committed = self.committed(&catalog);
-        let mut sound = Sound { entries: Vec::new(), catalog, restored: 0, damage: contents.damage };
+        let mut sound =
+            Sound { entries: Vec::new(), catalog, restored: 0, damage: contents.damage, spoiled: BTreeSet::new() };
         let times = durable_times(&contents.entries);
         let (now, length) = (now(), self.file.metadata()?.len());
         let holes = Holes::of(&self.file, contents.entries.iter().map(Entry::end).fold(0, u64::max).min(length))?;
@@ -61,6 +67,8 @@ impl Found {
             let synced = times.get(number).copied().filter(|_| number < contents.intact);
             let time = synced.unwrap_or(now);
             match (entry, synced) {
+                // One that was never ours, which tells of nothing.
+                (Entry::Slab(slab), _) if !slab.fits(&contents.description) => {}
                 // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.
                 (Entry::Slab(slab), synced)
                     if entry.end() > length
@@ -69,6 +77,7 @@ impl Found {
                 {
                     spoiled.insert(slab.slab);
                     for frame in &slab.frames {
+                        sound.spoiled.insert(frame.number);
                         sound.push(Entry::Damaged { frame: frame.number }, time);
                     }
                 }
@@ -102,6 +111,17 @@ impl Found {
         Ok(sound)
     }
 
+    /// What a sync could not write stays readable in the kernel's memory, is taken for written there, and no later sync says
+    /// so: only what is read from the store is in the file. Not pages at a time, for the kernel may keep many as one.
+    fn let_go_of_cache(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        match rustix::fs::fadvise(&*self.file, 0, None, Advice::DontNeed) {
+            // A store whose pages the kernel does not keep.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// What the file's last commit says. Where the journal is whole it says nothing new, so that one that cannot be read
     /// keeps nothing from being recovered.
     fn committed(&self, catalog: &Catalog) -> Option<Committed> {
@@ -125,7 +145,7 @@ impl Found {
                     && description.slab_of(frame.number).0 == slab.slab
                     && !known(frame.number)
             });
-            if !named || slab.chunks.len() as u64 != description.chunks_per_frame() {
+            if !named || !slab.fits(description) {
                 continue;
             }
             let there = |frames: usize| frames as u64 == description.frames_of(slab.slab).count() as u64;

@@ -6,7 +6,7 @@ use super::{Asker, How, Run, Shared, StartRequest};
 use crate::description::{Description, Structure};
 use crate::filters::Filter;
 use crate::frame::{ElementType, Frame, Payload};
-use crate::stream::NoticeCode;
+use crate::stream::{NoticeCode, Refusal};
 use crate::stream2::zmtp::{Received, Role, handshake, receive};
 use crate::stream2::{Image, Message, Series, Start};
 use crate::writer::Patience;
@@ -168,7 +168,15 @@ impl Intake {
         if let (State::Running { series, run }, Some(image)) = (&self.series, Image::salvage(message))
             && series.has(&image)
         {
-            take(series, run, &image);
+            self.take(series, run, &image);
+        }
+    }
+
+    /// An image of the series under way, whose run may be over: it is passed over then.
+    fn take(&self, series: &Series, run: &Run, image: &Image<'_>) {
+        if let Err(refusal) = take(series, run, image) {
+            self.shared.images_passed_over.fetch_add(1, Relaxed);
+            tracing::error!(series = image.series, image = image.number, "an image is not kept: {}", refusal.text);
         }
     }
 
@@ -230,7 +238,7 @@ impl Intake {
         match &self.series {
             State::Running { series, run } if series.has(image) => {
                 self.astray = 0;
-                take(series, run, image);
+                self.take(series, run, image);
             }
             State::Refused(series) if *series == image.series => {
                 self.shared.images_passed_over.fetch_add(1, Relaxed);
@@ -289,7 +297,10 @@ fn damaged(run: &Run, image: &Image<'_>) {
 
 /// What cannot be kept of an image is counted, and the series goes on. Each channel is kept by itself, so that the image is
 /// partial where one cannot be, or did not come; it is damaged where none can.
-fn take(series: &Series, run: &Run, image: &Image<'_>) {
+///
+/// # Errors
+/// If the run takes nothing any more.
+fn take(series: &Series, run: &Run, image: &Image<'_>) -> Result<(), Refusal> {
     // A series of one channel, or one that a service began which knew of whole images alone.
     let bytes = image.channels.iter().map(|channel| channel.bytes.len() as u64).sum();
     run.tallies.received_bytes.fetch_add(bytes, Relaxed);
@@ -297,7 +308,7 @@ fn take(series: &Series, run: &Run, image: &Image<'_>) {
     let (all, mut kept) = (parts.len(), 0);
     for (source, part) in parts.into_iter().enumerate() {
         let why = match part {
-            Ok(payload) => keep(run, source as u16, image, payload),
+            Ok(payload) => keep(run, source as u16, image, payload)?,
             Err(error) => {
                 run.tallies.refused.fetch_add(1, Relaxed);
                 Some(error.to_string())
@@ -314,18 +325,23 @@ fn take(series: &Series, run: &Run, image: &Image<'_>) {
         // The file says which channels are lacking.
         run.tallies.damaged.fetch_add(1, Relaxed);
     }
+    Ok(())
 }
 
-/// Why the payload cannot be kept, if it does not fit; what else becomes of it is counted and said.
-fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Option<String> {
+/// Why the payload is not kept, if it is not; what else becomes of it is counted and said.
+///
+/// # Errors
+/// If the run takes nothing any more.
+fn keep(run: &Run, source: u16, image: &Image<'_>, payload: Payload) -> Result<Option<String>, Refusal> {
     let frame = Frame { number: image.number, taken: image.taken(), payload };
-    match run.take(source, frame, || false, ITS_OWN) {
-        Ok(Ok(())) => {}
-        Ok(Err(notice)) if notice.code == NoticeCode::Refused => return Some(notice.text),
-        Ok(Err(notice)) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
-        Err(refusal) => tracing::error!(series = image.series, image = image.number, "{}", refusal.text),
+    match run.take(source, frame, || false, ITS_OWN)? {
+        Ok(()) => {}
+        Err(notice) if matches!(notice.code, NoticeCode::Refused | NoticeCode::Dropped) => {
+            return Ok(Some(notice.text));
+        }
+        Err(notice) => tracing::warn!(series = image.series, image = image.number, "{}", notice.text),
     }
-    None
+    Ok(None)
 }
 
 /// A stream whose reads wait as long as no message has begun and the service goes on.

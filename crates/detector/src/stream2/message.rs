@@ -238,7 +238,9 @@ fn energies(reader: &mut Reader<'_>) -> Result<Option<Vec<(String, f64)>>, BadMe
         if energies.len() == CHANNELS_MAX {
             return bad(format!("there are more than {CHANNELS_MAX}"));
         }
-        energies.extend(float(value)?.map(|energy| (name.to_owned(), energy)));
+        // The run's record has no place for one that is no number.
+        let energy = float(value)?.filter(|energy| energy.is_finite());
+        energies.extend(energy.map(|energy| (name.to_owned(), energy)));
         Ok(())
     })?;
     Ok(Some(energies))

@@ -10,6 +10,10 @@ use crate::frame::Payload;
 use crate::hdf5::ElementType;
 use serde::{Deserialize, Serialize};
 
+/// More images than that are no scan that ends, whatever was announced: its index is written as a whole at every commit, and of
+/// so many images takes 2 MiB a channel.
+const SCAN_IMAGES_MAX: u64 = 1 << 17;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     pub start: Start,
@@ -61,7 +65,7 @@ impl Series {
         let region = |channel: usize| Region { offset: vec![channel as u64, 0, 0], shape: vec![1, *height, *width] };
         let sources = if channels.len() == 1 { Vec::new() } else { (0..channels.len()).map(region).collect() };
         // A detector that is triggered without an end announces no images, or more than anyone takes.
-        let known = (1..1 << 31).contains(images).then_some(*images);
+        let known = (1..=SCAN_IMAGES_MAX).contains(images).then_some(*images);
         // The other structures have no place for it.
         let nxmx = (description.structure == Structure::Nexus).then(|| self.known());
         let (element, filter) = (self.element, self.filter);

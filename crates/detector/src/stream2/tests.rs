@@ -38,6 +38,36 @@ fn shuffled(plain: &[u8]) -> Vec<u8> {
     blob
 }
 
+/// Promise: a series is kept so that a service that starts takes it up as it was, whatever its numbers are.
+#[test]
+fn what_a_start_says_outlives_the_service() {
+    let mut start = start(&["threshold_1", "threshold_2", "threshold_3"]);
+    let energy = |channel: usize, energy| (start.channels[channel].clone(), energy);
+    start.threshold_energy = vec![energy(0, f64::NAN), energy(1, 6e3), energy(2, f64::INFINITY)];
+    start.frame_time = Some(f64::NAN);
+    let Ok(Message::Start(decoded)) = Message::decode(&start.encode()) else { panic!("no start") };
+    let kept = serde_json::to_vec(&decoded).unwrap();
+    let read: Start = serde_json::from_slice(&kept).unwrap();
+    assert_eq!(read.threshold_energy, [("threshold_2".to_owned(), 6e3)]);
+    assert_eq!(read.frame_time, None);
+}
+
+/// Promise: a series of which far more images are announced than an index that is written whole should have has no end.
+#[test]
+fn a_series_that_is_announced_long_has_no_end() {
+    let describe = |images: u64| {
+        let start = Start { images, ..start(&["threshold_1"]) };
+        let bytes = shuffled(&pixels(1));
+        let channels = vec![channel("threshold_1", Compression::BitshuffleLz4, &bytes)];
+        let image =
+            Image { series: 7, unique: "01H", number: 0, began: None, start: None, channels, unreadable: Vec::new() };
+        let series = Series::begin(start, &image, Filter::BSLZ4).unwrap();
+        series.describe(Description::new(ElementType::U8, vec![1])).scan
+    };
+    assert_eq!(describe(1000), [Some(1000)]);
+    assert_eq!([describe(10_000_000), describe(2_000_000_000), describe(0)], [[None], [None], [None]]);
+}
+
 #[test]
 fn messages_come_back() {
     let start = start(&["threshold_1", "threshold_2"]);

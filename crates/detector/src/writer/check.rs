@@ -2,7 +2,6 @@
 
 use crate::description::{Description, Region};
 use crate::frame::{Blob, Frame, Payload};
-use crate::hdf5::index::Element;
 use crate::writer::assemble::Shapes;
 use std::ops::Range;
 
@@ -87,9 +86,7 @@ fn blobs(description: &Description, shapes: &Shapes, source: u32, blobs: &[Blob]
         return Err(format!("it has {} chunks instead of {}", blobs.len(), chunks.len()));
     }
     let bytes = description.chunk_bytes();
-    let most = if description.is_unfiltered() { bytes as u64 } else { Element::new(true, bytes as u64).size_max() };
-    let unfit =
-        |length: &usize| *length == 0 || *length as u64 > most || (description.is_unfiltered() && *length != bytes);
+    let unfit = |length: &usize| !description.takes_chunk(*length as u64);
     match blobs.iter().map(|blob| blob.bytes.len()).find(unfit) {
         Some(length) => Err(format!("a chunk of {length} bytes cannot be one of {bytes} filtered")),
         // Only its own library knows what a user's filter makes.

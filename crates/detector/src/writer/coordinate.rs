@@ -176,6 +176,12 @@ fn check_slab(shared: &Shared, slab: &SlabEntry) -> Result<(), String> {
     if slab.chunks.len() as u64 != chunks {
         return Err(format!("it has {} chunks instead of {chunks}", slab.chunks.len()));
     }
+    if slab.frames.is_empty() {
+        return Err(format!("nothing is said of the frames of slab {}", slab.slab));
+    }
+    if let Some(chunk) = slab.chunks.iter().find(|chunk| !chunk.fits(description)) {
+        return Err(format!("a chunk of {} bytes cannot be one of {} filtered", chunk.size, description.chunk_bytes()));
+    }
     if slab.frames.iter().any(|frame| description.slab_of(frame.number).0 != slab.slab) {
         return Err(format!("it does not lie in slab {}", slab.slab));
     }

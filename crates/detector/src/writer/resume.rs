@@ -40,7 +40,7 @@ impl Writer {
     ) -> Result<(Writer, Resumed), WriteError> {
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let found = recover::Found::read(path)?;
-        let recover::Sound { entries, mut catalog, restored, damage } = found.sound().map_err(io)?;
+        let recover::Sound { entries, mut catalog, restored, damage, .. } = found.sound().map_err(io)?;
         found.file.sync_data().map_err(io)?;
         let bytes = found.file.metadata().map_err(io)?.len();
         // Its writers may be late, and still write where they were granted extents: below the file's length, wherever

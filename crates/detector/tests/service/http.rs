@@ -1,16 +1,17 @@
 //! Control over HTTP.
 
-use super::{WAIT, check, config, options, plain, start};
+use super::{WAIT, check, common, config, options, plain, start};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use varve_detector::client::{Client, ClientError, Options};
 use varve_detector::control::{Control, ControlError};
 use varve_detector::description::nxmx::{Goniometer, MaskRegion, Nxmx};
 use varve_detector::description::{Description, Region};
 use varve_detector::filters::PluginChoice;
-use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::service::{Config, How, Service, StartRequest};
 use varve_detector::stream::ErrorCode;
 
 #[test]
@@ -112,6 +113,41 @@ fn the_description_of_http_is_served_and_true() {
     let known = schemas["Status"]["properties"].as_object().expect("fields");
     let told = started.as_object().expect("fields");
     assert_eq!(known.keys().collect::<Vec<_>>(), told.keys().collect::<Vec<_>>());
+    service.stop();
+}
+
+/// Promise: a service loads no library but from the directory that it was given for that, whoever asks it for a run.
+#[test]
+fn filters_are_loaded_from_one_directory_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let libraries = directory.path().join("libraries");
+    std::fs::create_dir(&libraries).expect("made");
+    let bzip2 = Path::new(common::plugins()).join("libh5bzip2.so");
+    let (inside, outside) = (libraries.join("bzip2.so"), directory.path().join("bzip2.so"));
+    for to in [&inside, &outside] {
+        std::fs::copy(&bzip2, to).expect("copied");
+    }
+    let request = |library: &Path| {
+        let mut request = start("filtered");
+        let library = library.to_owned();
+        request.description.filter = "raw".parse().expect("a filter's name");
+        request.description.plugin =
+            Some(PluginChoice { library, values: vec![9], exclusive: false, registered: None });
+        request
+    };
+    let none = Service::start(config(directory.path())).expect("a service");
+    let refused = none.shared().begin(request(&inside)).err().expect("loaded").text;
+    assert!(refused.contains("serve with `--plugins DIRECTORY`"), "{refused}");
+    none.stop();
+    let config = Config { plugins: Some(libraries.clone()), ..config(directory.path()) };
+    let service = Service::start(config).expect("a service");
+    let winding = libraries.join("../bzip2.so");
+    for library in [&outside, &winding, Path::new("libc.so.6"), Path::new("libraries/bzip2.so")] {
+        let refused = service.shared().begin(request(library)).err().expect("loaded").text;
+        assert!(refused.contains("does not lie in"), "{refused}");
+    }
+    let run = service.shared().begin(request(&inside)).expect("a run");
+    service.shared().end(&run, How::Finished);
     service.stop();
 }
 

@@ -1,14 +1,16 @@
 //! Frames that are damaged, do not fit, or find no room.
 
+use super::common::frames;
 use super::http::exchange;
 use super::raw::Raw;
-use super::{WAIT, check, config, options, plain, settings, start};
+use super::{SIDE, WAIT, check, config, options, plain, settings, start};
 use serde_json::json;
 use std::time::Duration;
 use varve_detector::client::{Client, Options, Outgoing};
 use varve_detector::control::Control;
+use varve_detector::filters::Encoder;
 use varve_detector::service::{Config, How, Service};
-use varve_detector::stream::NoticeCode;
+use varve_detector::stream::{FromService, NoticeCode};
 use varve_detector::writer::Settings;
 
 #[test]
@@ -149,5 +151,30 @@ fn a_run_whose_file_is_taken_away_fails() {
             assert_eq!(recovered.counts.received, 10, "{recovered:?}");
         }
     }
+    service.stop();
+}
+
+/// Promise: a message that says it brings more frames than share a chunk is refused by itself, for what it says alone.
+#[test]
+fn more_frames_than_share_a_chunk_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut request = start("slabs");
+    request.description.chunk = Some(vec![4, SIDE, SIDE]);
+    let mut raw = Raw::connect(&service, &request, None);
+    let plain = frames::frame(0, 4 * (SIDE * SIDE) as usize);
+    let mut chunk = Vec::new();
+    Encoder::new(request.description.filter, 2).and_then(|mut it| it.encode(&plain, &mut chunk)).expect("filtered");
+    raw.slab(0, u32::MAX, std::slice::from_ref(&chunk));
+    let notice = loop {
+        match raw.next() {
+            FromService::Notice(notice) => break notice,
+            FromService::Ack(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(notice.text.contains("more than the 4 of a chunk"), "{notice:?}");
+    raw.slab(0, 4, &[chunk]);
+    assert_eq!(raw.finish().received, 4);
     service.stop();
 }

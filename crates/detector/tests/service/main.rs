@@ -35,6 +35,7 @@ fn config(root: &Path) -> Config {
         http: Some("127.0.0.1:0".parse().expect("an address")),
         root: root.to_owned(),
         token: None,
+        plugins: None,
         settings: settings(),
         runs_max: 4,
         connections_max: 16,

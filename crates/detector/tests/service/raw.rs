@@ -1,10 +1,10 @@
 //! A client by hand.
 
-use super::WAIT;
+use super::{SIDE, WAIT};
 use std::net::TcpStream;
 use std::time::Duration;
 use varve_detector::client::Outgoing;
-use varve_detector::frame::Level;
+use varve_detector::frame::{ElementType, Level};
 use varve_detector::service::{Service, StartRequest};
 use varve_detector::stream::link::{Incoming, say};
 use varve_detector::stream::{
@@ -65,6 +65,22 @@ impl Raw {
         };
         let sum = sum.unwrap_or_else(|| BodyChecksum::Crc32.of(&out.parts[0]));
         say(&mut self.socket, &ToService::Frame { head, again: false }, &[&out.parts[0]], sum).expect("said");
+    }
+
+    /// The chunks of so many frames, which share them.
+    pub fn slab(&mut self, number: u64, frames: u32, chunks: &[Vec<u8>]) {
+        let head = FrameHead {
+            number,
+            taken: 0,
+            element: ElementType::U16,
+            frames,
+            sides: vec![SIDE as u32, SIDE as u32],
+            filter: "bslz4".into(),
+            chunks: chunks.iter().map(|chunk| chunk.len() as u32).collect(),
+        };
+        let body = chunks.concat();
+        let sum = BodyChecksum::Crc32.of(&body);
+        say(&mut self.socket, &ToService::Frame { head, again: false }, &[&body], sum).expect("said");
     }
 
     pub fn next(&mut self) -> FromService {

@@ -1,8 +1,10 @@
 //! What is left of a run whose writer has died.
 
 use super::common::{self, frames};
+use super::full_disk::SmallStore;
 use super::{WAIT, cut, quiet, settings, strips, tell};
 use serde_json::json;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +111,41 @@ fn a_chunk_that_was_never_synced_is_found_damaged() {
     writer.finish().expect("finished");
     tell(directory.path(), "crashed", &description, &[0, 1, 3], true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: what a sync could not write is found damaged, though it can still be read from the kernel's memory.
+#[test]
+fn what_only_the_kernel_still_has_is_found_damaged() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (small, image) = (directory.path().join("small"), directory.path().join("image"));
+    let Some(_store) = SmallStore::mount_image(&small, &image, 96) else { return };
+    let path = directory.path().join("run.h5");
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let mut description = Description::new(ElementType::U16, vec![64, 64]);
+    (description.filter, description.fill) = ("raw".parse().expect("a filter's name"), Some(9.0.into()));
+    let writer = Writer::create(&path, description.clone(), settings, quiet()).expect("a run started");
+    for number in 0..4 {
+        let payload = Payload::Plain(frames::frame(number, 64 * 64));
+        writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("taken");
+    }
+    while writer.progress().written < 4 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for (name, from) in [("failed.h5", &path), ("failed.h5.journal", &journal::path_beside(&path))] {
+        common::said(Command::new("cp").arg("--sparse=always").arg(from).arg(small.join(name)));
+        std::fs::File::open(small.join(name)).and_then(|file| file.sync_all()).expect("synced");
+    }
+    writer.finish().expect("finished");
+    // Below the file system, which does not know of it.
+    let (mut store, frame) = (std::fs::read(&image).expect("read"), frames::frame(2, 64 * 64));
+    let at = store.windows(1024).position(|bytes| *bytes == frame[2048..3072]).expect("the frame");
+    store[at..at + 1024].fill(0);
+    let below = std::fs::File::options().write(true).open(&image).expect("the image");
+    below.write_all_at(&store[at..at + 1024], at as u64).expect("written");
+    let failed = std::fs::read(small.join("failed.h5")).expect("read");
+    assert!(failed.windows(1024).any(|bytes| *bytes == frame[2048..3072]), "the kernel still has it");
+    let recovered = recover(&small.join("failed.h5")).expect("recovered");
+    assert_eq!((recovered.counts.received, recovered.counts.damaged), (3, 1));
 }
 
 /// Scalars are in the journal, which outlives the process, when frames that came after them are called written, and when

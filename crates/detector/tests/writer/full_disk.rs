@@ -16,7 +16,7 @@ use varve_detector::writer::join::{Coordinator, Joined};
 use varve_detector::writer::{Settings, WriteError, Writer};
 
 /// A file system of a few MiB, mounted for as long as this lives.
-struct SmallStore<'a>(&'a Path);
+pub(super) struct SmallStore<'a>(&'a Path);
 
 impl SmallStore<'_> {
     /// `None` where this user may not mount.
@@ -25,6 +25,16 @@ impl SmallStore<'_> {
         let size = format!("size={kib}k");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "varve-test"]).arg(at).output();
         mounted.is_ok_and(|output| output.status.success()).then_some(SmallStore(at))
+    }
+
+    /// The same of ext4, in a file.
+    pub(super) fn mount_image<'a>(at: &'a Path, image: &Path, mib: u64) -> Option<SmallStore<'a>> {
+        std::fs::create_dir_all(at).expect("a mount point");
+        std::fs::File::create(image).and_then(|file| file.set_len(mib << 20)).expect("an image");
+        let succeeds = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+        let mounted = succeeds(Command::new("mkfs.ext4").arg("-q").arg(image))
+            && succeeds(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
+        mounted.then_some(SmallStore(at))
     }
 }
 

@@ -7,13 +7,15 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
-use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{self, Entry};
+use varve_detector::hdf5::{ElementType, UNDEFINED};
+use varve_detector::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
+use varve_detector::recover::recover;
 use varve_detector::writer::join::{Coordinator, Joined};
-use varve_detector::writer::{Pipeline, Settings, Writer};
+use varve_detector::writer::{Pipeline, Settings, WriteError, Writer};
 
 /// Without a network between them.
 pub struct Direct(pub Arc<Writer>);
@@ -70,6 +72,85 @@ fn extents_that_nobody_filled_take_no_space() {
     assert!(std::fs::metadata(&copy).expect("the copy").len() < EXTENT);
     let dumped = common::said(common::with_plugins(&mut Command::new("h5dump")).args(["-d", "/data"]).arg(&path));
     assert!(dumped.contains("( 16, 6, 5 )"), "{dumped}");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
+}
+
+/// Promise: a process that joined may go on writing where it was granted extents while the file is recovered, and after it:
+/// the file stays whole, and is finished.
+#[test]
+fn a_recovered_file_outlives_who_still_writes_to_it() {
+    const EXTENT: u64 = 8 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![6, 5]);
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings() };
+    let writer =
+        Arc::new(Writer::create(&path, description.clone(), settings.clone(), quiet()).expect("a run started"));
+    let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+    let large = Settings { extent_bytes: EXTENT, stripe_bytes: EXTENT / 2, ..settings };
+    let joined = Joined::join(&path, description.clone(), large, (1, coordinator), quiet()).expect("joined");
+    for number in 0..16 {
+        let payload = Payload::Plain(frames::frame(number, 30));
+        joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    joined.leave().expect("all is reported");
+    // The journal stays, as when it is killed.
+    drop(writer);
+    let entries = journal::read(&journal::path_beside(&path)).expect("a journal").entries;
+    let told = entries.iter().filter(|entry| matches!(entry, Entry::Slab(_))).map(Entry::end).max().expect("frames");
+    let granted = entries.iter().map(|entry| if let Entry::Granted { end } = entry { *end } else { 0 }).max();
+    let rest = vec![0xff; (granted.expect("an extent") - told) as usize];
+    let file = std::fs::File::options().write(true).open(&path).expect("the file");
+    let writes = || file.write_all_at(&rest, told);
+    writes().expect("written");
+    assert_eq!(recover(&path).expect("recovered").counts.received, 16);
+    writes().expect("written");
+    let again = recover(&path).expect_err("it is finished").to_string();
+    assert!(again.contains("needs no recovery"), "{again}");
+    tell(directory.path(), "run", &description, &(0..16).collect::<Vec<u64>>(), true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: a report that no writer of the run can have made is refused, and a journal that has one all the same is read past
+/// it.
+#[test]
+fn a_report_that_cannot_be_is_refused_and_read_past() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for filter in [Filter::RAW, Filter::BSLZ4] {
+        let path = directory.path().join(format!("{filter}.h5"));
+        let description = Description { filter, ..Description::new(ElementType::U16, vec![6, 5]) };
+        let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+        for number in 0..4 {
+            let payload = Payload::Plain(frames::frame(number, 30));
+            writer.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+        }
+        let extent = writer.grant(1 << 20).expect("an extent");
+        let frame = FrameEntry { number: 4, times: [0; 4], missing: Vec::new() };
+        let slab = |slab, frames, (address, size)| {
+            let chunks = vec![ChunkEntry { address, size, mask: 0, checksum: 0 }];
+            Entry::Slab(SlabEntry { slab, epoch: 1, again: true, frames, chunks })
+        };
+        let many = extent.end - extent.start;
+        let wrong = [
+            slab(1 << 40, Vec::new(), (UNDEFINED, 0)),
+            slab(4, vec![frame.clone()], (extent.start, many)),
+            slab(4, vec![frame.clone()], (extent.start, 0)),
+            slab(4, vec![frame], (UNDEFINED, 1 << 40)),
+        ];
+        for entry in wrong.clone() {
+            let refused = writer.report(vec![entry.clone()]);
+            assert!(matches!(refused, Err(WriteError::Frame { .. })), "{entry:?}: {refused:?}");
+        }
+        drop(writer);
+        let beside = journal::path_beside(&path);
+        let mut bytes = std::fs::read(&beside).expect("a journal");
+        wrong.iter().for_each(|entry| journal::encode(entry, &mut bytes));
+        std::fs::write(&beside, bytes).expect("written");
+        let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+        assert_eq!(resumed.frames, (0..4).collect());
+        assert_eq!(writer.finish().expect("finished").counts.received, 4);
+        tell(directory.path(), &filter.to_string(), &description, &[0, 1, 2, 3], true);
+    }
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 

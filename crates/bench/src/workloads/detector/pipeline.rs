@@ -202,6 +202,7 @@ pub fn config(directory: &Path) -> Config {
         http: None,
         root: directory.to_owned(),
         token: None,
+        plugins: None,
         settings: Settings { threads: processors(), ..Settings::default() },
         runs_max: 8,
         connections_max: 64,

@@ -87,6 +87,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         http: None,
         root: arguments.directory.clone(),
         token: token.clone(),
+        plugins: None,
         settings,
         runs_max: 0,
         connections_max: 256,

@@ -29,6 +29,10 @@ pub struct Arguments {
     /// Clients must give the token that this file holds, which nobody else may read; needed to listen beyond this host
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Runs may ask for filter plug-ins whose libraries lie in this directory; without it for none, as a library runs code in
+    /// this service
+    #[arg(long, value_name = "DIRECTORY")]
+    plugins: Option<PathBuf>,
     /// Frames of one run that wait in memory take at most so many bytes, from 1MiB on
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
     queue: Bytes,
@@ -86,6 +90,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         http: Some(arguments.http),
         root: arguments.directory.clone(),
         token,
+        plugins: arguments.plugins.clone(),
         settings,
         runs_max: arguments.runs_max,
         connections_max: arguments.connections_max,

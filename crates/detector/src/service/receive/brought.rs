@@ -175,7 +175,12 @@ impl Connection<'_> {
         let Some(each) = each.map(|chunks| chunks as u64) else {
             return Err("it is compressed, but its region is not made of whole chunks; send it plain".into());
         };
-        let is_slab = description.slab_frames() > 1;
+        let slab_frames = description.slab_frames();
+        let is_slab = slab_frames > 1;
+        // What they are is looked at frame by frame.
+        if is_slab && u64::from(head.frames) > slab_frames {
+            return Err(format!("{} frames, more than the {slab_frames} of a chunk", head.frames));
+        }
         let wanted = if is_slab { each } else { each * u64::from(head.frames) };
         if head.chunks.len() as u64 != wanted {
             return Err(format!("{} chunks for {} frames, which have {wanted}", head.chunks.len(), head.frames));

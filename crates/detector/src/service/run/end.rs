@@ -160,8 +160,8 @@ impl Run {
         let failure = (how == How::Failed).then(|| why.clone());
         let mut progress = Progress { published: finished.frames, failure, ..observer() };
         if how == How::Failed && finished.file_bytes > 0 {
-            // What was made valid after the failure holds all that was written.
-            progress.durable = progress.written;
+            // What was made valid after the failure holds what was written, but for what the store has lost of it.
+            progress.durable = progress.written.min(finished.received + finished.partial);
         }
         let clients = self.clients.lock().known();
         Ended { how, why, finished, frames, others, progress, tallied: self.tallies.read(), clients }
@@ -178,9 +178,14 @@ impl Run {
                 let file_bytes = std::fs::metadata(&self.path).map_or(0, |file| file.len());
                 finished.set(recovered.counts, file_bytes);
                 for (set, frames) in self.board.all_frames(Level::Written).iter().enumerate() {
-                    self.board.post_ranges(set, Level::Durable, frames);
+                    let whole = frames.iter().flatten().filter(|frame| recovered.whole.contains(*frame)).collect();
+                    self.board.post_ranges(set, Level::Durable, &whole);
                 }
-                format!("{why}; the file holds all {} frames so far", finished.received + finished.partial)
+                let held = finished.received + finished.partial;
+                match finished.damaged {
+                    0 => format!("{why}; the file holds all {held} frames so far"),
+                    damaged => format!("{why}; the file holds {held} frames so far, and {damaged} are damaged"),
+                }
             }
             Err(error) => format!(
                 "{why}; the file opens with the frames of its last commit, and once the cause is gone, \
@@ -205,7 +210,8 @@ impl Run {
             let clients = self.clients.lock();
             (clients.absent(), clients.are_given_up(absence))
         };
-        let late = given_up || absent.is_some_and(|absent| absent > absence);
+        // A detector is no client: it comes and goes with its images, and the end of its series, or another one, ends it.
+        let late = self.series.is_none() && (given_up || absent.is_some_and(|absent| absent > absence));
         let (how, why) = match failure {
             Some(failure) => (How::Failed, failure),
             None if leaves => (How::Finished, "the run was stopped where it was started".into()),
@@ -260,3 +266,6 @@ impl Run {
         Some(Unfinished { run, file, durable: observer().durable, trouble: left.err() })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,8 @@ impl Start {
         ];
         let known = floats.iter().filter(|(_, value)| value.is_some()).count()
             + texts.iter().filter(|(_, value)| value.is_some()).count()
-            + usize::from(self.saturation_value.is_some());
+            + usize::from(self.saturation_value.is_some())
+            + usize::from(!self.threshold_energy.is_empty());
         let mut out = Writer::default();
         out.map(7 + known as u64).text("type").text("start");
         out.text("series_id").unsigned(self.series).text("series_unique_id").text(&self.unique);
@@ -47,6 +48,12 @@ impl Start {
         }
         if let Some(value) = self.saturation_value {
             out.text("saturation_value").unsigned(value);
+        }
+        if !self.threshold_energy.is_empty() {
+            out.text("threshold_energy").map(self.threshold_energy.len() as u64);
+            for (name, energy) in &self.threshold_energy {
+                out.text(name).float(*energy);
+            }
         }
         out.0
     }

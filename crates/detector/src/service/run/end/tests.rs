@@ -1,0 +1,50 @@
+use super::*;
+use crate::description::Description;
+use crate::frame::{Frame, Payload};
+use crate::hdf5::ElementType;
+use crate::journal::{self, Entry};
+use crate::service::StartRequest;
+use crate::service::run::Home;
+use crate::writer::{Settings, Writer};
+use std::os::unix::fs::FileExt;
+
+const FRAMES: u64 = 4;
+
+/// Promise: after a failure those frames alone are called durable that are whole in the file: the store may have lost what
+/// had been handed to it.
+#[test]
+fn what_the_store_has_lost_is_not_called_durable() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let (description, settings) = (Description::new(ElementType::U16, vec![8, 8]), Settings::default());
+    let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings };
+    let writer = Writer::create(&path, description.clone(), settings, Arc::new(())).expect("a run started");
+    for number in 0..FRAMES {
+        let payload = Payload::Plain(vec![number as u8; 128]);
+        writer.submit(Frame { number, taken: 0, payload }, Duration::from_secs(60)).expect("taken");
+    }
+    while writer.progress().written < FRAMES {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What a writer leaves whose sync has failed; one chunk never reached the store.
+    let failed = directory.path().join("failed.h5");
+    std::fs::copy(&path, &failed).expect("copied");
+    std::fs::copy(journal::path_beside(&path), journal::path_beside(&failed)).expect("copied");
+    let entries = journal::read(&journal::path_beside(&failed)).expect("a journal").entries;
+    let chunk = entries.iter().find_map(|entry| match entry {
+        Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
+        _ => None,
+    });
+    let file = std::fs::File::options().write(true).open(&failed).expect("the file");
+    file.write_all_at(&[0; 16], chunk.expect("frame 2").address).expect("damaged");
+    let request = StartRequest::new("failed", "failed.h5".into(), description);
+    let record = Record { request, series: None, begun: true, ended: None };
+    let home = Home { root: directory.path().to_owned(), records: None, reserve: None };
+    let run = Run::waiting(Arc::new(home), record, String::new());
+    run.board.post_ranges(0, Level::Written, &(0..FRAMES).collect());
+    let mut finished = FinishedHead::default();
+    let why = run.rescue("syncing has failed", &mut finished);
+    assert_eq!((finished.received, finished.damaged), (3, 1));
+    assert!(why.contains("3 frames so far, and 1 are damaged"), "{why}");
+    assert_eq!(run.board.all_frames(Level::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
+}

@@ -142,7 +142,7 @@ kinds! {
     InodeWithoutName = Damage, "inode-without-name",
         "the file has content and no name; please report this, it is a fault of Varve";
     Orphan = Leftover, "orphan",
-        "the file was unlinked while open; the server removes it half a minute after its start";
+        "the file was unlinked while open, or might have been; the server removes it half a minute after its start";
     RemovedContent = Leftover, "removed-content",
         "the backing file of a file that was removed; a server removes it within seconds of its start";
     RemovedContentInUse = Damage, "removed-content-in-use",

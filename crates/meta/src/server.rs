@@ -197,6 +197,7 @@ impl Server {
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
         let left = volume.left_by_server(&lock).map_err(doing("cannot tell what the last server left"))?;
         volume.close_to_others().map_err(doing("cannot close the volume's directories to others"))?;
+        hand_over(&volume, &lock, settings.owner_uid);
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
@@ -324,6 +325,7 @@ impl Server {
         }
         background.stop(&**clock, end);
         let withdrawn = self.shared.volume.withdraw_server_record(&lock, left);
+        hand_over(&self.shared.volume, &lock, self.shared.settings.owner_uid);
         drop(lock);
         if let Some(reason) = self.board.failure() {
             return Err(ServerError::Failed(reason));
@@ -342,6 +344,13 @@ impl Server {
             true => Left::Nothing,
             false => Left::OpenFiles,
         }
+    }
+}
+
+/// What root has made in another's volume becomes that user's, who could not serve it else.
+fn hand_over(volume: &VolumeDir, lock: &VolumeLock, owner: u32) {
+    if let Err(error) = volume.give_away(lock, owner) {
+        tracing::warn!("cannot give all that root has made in the volume to its owner, user {owner}: {error}");
     }
 }
 

@@ -148,6 +148,16 @@ impl Content {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
+    /// Shows of a file what the row does not know yet.
+    fn lay_over(&self, node: &mut Node) {
+        let Some(inline) = &self.inline else { return };
+        node.attributes.size = inline.len() as u64;
+        if let Some(written_at) = self.written_at {
+            node.attributes.mtime = written_at;
+            node.attributes.ctime = node.attributes.ctime.max(written_at);
+        }
+    }
+
     /// The content was replaced or moved just once since the row was last told of.
     pub(super) fn is_next(&self, generation: u32) -> bool {
         LayoutGeneration(self.generation).next() == LayoutGeneration(generation)
@@ -434,9 +444,19 @@ impl FileSystem {
     pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<Node> {
         let mut content = open.content.lock().await;
         // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
-        let reply = match self.write_back(open, &mut content).await? {
-            Some(reply) => reply,
-            None => self.get_attributes(caller, open.inode).await?,
+        let reply = match self.write_back(open, &mut content).await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => self.get_attributes(caller, open.inode).await?,
+            // Who wrote it is told by fsync and close.
+            Err(failure) => {
+                let reply = self.get_attributes(caller, open.inode).await?;
+                if reply.generation != content.generation {
+                    return Err(failure);
+                }
+                let mut node = self.open_node(open, &reply)?;
+                content.lay_over(&mut node);
+                return Ok(node);
+            }
         };
         self.open_node(open, &reply)
     }

@@ -94,10 +94,15 @@ impl FileSystem {
         let inode = open.inode;
         let was_open = self.core.settle_releases(inode).await?;
         let mut server = self.core.server().found;
+        let mut unwritten = None;
         let asked = async {
             if !flags.truncate {
-                // The answer shall have what other handles wrote.
-                self.write_back(open, content).await?;
+                // The answer shall have what other handles wrote. Who only reads is given that from memory where the store
+                // refuses it.
+                match self.write_back(open, content).await {
+                    Err(failure) if flags.mode == OpenMode::Read => unwritten = Some(failure),
+                    written => drop(written?),
+                }
                 server = self.core.server().found;
             }
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
@@ -108,6 +113,11 @@ impl FileSystem {
                 self.core.not_opened(inode);
             }
         })?;
+        // Another client has moved it, so that it cannot be read before what was written here is there, too.
+        if let Some(failure) = unwritten.filter(|_| reply.generation != content.generation) {
+            self.core.not_opened(inode);
+            return Err(failure);
+        }
         self.core.register(inode, flags.mode);
         self.register_if_lost(inode, flags.mode, server).await?;
         self.take_in(open, content, reply, flags.truncate)

@@ -77,6 +77,12 @@ impl BlockingTransport {
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, local).map_err(|error| {
             let process = format!("process {} on {}", record.pid, record.host);
+            if error.kind() == std::io::ErrorKind::PermissionDenied {
+                return FindError::Refused(format!(
+                    "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \
+                     and serve or mount the volume yourself"
+                ));
+            }
             FindError::Absent(match record.is_of_the_dead() {
                 true => format!(
                     "nobody serves the volume at {root}: its last server, {process}, was killed or has crashed; start \

@@ -2,6 +2,7 @@
 
 use crate::site::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, now};
 use varve_types::{Credentials, Errno, InodeId, Mode, SetAttributes, SetTime, ShardId, Timestamp};
@@ -44,13 +45,30 @@ fn what_root_makes_is_the_owners() {
     }
     const OWNER: u32 = 65_534;
     let site = Site::owned_by(OWNER);
-    let _server = site.serve();
+    // As its owner has formatted it.
+    let given = Command::new("chown").args(["-R", "65534:65534"]).arg(site.volume.root()).status().unwrap();
+    assert!(given.success());
+    let server = site.serve();
     let one = site.connect();
     let (inode, handle) = create(&one, "large");
     write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
     close(&one, handle);
     let made = std::fs::metadata(site.volume.backing_file(inode)).unwrap();
     assert_eq!((made.uid(), made.mode() & 0o777), (OWNER, 0o600));
+
+    // So is the rest when root's server has ended: the owner can serve the volume again.
+    now(one.shutdown()).unwrap();
+    server.stop(Duration::from_secs(10)).unwrap();
+    let mut directories = vec![site.volume.root().to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let metadata = entry.metadata().unwrap();
+            assert_eq!(metadata.uid(), OWNER, "{}", entry.path().display());
+            if metadata.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
 }
 
 /// Promise: in the store a file of root's volume is its owner's and has its permissions, but no set-id bits, which would count

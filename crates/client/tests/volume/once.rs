@@ -136,3 +136,23 @@ fn what_outgrows_its_row_in_doubt_is_there_once() {
         }
     }
 }
+
+/// Promise: a small file that cannot be written back is read and looked at as it was written, and who closes is told.
+#[test]
+fn what_cannot_be_written_back_is_read() {
+    let site = Site::new(4);
+    let (fs, late, _server) = beside_others(&site);
+    let (inode, handle) = small(&fs, "f", b"small");
+    write(&fs, handle, 0, b" and more");
+    late.set(Made::Later);
+    for _ in 0..2 {
+        assert_eq!(size(&fs, inode), 14);
+        let reads = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap().handle;
+        assert_eq!(read(&fs, reads, 0, 100), b"small and more");
+        now(fs.release(reads));
+        assert_eq!(now(fs.flush(handle)).unwrap_err().errno, Errno::EIO);
+    }
+    late.set(Made::Truly);
+    close(&fs, handle);
+    assert_eq!(content(&site.connect(), "f"), b"small and more");
+}

@@ -1,31 +1,26 @@
 //! Set-user-id and set-group-id bits fall when somebody without privilege writes.
 
 use crate::{FileSystem, Handle, Node, Result};
-use std::time::Duration;
 use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
-use varve_world::clock::Moment;
-
-/// How long an open file is taken to have no such bits once that was seen: another mount may set them.
-const BELIEVED: Duration = Duration::from_secs(1);
 
 /// What is known of the set-id bits of an open file.
 #[derive(Default)]
 pub(crate) struct SetId {
-    none_until: Option<Moment>,
+    /// It had none when its mode was last told. Of a change by another mount this one hears with its next call about the file.
+    none: bool,
     /// Times that its mode was changed from here.
     changes: u64,
 }
 
 impl SetId {
     /// The file's mode as the server has just told it.
-    pub fn seen(&mut self, mode: Mode, now: Moment) {
-        let none = mode.without(Mode::SET_UID).without(Mode::SET_GID) == mode;
-        self.none_until = none.then(|| now.after(BELIEVED));
+    pub fn seen(&mut self, mode: Mode) {
+        self.none = mode.without(Mode::SET_UID).without(Mode::SET_GID) == mode;
     }
 
     /// Its mode may be another one.
     pub fn changed(&mut self) {
-        *self = SetId { none_until: None, changes: self.changes + 1 };
+        *self = SetId { none: false, changes: self.changes + 1 };
     }
 }
 
@@ -36,7 +31,7 @@ impl FileSystem {
         let open = &self.files.handle(handle)?.inode;
         let changes = {
             let known = open.set_id.lock();
-            if known.none_until.is_some_and(|until| self.core.clock.monotonic() < until) {
+            if known.none {
                 return Ok(());
             }
             known.changes
@@ -44,7 +39,7 @@ impl FileSystem {
         let node = self.drop_set_id(&caller(), open.inode).await?;
         let mut known = open.set_id.lock();
         if known.changes == changes {
-            known.seen(node.attributes.mode, self.core.clock.monotonic());
+            known.seen(node.attributes.mode);
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl FileSystem {
 
 /// Whether `file` begins with what the row was to move there.
 fn begins_as_sent(file: &File, inline: &InlineBuffer) -> Result<bool> {
-    let Some(sent) = inline.sent() else { return Ok(false) };
+    let Some(sent) = inline.sent().filter(|sent| sent.moves) else { return Ok(false) };
     let mut found = vec![0; sent.bytes.len()];
     let count = backing::read(file, 0, &mut found)?;
     Ok(found[..count] == sent.bytes)

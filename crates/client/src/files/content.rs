@@ -242,7 +242,7 @@ impl FileSystem {
                         // Once another client has replaced it, nobody can tell whether it was there: rather twice than lost.
                         let is_ours = |sent: &Sent| {
                             let mtime = Timestamp::from(reply.attributes.mtime);
-                            next && sent.bytes == theirs && sent.mtime.is_none_or(|sent| sent == mtime)
+                            next && !sent.moves && sent.bytes == theirs && sent.mtime.is_none_or(|sent| sent == mtime)
                         };
                         if unchanged {
                             mine
@@ -281,7 +281,7 @@ impl FileSystem {
         }
         content.version = Version::of(&reply);
         content.told(&reply);
-        open.set_id.lock().seen(Attributes::from(reply.attributes).mode, self.core.clock.monotonic());
+        open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl FileSystem {
             match &asked {
                 Ok(_) => inline.written_back(),
                 Err(Refusal::Failure(failure)) if failure.in_doubt && inline.sent().is_none() => {
-                    inline.put_in_doubt(mtime);
+                    inline.put_in_doubt(mtime, false);
                 }
                 Err(_) => {}
             }
@@ -387,7 +387,7 @@ impl FileSystem {
                     }
                     // It may have been done, or be done later.
                     if let Some(inline) = &mut content.inline {
-                        inline.put_in_doubt(content.written_at);
+                        inline.put_in_doubt(content.written_at, true);
                     }
                     return Err(failure);
                 }
@@ -426,6 +426,7 @@ impl FileSystem {
                     content.told(&reply);
                     content.left = false;
                     open.size_told(&reply);
+                    open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
                     open.backing.write().unsettled = true;
                 }
                 Err(Refusal::Stale) => {

@@ -17,6 +17,8 @@ pub(crate) struct Sent {
     pub bytes: Vec<u8>,
     /// The time that it was given with it.
     pub mtime: Option<Timestamp>,
+    /// It was to leave the row, and not to stay there.
+    pub moves: bool,
     /// What was done since.
     since: Option<Dirty>,
 }
@@ -130,9 +132,9 @@ impl InlineBuffer {
     }
 
     /// This content was sent, and the row may have it or get it.
-    pub fn put_in_doubt(&mut self, mtime: Option<Timestamp>) {
+    pub fn put_in_doubt(&mut self, mtime: Option<Timestamp>, moves: bool) {
         if self.dirty.is_some() {
-            self.sent = Some(Sent { bytes: self.bytes.clone(), mtime, since: None });
+            self.sent = Some(Sent { bytes: self.bytes.clone(), mtime, moves, since: None });
         }
     }
 

@@ -66,7 +66,7 @@ impl FileSystem {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags.append).await?;
             // After a write through its page cache the kernel asks for it by itself.
-            Ok((written, flags.sync && *handle.way.lock() == Way::Direct))
+            Ok((written, flags.sync && *handle.way.lock() != Way::Cached))
         });
         let (written, sync) = written.await?;
         if sync {

@@ -4,6 +4,7 @@ use super::content::{Content, Counts};
 use super::{Files, Handle, Io, OpenFlags, OpenHandle, OpenInode, Opened, Way};
 use crate::errand::waiting;
 use crate::locate::unexpected;
+use crate::transport::CallError;
 use crate::{Failure, FileSystem, OpenMode, Operation, Result};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -145,18 +146,14 @@ impl FileSystem {
         let file = open.file();
         let mut counts = open.counts.lock();
         let offered = offer && self.offers_passthrough() && counts.cached == 0;
-        let passes = offered || counts.passthrough > 0;
-        // The kernel opens what it passes through with the flags of the moment, and would append for ever.
-        let appends = flags.append && flags.writable();
         match file {
-            Some(file) if passes && !appends => {
+            Some(file) if offered || counts.passthrough > 0 => {
                 counts.passthrough += 1;
                 self.files.passed_through.fetch_add(1, Relaxed);
                 Io::Passthrough(file)
             }
             file => {
-                // Beside a direct handle others are passed through.
-                let direct = file.is_some() && (passes || self.goes_past_pages(flags));
+                let direct = file.is_some() && self.goes_past_pages(flags);
                 counts.cached += usize::from(!direct);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
@@ -229,7 +226,11 @@ impl FileSystem {
                 Ok(false) => {
                     refusing.insert(shard);
                 }
-                // The server is not there, or has too much to do.
+                // The shard is busy.
+                Err(CallError::Deadline) => {
+                    refusing.insert(shard);
+                }
+                // The server is not there.
                 Err(_) => return,
             }
         }
@@ -257,7 +258,7 @@ impl FileSystem {
         };
         let grows = flags.writable() && taken.is_ok();
         // A file that is passed through keeps O_DIRECT, also where its writer clears that for a last block that is not whole.
-        let passes = grows && !flags.direct && !flags.append;
+        let passes = grows && !flags.direct;
         let io = match passes && self.outgrows_early(caller, &open, &mut content, directory).await {
             true => self.choose_io(&open, &content, flags, true),
             false => self.choose_io_of_new(&open, flags),

@@ -64,6 +64,12 @@ impl Files {
     ) -> Reply {
         // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
         let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+        // The kernel opens a backing file with the flags of the moment, and would append for ever. So what such a descriptor
+        // reads and writes comes here, and only its mappings are passed through.
+        let appends = match flags.append && flags.writable() {
+            true => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            false => FopenFlags::empty(),
+        };
         let (io, backing) = match io {
             Io::Passthrough(ref file) => match self.passthrough.acquire(inode, handle, || register(file)) {
                 Ok(backing) => (io, Some(backing)),
@@ -74,7 +80,8 @@ impl Files {
             },
             io => (io, None),
         };
-        Reply { handle: FileHandle(handle.0), flags: quiet | open_flags(&io), backing }
+        let appends = if backing.is_some() { appends } else { FopenFlags::empty() };
+        Reply { handle: FileHandle(handle.0), flags: quiet | appends | open_flags(&io), backing }
     }
 }
 

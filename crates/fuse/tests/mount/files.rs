@@ -491,8 +491,16 @@ fn whether_a_write_appends_is_said_by_the_write() {
         for length in [10u64, 100_000] {
             let path = volume.join(format!("f{length}"));
             fs::write(&path, pattern(length as usize)).unwrap();
+            // Beside one that is passed through, which is opened before or after, and sees what is appended.
+            let before = File::open(&path).unwrap();
             let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+            let after = read_write(&path);
             file.write_all(b"end").unwrap();
+            for beside in [&before, &after] {
+                let mut end = [0; 3];
+                beside.read_exact_at(&mut end, length).unwrap();
+                assert_eq!(&end, b"end", "{options}, {length}");
+            }
             let flags = rustix::fs::fcntl_getfl(&file).unwrap();
             rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::APPEND).unwrap();
             file.seek(SeekFrom::Start(length + 2 * length)).unwrap();

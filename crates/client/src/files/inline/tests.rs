@@ -144,7 +144,7 @@ fn what_was_sent_is_told_from_what_came_after() {
     let sent = |change: fn(&mut InlineBuffer)| {
         let mut mine = buffer(b"0123");
         mine.append(b"a");
-        mine.put_in_doubt(None);
+        mine.put_in_doubt(None, false);
         assert_eq!(mine.sent().unwrap().bytes, b"0123a");
         change(&mut mine);
         mine

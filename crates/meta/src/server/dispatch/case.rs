@@ -467,8 +467,9 @@ impl<V: Verb<Outcome = Node>> Verb for Settling<'_, V> {
         let decision = self.verb.decide(seen, context)?;
         let for_nothing = match &decision {
             Decision::Answer(_) => true,
-            // Renamed or removed by another session: whoever opens it next settles it.
-            Decision::Refuse(refusal) => matches!(refusal, namespace::Refusal::Stale(_) | namespace::Refusal::NotHere),
+            Decision::Refuse(namespace::Refusal::Stale(_)) => true,
+            // Renamed or removed by another session: whoever opens it next settles it. (By its inode it is asked for last.)
+            Decision::Refuse(namespace::Refusal::NotHere) => matches!(at, At::Inode(_)),
             _ => false,
         };
         if for_nothing && matches!(told, Told::Last) {

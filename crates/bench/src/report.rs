@@ -11,7 +11,7 @@ mod tests;
 mod text;
 
 pub use build::{of_mdtest, of_stream};
-pub use compare::{Compared, REGRESSION, Ratios, Recorded, Regression, compare};
+pub use compare::{Compared, Comparison, REGRESSION, Ratios, Recorded, Regression, compare};
 pub use page::render_all;
 
 use crate::Result;

@@ -4,7 +4,7 @@ pub mod detector;
 pub mod mdtest;
 pub mod stream;
 
-use crate::target::{Client, Target};
+use crate::target::{Client, Target, Via};
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,6 +57,12 @@ impl Workplace {
 pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     Error::Panic(text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned()))
+}
+
+/// Results are told apart by their targets.
+fn check_each_once(targets: &[Via]) -> Result<()> {
+    let twice = targets.iter().enumerate().find(|(at, via)| targets[..*at].contains(via));
+    twice.map_or(Ok(()), |(_, via)| Err(Error::Usage(format!("{via} is given twice: give each target once"))))
 }
 
 fn check_clients_and_repeat(clients: &[usize], repeat: u32) -> Result<()> {

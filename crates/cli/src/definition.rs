@@ -4,6 +4,7 @@
 use crate::commands;
 use crate::config;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, Parser)]
@@ -13,7 +14,8 @@ use std::path::PathBuf;
     about = "A parallel file system layered on the storage you already have",
     long_about = "Varve layers a parallel file system on the storage you already have: a directory of any POSIX file \
                   system becomes a volume whose directories scale over shards. Format one, mount it, measure it.",
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded (fsck has fsck(8)'s own).\n\
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded, 130 interrupted (fsck has \
+                  fsck(8)'s own).\n\
                   Every flag can be set in the environment (VARVE_SERVE_WORKERS for serve --workers) and in \
                   ~/.config/varve/config.toml ([serve] workers = 4).",
     subcommand_required = true,
@@ -37,6 +39,14 @@ pub struct Global {
     /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as varve_meta=debug
     #[arg(long, global = true, value_name = "FILTER", default_value = "warn")]
     pub log: String,
+}
+
+impl Global {
+    /// The same for another process of this program, but for what it prints.
+    pub fn again(&self) -> Vec<OsString> {
+        let config = self.config.iter().flat_map(|file| ["--config".into(), file.into()]);
+        config.chain(["--log".into(), self.log.clone().into()]).collect()
+    }
 }
 
 #[derive(Debug, Subcommand)]

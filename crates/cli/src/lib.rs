@@ -83,7 +83,14 @@ fn colours(terminal: bool) -> bool {
 
 /// What wrong usage exits with: fsck(8) has a code of its own for it.
 fn usage_exit(arguments: &[OsString]) -> Exit {
-    let command = arguments.iter().skip(1).find(|argument| !argument.to_string_lossy().starts_with('-'));
+    let mut words = arguments.iter().skip(1);
+    let command = loop {
+        match words.next() {
+            Some(flag) if flag == "--log" || flag == "--config" => drop(words.next()),
+            Some(flag) if flag.to_string_lossy().starts_with('-') => {}
+            command => break command,
+        }
+    };
     if command.is_some_and(|command| command == "fsck") { Exit::Fsck(commands::fsck::USAGE) } else { Exit::Usage }
 }
 
@@ -92,8 +99,8 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
     match &varve.command {
         Command::Format(arguments) => commands::format::run(arguments, &output),
         Command::Serve(arguments) => commands::serve::run(arguments, &output),
-        Command::Mount(arguments) => commands::mount::run(arguments, &varve.global.log, &output),
-        Command::Umount(arguments) => commands::umount::run(arguments, &output),
+        Command::Mount(arguments) => commands::mount::run(arguments, &varve.global, &output),
+        Command::Umount(arguments) => commands::umount::run(arguments, &varve.global, &output),
         Command::Status(arguments) => commands::status::run(arguments, &output),
         Command::Info(arguments) => commands::info::run(arguments, &output),
         Command::Stats(arguments) => commands::stats::run(arguments, &output),

@@ -41,6 +41,16 @@ impl Output {
         print_line(&self.line(command, result, text)?)
     }
 
+    /// [`Output::result`] of many; `false`: nobody reads what comes after it.
+    pub fn one_of_many<T: Serialize>(
+        &self,
+        command: &str,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<bool> {
+        print_read(&self.line(command, result, text)?)
+    }
+
     /// [`Output::result`] of what then goes on to run, and may have acknowledged something by now: it does so wherever
     /// this is written or not. Who starts it without a stdout does not want to be told.
     pub fn announce<T: Serialize>(&self, command: &str, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
@@ -66,13 +76,18 @@ impl Output {
 
 /// Prints `text` and a newline unless it ends with one. A reader who closed the pipe has what they wanted.
 pub fn print_line(text: &str) -> Result<()> {
+    print_read(text).map(drop)
+}
+
+/// [`print_line`]; `false`: the reader has closed the pipe.
+fn print_read(text: &str) -> Result<bool> {
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     match Stdout.write_all(format!("{text}{newline}").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let problem = Problem::new("cannot write the result to standard output").caused_by(&error);
             Err(if stdout::is_closed() { problem.next("It was closed when the program was started.") } else { problem })
         }
-        _ => Ok(()),
+        written => Ok(written.is_ok()),
     }
 }
 

@@ -99,6 +99,7 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
     assert_eq!((missing.code(), missing.stdout.as_str()), (Some(1), ""));
     assert!(missing.stderr.contains("not a Varve volume"), "{}", missing.stderr);
     assert_eq!(outcome(&["fsck"]).code(), Some(16), "as fsck(8)");
+    assert_eq!(outcome(&["--log", "debug", "fsck", "--bogus"]).code(), Some(16), "as fsck(8)");
     assert_eq!(outcome(&["format", "/proc/volume"]).code(), Some(1));
     assert_eq!(outcome(&["umount", "/proc"]).code(), Some(1));
     let misplaced = [
@@ -119,6 +120,27 @@ fn wrong_usage_ends_with_2_and_failure_with_1() {
     assert!(over_a_file.stderr.contains("A volume is a directory"), "{}", over_a_file.stderr);
     let metrics = outcome(&["serve", "/nonexistent", "--metrics", "0.0.0.0:9000"]);
     assert_eq!(metrics.code(), Some(2), "{}", metrics.stderr);
+}
+
+/// Who measures for hours is told before that there is nothing to compare with.
+#[test]
+fn what_is_compared_with_is_read_before_anything_is_measured() {
+    let directory = scratch();
+    let via = format!("path:{}", directory.path().display());
+    let save = directory.path().join("report.json");
+    let asked = ["bench", "mdtest", "--via", &via, "--files", "8", "--save", text(&save), "--compare", "/nonexistent"];
+    let refused = outcome(&asked);
+    assert_eq!(refused.code(), Some(1));
+    assert!(refused.stderr.contains("cannot compare with /nonexistent") && !save.exists(), "{}", refused.stderr);
+    let twice = outcome(&["bench", "mdtest", "--via", &via, "--via", &via]);
+    assert!(twice.code() == Some(2) && twice.stderr.contains("given twice"), "{}", twice.stderr);
+    // What cannot be kept is shown, and what was kept of something else compares with nothing.
+    let unkept = outcome(&["bench", "mdtest", "--via", &via, "--files", "8", "--save", "/proc/report.json"]);
+    assert!(unkept.code() == Some(1) && unkept.stdout.contains("create"), "{}{}", unkept.stdout, unkept.stderr);
+    outcome(&["bench", "mdtest", "--via", &via, "--files", "8", "--save", text(&save)]);
+    let other = outcome(&["bench", "mdtest", "--via", &via, "--files", "9", "--compare", text(&save)]);
+    assert!(other.code() == Some(0) && other.stderr.contains("nothing is compared"), "{}", other.stderr);
+    assert!(other.stderr.contains("other settings: files"), "{}", other.stderr);
 }
 
 /// A problem that nobody reads changes no exit code.
@@ -307,6 +329,34 @@ fn a_mount_lives_in_the_background() {
 }
 
 /// A mount whose process was killed is named as what it is, not mounted over.
+/// The background process of a mount, and that of an unmount, have the configuration that was asked for, and not the user's own.
+#[test]
+fn a_mount_in_the_background_has_the_configuration_it_was_given() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let (home, given) = (scratch(), volume.beside("given.toml"));
+    std::fs::create_dir(home.path().join("varve")).expect("a directory");
+    std::fs::write(home.path().join("varve/config.toml"), "nonsense").expect("a file");
+    std::fs::write(&given, "[mount]\noptions = [\"ro\"]\n").expect("a file");
+    let run = |arguments: &[&str]| {
+        let mut command = varve();
+        command.env("XDG_CONFIG_HOME", home.path()).args(["--config", text(&given)]).args(arguments);
+        command.output().expect("varve runs")
+    };
+    let (store, directory, log) = (volume.store(), volume.mount_point(), volume.beside("mount.log"));
+    let mounted = run(&["mount", "--log-file", text(&log), text(&store), text(&directory)]);
+    assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+    let refused = std::fs::write(directory.join("file"), "").expect_err("it is mounted read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // Nobody reads more than the first of what is told every moment.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut told = varve();
+    told.args(["stats", "-i", "10ms"]).arg(&directory).stdout(writer);
+    assert_eq!(told.status().expect("it runs").code(), Some(0));
+    let unmounted = run(&["umount", "--wait", "60s", text(&directory)]);
+    assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
+}
+
 #[test]
 fn a_dead_mount_is_not_mounted_over() {
     let volume = Volume::format(&["--shards", "4"]);

@@ -175,6 +175,39 @@ fn a_dump_replaces_neither_devices_nor_links() {
     assert!(refused.stderr.contains("is a directory"), "{}", refused.stderr);
 }
 
+/// The content of a volume's large files is not copied over itself, and what has a name that the volume needs stays as it is.
+#[test]
+fn a_load_takes_nothing_from_where_it_goes() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let dump = volume.beside("dump");
+    let mount = volume.mount(&[]);
+    fs::write(mount.directory.join("large"), vec![7; 300_000]).expect("a large file");
+    mount.unmount();
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
+    let store = volume.beside("copy");
+    fs::create_dir(&store).expect("a directory");
+    must(Command::new("cp").arg("-a").arg(volume.store().join("data")).arg(&store));
+    let loads =
+        |data: &Path| run(varve().arg("load").arg("--force").arg(&dump).arg(&store).arg("--data").arg(data), LONG);
+    let linked = volume.beside("linked");
+    std::os::unix::fs::symlink(store.join("data"), &linked).expect("a link");
+    for own in [store.join("data"), linked] {
+        let refused = loads(&own);
+        assert!(!refused.status.success(), "{own:?}");
+        assert!(refused.stderr.contains("leave out --data"), "{}", refused.stderr);
+    }
+    fs::create_dir(store.join("servers")).expect("a directory of somebody's own");
+    fs::write(store.join("servers/list"), "mine").expect("a file");
+    let refused = loads(&volume.store().join("data"));
+    assert!(refused.stderr.contains("has a name that the volume needs"), "{}", refused.stderr);
+    assert_eq!(fs::read(store.join("servers/list")).expect("it is there"), b"mine");
+    fs::remove_dir_all(store.join("servers")).expect("moved away");
+    must(varve().arg("load").arg("--force").arg(&dump).arg(&store));
+    let size = |root: &Path| must(Command::new("du").arg("-sb").arg(root.join("data"))).stdout;
+    let length = |text: &str| text.split_whitespace().next().map(str::to_owned);
+    assert_eq!(length(&size(&store)), length(&size(&volume.store())));
+}
+
 /// A load says by its exit code that it is not all there, and one that fails leaves its directory as it was.
 #[test]
 fn a_load_that_is_not_whole_says_so() {

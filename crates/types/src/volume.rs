@@ -24,6 +24,8 @@ impl VolumeSettings {
     pub const SPLIT_THRESHOLD_DEFAULT: u64 = 8_000;
     /// Below this a directory would be cut into single names.
     pub const SPLIT_THRESHOLD_MIN: u64 = 2;
+    /// What a volume file, whose numbers have signs, can say.
+    pub const SPLIT_THRESHOLD_MAX: u64 = i64::MAX as u64;
     pub const INLINE_LIMIT_DEFAULT: u32 = 64 * 1024;
     /// Rows above this make every batch and every compaction heavy; beyond it a backing file is faster anyway.
     pub const INLINE_LIMIT_MAX: u32 = 1024 * 1024;
@@ -39,7 +41,7 @@ impl VolumeSettings {
         {
             return Err(VolumeSettingsError::Name(self.name.clone()));
         }
-        if self.split_threshold < Self::SPLIT_THRESHOLD_MIN {
+        if !(Self::SPLIT_THRESHOLD_MIN..=Self::SPLIT_THRESHOLD_MAX).contains(&self.split_threshold) {
             return Err(VolumeSettingsError::SplitThreshold(self.split_threshold));
         }
         if self.inline_limit > Self::INLINE_LIMIT_MAX {
@@ -56,7 +58,11 @@ impl VolumeSettings {
 pub enum VolumeSettingsError {
     #[error("volume name {0:?}: use 1 to 64 letters, digits, '-', '_' or '.', other than . and ..")]
     Name(String),
-    #[error("split threshold {0}: use at least {min}", min = VolumeSettings::SPLIT_THRESHOLD_MIN)]
+    #[error(
+        "split threshold {0}: use {min} to {max}",
+        min = VolumeSettings::SPLIT_THRESHOLD_MIN,
+        max = VolumeSettings::SPLIT_THRESHOLD_MAX
+    )]
     SplitThreshold(u64),
     #[error("inline limit {0} bytes: use at most {max}", max = VolumeSettings::INLINE_LIMIT_MAX)]
     InlineLimit(u32),

@@ -199,6 +199,12 @@ pub(crate) fn remove_empty_directory(directory: &Path) -> io::Result<()> {
 
 /// Removes a directory and all it holds. Not durable by itself.
 pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
+    remove_content(directory)?;
+    remove_empty_directory(directory)
+}
+
+/// Removes all that a directory holds. Not durable by itself.
+pub(crate) fn remove_content(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
@@ -206,7 +212,7 @@ pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
             false => remove_file(&entry.path())?,
         }
     }
-    remove_empty_directory(directory)
+    Ok(())
 }
 
 /// Makes `directory` and those above it that are missing, durably.
@@ -330,6 +336,8 @@ pub fn publish_replacing(temporary: &Path, path: &Path) -> io::Result<()> {
         return Err(error);
     }
     if let Some(content) = old_content {
+        // Else power lost may bring back the old name, without its content.
+        sync_directory(parent(path))?;
         remove_file(&content).or_else(ignore_absent)?;
     }
     sync_directory(parent(path))

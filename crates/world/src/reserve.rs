@@ -129,13 +129,13 @@ impl Reserve {
 }
 
 fn bytes_of(store: &StatVfs) -> u64 {
-    (store.f_blocks * store.f_frsize / PART_OF_STORE).min(BYTES_MAX)
+    (store.f_blocks.saturating_mul(store.f_frsize) / PART_OF_STORE).min(BYTES_MAX)
 }
 
 /// Bytes of the room in `store` that a volume fills before it refuses what would grow; its reserve's file is `path`. None
 /// while it refuses.
 pub fn room(path: &Path, store: &StatVfs) -> u64 {
-    let (free, bytes) = (store.f_bavail * store.f_frsize, bytes_of(store));
+    let (free, bytes) = (store.f_bavail.saturating_mul(store.f_frsize), bytes_of(store));
     let held = path.metadata().is_ok_and(|file| file.len() >= bytes);
     free.saturating_sub(if held { bytes / 2 } else { bytes + bytes / 2 })
 }
@@ -147,7 +147,7 @@ fn look(path: &Path) -> io::Result<StatVfs> {
 /// Bytes that this user may still take.
 fn free(path: &Path) -> io::Result<u64> {
     let store = look(path)?;
-    Ok(store.f_bavail * store.f_frsize)
+    Ok(store.f_bavail.saturating_mul(store.f_frsize))
 }
 
 /// Whether `error` says that the store has no room.

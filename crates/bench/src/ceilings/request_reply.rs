@@ -7,14 +7,15 @@
 //! the way their server does.
 
 use super::REQUEST_REPLY;
+use crate::measure::Gate;
 use crate::{Error, Result, interrupt};
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use varve_wire::{
     Call, CallId, FileContent, NewNode, NodeReply, Reply, Request, Response, WireAttributes, WireCredentials, WireKind,
@@ -118,25 +119,30 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
         }
         Server::OneThread => vec![far],
     };
-    let (stop, start) = (&AtomicBool::new(false), &Barrier::new(clients + 1));
+    let (stop, start) = (&AtomicBool::new(false), &Gate::new(clients + 1));
     std::thread::scope(|scope| {
         let servers: Vec<_> = groups
             .into_iter()
             .map(|sockets| {
-                scope.spawn(move || match (server, sockets) {
+                Builder::new().spawn_scoped(scope, move || match (server, sockets) {
                     (Server::ThreadAConnection, sockets) => serve_one(&sockets[0], waiting, sizes),
                     (Server::Workers | Server::OneThread, sockets) => serve_many(&sockets, waiting, sizes),
                 })
             })
             .collect();
-        let callers: Vec<_> =
-            near.into_iter().map(|socket| scope.spawn(move || call(socket, waiting, sizes, start, stop))).collect();
-        start.wait();
-        std::thread::sleep(TIME);
+        let begin = |socket| Builder::new().spawn_scoped(scope, move || call(socket, waiting, sizes, start, stop));
+        let callers: Vec<_> = near.into_iter().map(begin).collect();
+        if servers.iter().any(|server| server.is_err()) || callers.iter().any(|caller| caller.is_err()) {
+            start.give_up();
+        }
+        if start.wait() {
+            std::thread::sleep(TIME);
+        }
         stop.store(true, Relaxed);
         let mut total = Calls::default();
         let mut outcome = Ok(());
         for caller in callers {
+            let Ok(caller) = caller.map_err(|error| outcome = Err(error)) else { continue };
             match caller.join() {
                 Ok(Ok(calls)) => total.add(calls),
                 Ok(Err(error)) => outcome = Err(error),
@@ -145,6 +151,7 @@ fn run(server: Server, waiting: Waiting, clients: usize, workers: usize, sizes: 
         }
         // The clients' sockets are closed now, which ends the servers.
         for server in servers {
+            let Ok(server) = server.map_err(|error| outcome = Err(error)) else { continue };
             match server.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => outcome = Err(error),
@@ -180,10 +187,12 @@ impl Calls {
 }
 
 /// One client. Its socket is closed at the end.
-fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Barrier, stop: &AtomicBool) -> io::Result<Calls> {
+fn call(socket: UnixStream, waiting: Waiting, sizes: Sizes, start: &Gate, stop: &AtomicBool) -> io::Result<Calls> {
     let request = vec![0x5a; sizes.request];
     let mut reply = vec![0; sizes.reply];
-    start.wait();
+    if !start.wait() {
+        return Ok(Calls::default());
+    }
     let begun = Instant::now();
     let mut calls = 0_u64;
     while !stop.load(Relaxed) {

@@ -68,6 +68,8 @@ pub struct CpuTimes {
     idle: u64,
     stolen: u64,
     total: u64,
+    /// All of the machine's, of which this process may have a few.
+    processors: usize,
 }
 
 impl CpuTimes {
@@ -79,9 +81,15 @@ impl CpuTimes {
     /// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; the guests' are in user and nice too.
     pub(super) fn parse(text: &str) -> Option<CpuTimes> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let processors = text.lines().filter(|line| line.starts_with("cpu")).count() - 1;
         let ticks: Vec<u64> = line.split_whitespace().map_while(|tick| tick.parse().ok()).take(8).collect();
         let at = |i: usize| ticks.get(i).copied().unwrap_or(0);
-        (ticks.len() >= 4).then(|| CpuTimes { idle: at(3) + at(4), stolen: at(7), total: ticks.iter().sum() })
+        (ticks.len() >= 4).then(|| CpuTimes {
+            idle: at(3) + at(4),
+            stolen: at(7),
+            total: ticks.iter().sum(),
+            processors,
+        })
     }
 
     fn share(&self, earlier: &CpuTimes, part: impl Fn(&CpuTimes) -> u64) -> f64 {
@@ -116,8 +124,7 @@ impl Watch {
     /// kernel says nothing.
     pub fn others(&self, cpu_s: f64) -> f64 {
         let (Some(times), Ok(now)) = (&self.times, CpuTimes::now()) else { return 0.0 };
-        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let own = cpu_s / (self.begun.elapsed().as_secs_f64() * processors);
+        let own = cpu_s / (self.begun.elapsed().as_secs_f64() * now.processors.max(1) as f64);
         (now.busy_since(times) - own).clamp(0.0, 1.0)
     }
 }

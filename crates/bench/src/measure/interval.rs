@@ -38,13 +38,13 @@ fn interval(ratios: &[f64]) -> Option<Interval> {
     Some(Interval { low: sorted[k - 1], high: sorted[sorted.len() - k], confidence })
 }
 
-/// P(at most `k` heads in `n` tosses of a fair coin).
+/// P(at most `k` heads in `n` tosses of a fair coin). In logarithms, for 0.5 to the power of some thousand is no number.
 fn binomial_tail(n: usize, k: usize) -> f64 {
-    let mut probability = 0.5_f64.powi(n as i32);
-    let mut tail = probability;
+    let mut probability = n as f64 * 0.5_f64.ln();
+    let mut tail = probability.exp();
     for heads in 1..=k {
-        probability *= (n - heads + 1) as f64 / heads as f64;
-        tail += probability;
+        probability += ((n - heads + 1) as f64 / heads as f64).ln();
+        tail += probability.exp();
     }
     tail
 }

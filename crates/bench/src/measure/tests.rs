@@ -67,3 +67,14 @@ fn a_gate_opens_for_all_and_gives_up_for_all() {
     });
     assert!(!gate.wait());
 }
+
+/// However many turns there are, the interval is one of which the confidence is true.
+#[test]
+fn an_interval_of_thousands_of_pairs_is_no_point() {
+    let these: Vec<f64> = (0..2000).map(|turn| f64::from(turn) + 1.0).collect();
+    let (_, interval) = paired_ratios(&these, &[1.0; 2000]).unwrap();
+    let interval = interval.unwrap();
+    assert!((0.95..0.96).contains(&interval.confidence), "{interval:?}");
+    // Half of 2,000, and 1.96 times half of their root.
+    assert!((955.0..=958.0).contains(&interval.low) && (1043.0..=1046.0).contains(&interval.high), "{interval:?}");
+}

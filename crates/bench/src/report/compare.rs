@@ -25,19 +25,38 @@ impl std::fmt::Display for Regression {
     }
 }
 
-/// The ratios that are in both reports and fell by more than a tenth. Targets are matched by kind and by their order
-/// within it, for their places are rarely the same twice.
-pub fn compare(now: &Report, recorded: &Report) -> Vec<Regression> {
-    let recorded = named(recorded);
-    let fallen = |(name, ratio): &(String, f64)| {
-        let (_, before) = recorded.iter().find(|(known, _)| known == name)?;
-        (*ratio < before * (1.0 - REGRESSION)).then(|| Regression {
-            name: name.clone(),
-            recorded: *before,
-            now: *ratio,
-        })
-    };
-    named(now).iter().filter_map(fallen).collect()
+/// Two reports beside each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Ratios that are in both.
+    pub common: usize,
+    /// Of these, what fell by more than a tenth.
+    pub fallen: Vec<Regression>,
+}
+
+/// Compares the ratios that are in both reports. Targets are matched by kind and by their order within it, for their places
+/// are rarely the same twice.
+pub fn compare(now: &Report, recorded: &Report) -> Comparison {
+    let recorded: BTreeMap<String, f64> = named(recorded).into_iter().collect();
+    let mut comparison = Comparison::default();
+    for (name, now) in named(now) {
+        let Some(recorded) = recorded.get(&name).copied() else { continue };
+        comparison.common += 1;
+        if now < recorded * (1.0 - REGRESSION) {
+            comparison.fallen.push(Regression { name, recorded, now });
+        }
+    }
+    comparison
+}
+
+impl Report {
+    /// Names of the settings of which `other` had something else. How often it was repeated is none: ratios are medians.
+    pub fn other_settings<'a>(&'a self, other: &Report) -> Vec<&'a str> {
+        let differ = |(name, value): &(&String, &serde_json::Value)| {
+            name.as_str() != "repeat" && other.settings.get(name.as_str()).is_some_and(|theirs| theirs != *value)
+        };
+        self.settings.iter().filter(differ).map(|(name, _)| name.as_str()).collect()
+    }
 }
 
 /// Ratios of several runs on one machine, by name as `embedded: mount create, 8 clients, to null-fuse`.
@@ -70,8 +89,13 @@ impl Ratios {
     /// The ratios of named reports.
     ///
     /// # Errors
-    /// [`Error::Usage`] if they are not all of one machine.
+    /// [`Error::Usage`] if they are not all of one machine, or two of them have one name.
     pub fn of(reports: &[(String, Report)]) -> Result<Ratios> {
+        let names: BTreeSet<&str> = reports.iter().map(|(name, _)| name.as_str()).collect();
+        if names.len() < reports.len() {
+            let what = "two of the reports have one name, by which their ratios are told apart: rename a file";
+            return Err(Error::Usage(what.into()));
+        }
         let machines: BTreeSet<String> = reports.iter().map(|(_, report)| report.environment.machine()).collect();
         if machines.len() > 1 {
             let machines: Vec<String> = machines.into_iter().collect();
@@ -86,6 +110,15 @@ impl Ratios {
         };
         let machine = machines.into_iter().next().unwrap_or_default();
         Ok(Ratios { machine, ratios: reports.iter().flat_map(of_one).collect() })
+    }
+
+    /// What `recorded` has of these reports that none of them has.
+    pub fn lost(&self, reports: &[(String, Report)], recorded: &BTreeMap<String, f64>) -> Vec<String> {
+        let of_these = |name: &&String| {
+            let report = name.split_once(": ").map_or("", |(report, _)| report);
+            reports.iter().any(|(given, _)| given == report) && !self.ratios.contains_key(*name)
+        };
+        recorded.keys().filter(of_these).cloned().collect()
     }
 
     /// Every one of these beside that of the same name in `recorded`.

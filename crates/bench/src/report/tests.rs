@@ -103,12 +103,37 @@ fn ratios_are_to_the_plain_directory_and_to_the_ceilings_above() {
 #[test]
 fn regressions_are_reported_by_name() {
     let recorded = sample(3, 1.0);
-    assert_eq!(compare(&sample(3, 0.91), &recorded), []);
-    let fallen = compare(&sample(3, 0.8), &recorded);
+    let unchanged = compare(&sample(3, 0.91), &recorded);
+    assert_eq!((unchanged.fallen, unchanged.common), (vec![], recorded.ratios.len()));
+    let fallen = compare(&sample(3, 0.8), &recorded).fallen;
     assert_eq!(fallen.len(), 6, "three phases of the library, to path and to request-reply");
     assert_eq!(fallen[1].name, "library create, 8 clients, to request-reply");
     assert_eq!(fallen[1].to_string(), "library create, 8 clients, to request-reply: 0.320 was 0.400 (20% less)");
-    assert_eq!(compare(&recorded, &sample(3, 0.8)), [], "faster is no regression");
+    assert_eq!(compare(&recorded, &sample(3, 0.8)).fallen, [], "faster is no regression");
+}
+
+/// What cannot be compared is not taken for what has not fallen.
+#[test]
+fn what_is_not_compared_is_told() {
+    let (now, mut recorded) = (sample(3, 1.0), sample(3, 1.0));
+    assert!(now.other_settings(&recorded).is_empty());
+    recorded.settings.insert("files".into(), 7.into());
+    recorded.settings.insert("repeat".into(), 99.into());
+    let mut now = now;
+    now.settings.insert("files".into(), 8.into());
+    now.settings.insert("repeat".into(), 3.into());
+    assert_eq!(now.other_settings(&recorded), ["files"]);
+    recorded.ratios.clear();
+    assert_eq!(compare(&now, &recorded).common, 0);
+
+    let reports = [("served".to_owned(), sample(3, 1.0))];
+    let ratios = Ratios::of(&reports).unwrap();
+    let mut before = ratios.ratios.clone();
+    before.insert("served: mount create, 2 clients, to path".into(), 1.0);
+    before.insert("stream: mount write, 1 client, to path".into(), 1.0);
+    assert_eq!(ratios.lost(&reports, &before), ["served: mount create, 2 clients, to path"]);
+    let twice = [reports[0].clone(), reports[0].clone()];
+    assert!(Ratios::of(&twice).is_err_and(|error| error.to_string().contains("one name")));
 }
 
 #[test]
@@ -203,7 +228,9 @@ fn ratios_of_several_runs_are_recorded_and_compared() {
         assert!(fallen.contains(&"embedded: library create, 8 clients, to path".to_owned()));
         assert!(fallen.iter().all(|name| name.starts_with("embedded: library ")), "{fallen:?}");
     }
-    let mixed = Ratios::of(&[on("A", 1.0), on("B", 1.0)].concat()).unwrap_err().to_string();
+    let mut mixed = [on("A", 1.0), on("B", 1.0)].concat();
+    mixed.iter_mut().enumerate().for_each(|(number, (name, _))| *name += &number.to_string());
+    let mixed = Ratios::of(&mixed).unwrap_err().to_string();
     assert!(mixed.contains("2 × A, 2 × B"), "{mixed}");
     let page = render_all(&on("A", 1.0), "ratio <1>");
     assert!(page.contains("ratio &lt;1&gt;") && page.contains("<h1>embedded</h1>") && page.ends_with("</html>\n"));

@@ -133,7 +133,10 @@ pub fn find_python(candidates: &[PathBuf]) -> Option<PathBuf> {
 impl Place {
     fn make(directory: &Path) -> Result<Place> {
         let path = directory.join(format!("varve-bench-detector.{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(Error::io(format!("cannot make {}", path.display())))?;
+        // One that is there is another's, who has the same number in another container.
+        std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::create_dir(&path))
+            .map_err(Error::io(format!("cannot make {}", path.display())))?;
         Ok(Place(path))
     }
 }

@@ -85,6 +85,7 @@ const WARM_UP_FILES_MIN: u64 = 100;
 impl MdtestConfig {
     fn check(&self) -> Result<()> {
         super::check_clients_and_repeat(&self.clients, self.repeat)?;
+        super::check_each_once(&self.via)?;
         let fail = |text: String| Err(Error::Usage(text));
         if self.via.is_empty() {
             return fail("nothing to measure: give at least one --via library:STORE, mount:DIR or path:DIR".to_owned());

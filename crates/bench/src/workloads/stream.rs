@@ -66,6 +66,7 @@ const MIB: f64 = 1048576.0;
 impl StreamConfig {
     fn check(&self) -> Result<()> {
         super::check_clients_and_repeat(&self.clients, self.repeat)?;
+        super::check_each_once(&self.via)?;
         let fail = |text: String| Err(Error::Usage(text));
         if self.via.is_empty() {
             return fail("nothing to measure: give at least one --via path:DIR or mount:DIR".to_owned());
@@ -174,7 +175,9 @@ fn pass(config: &StreamConfig, files: &[PathBuf], stream: Streamed, progress: &P
     let gate = &Gate::new(files.len());
     let one = |file: &Path| {
         let mut latencies = Latencies::default();
-        gate.wait();
+        if !gate.wait() {
+            return Err(Error::Interrupted);
+        }
         let begun = Instant::now();
         let mut last = begun;
         let result = stream(config, file, &mut |bytes| {
@@ -192,12 +195,23 @@ fn pass(config: &StreamConfig, files: &[PathBuf], stream: Streamed, progress: &P
     };
     let one = &one;
     let results: Vec<Result<(Instant, Instant, Latencies)>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = files.iter().map(|file| scope.spawn(move || one(file))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|payload| Err(panicked(&*payload)))).collect()
+        let threads: Vec<_> =
+            files.iter().map(|file| std::thread::Builder::new().spawn_scoped(scope, move || one(file))).collect();
+        if threads.iter().any(|thread| thread.is_err()) {
+            gate.give_up();
+        }
+        let ended = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
+            let thread = thread.map_err(Error::io("cannot start a client thread"))?;
+            thread.join().unwrap_or_else(|payload| Err(panicked(&*payload)))
+        };
+        threads.into_iter().map(ended).collect()
     });
+    // Who was only told to give up says less than who told.
+    let (told, tellers): (Vec<_>, Vec<_>) =
+        results.into_iter().partition(|result| matches!(result, Err(Error::Interrupted)));
     let mut latencies = Latencies::default();
     let mut span: Option<(Instant, Instant)> = None;
-    for result in results {
+    for result in tellers.into_iter().chain(told) {
         let (begun, ended, part) = result?;
         latencies.add(&part);
         span = Some(span.map_or((begun, ended), |(first, last)| (first.min(begun), last.max(ended))));

@@ -14,7 +14,7 @@ use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use varve_bench::Error;
-use varve_bench::report::{Report, compare};
+use varve_bench::report::{Regression, Report, compare};
 
 /// Measure a volume beside the storage beneath it
 #[derive(Debug, Args)]
@@ -71,27 +71,45 @@ fn explain(error: &Error) -> Problem {
     }
 }
 
-/// Prints the report, keeps it where it shall be kept, and compares it.
-fn deliver(report: &Report, flags: &ReportFlags, output: &Output) -> Result<Exit> {
-    // Read first: the same file may be compared with and saved to.
-    let recorded = flags.compare.as_ref().map(read).transpose()?;
+impl ReportFlags {
+    /// What is compared with. Read before anything is measured: the same file may be saved to, and figures of an hour must not
+    /// be lost for a word that is wrong.
+    fn recorded(&self) -> Result<Option<Report>> {
+        self.compare.as_ref().map(read).transpose()
+    }
+}
+
+/// Keeps the report where it shall be kept, prints it, and compares it. What cannot be kept is printed all the same.
+fn deliver(report: &Report, recorded: Option<&Report>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
     let json = report.to_json().map_err(|error| explain(&error))?;
+    let saved = flags.save.as_ref().map(|path| write(path, &format!("{json}\n"))).transpose();
+    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    saved?;
     if let Some(path) = &flags.page {
         write(path, &report.to_html())?;
     }
-    if let Some(path) = &flags.save {
-        write(path, &format!("{json}\n"))?;
-    }
-    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
-    let machine = report.environment.machine();
-    if let Some(other) = recorded.as_ref().map(|recorded| recorded.environment.machine()).filter(|of| *of != machine) {
-        eprintln!("note: what is compared with was measured on {other}, and this is {machine}");
-    }
-    let fallen = recorded.map(|recorded| compare(report, &recorded)).unwrap_or_default();
+    let fallen = recorded.map(|recorded| compare_with(report, recorded)).unwrap_or_default();
     for regression in &fallen {
         eprintln!("slower: {regression}");
     }
     Ok(if fallen.is_empty() { Exit::Done } else { Exit::Degraded })
+}
+
+/// The ratios that fell; what makes the comparison doubtful is said.
+fn compare_with(report: &Report, recorded: &Report) -> Vec<Regression> {
+    let machines = (report.environment.machine(), recorded.environment.machine());
+    if machines.0 != machines.1 {
+        eprintln!("note: what is compared with was measured on {}, and this is {}", machines.1, machines.0);
+    }
+    let others: Vec<&str> = report.other_settings(recorded);
+    if !others.is_empty() {
+        eprintln!("note: what is compared with was measured with other settings: {}", others.join(", "));
+    }
+    let comparison = compare(report, recorded);
+    if comparison.common == 0 {
+        eprintln!("note: nothing is compared, for the two have no ratio in common");
+    }
+    comparison.fallen
 }
 
 fn read(path: &PathBuf) -> Result<Report> {

@@ -155,6 +155,7 @@ fn to_regular_file(
     });
     if written.is_err()
         && let Err(error) = std::fs::remove_file(&temporary)
+        && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(file = %temporary.display(), %error, "an unfinished dump stays behind");
     }

@@ -33,7 +33,7 @@ pub struct Arguments {
     /// How long an acknowledged change may wait for its fsync; 0: fsynced before every reply
     #[arg(long, value_name = "DURATION", default_value_t = Span(VolumeSettings::SYNC_INTERVAL_DEFAULT))]
     sync_interval: Span,
-    /// Accept a directory that is not empty (other files stay); twice: destroy the volume that is there
+    /// Accept a directory that is not empty (other files stay, and none may have a name that the volume needs); twice: destroy the volume that is there
     #[arg(long, short, action = clap::ArgAction::Count)]
     force: u8,
 }
@@ -121,6 +121,7 @@ fn explain(directory: &Path, error: &FormatError) -> Problem {
         FormatError::Io { .. } if directory.exists() && !directory.is_dir() => {
             problem.next("A volume is a directory: name one, or a path where nothing is yet.")
         }
+        FormatError::Taken { .. } => problem.next("Nothing was made or changed."),
         FormatError::Settings(_) | FormatError::Io { .. } => problem,
     }
 }

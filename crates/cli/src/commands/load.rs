@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use varve_meta::dump::{self, Data, DumpError, LoadError, Loaded};
 use varve_meta::fsck::FindingKind;
@@ -63,7 +64,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         }
     };
     if let Some(data) = &arguments.data {
-        check_data(data).map_err(|why| failed().because(why).next("Nothing was made or changed."))?;
+        check_data(data, &VolumeDir::new(&store))
+            .map_err(|why| failed().because(why).next("Nothing was made or changed."))?;
     }
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
@@ -84,11 +86,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
                 problem.next("Load into another directory, or remove that volume first.")
             }
             LoadError::Format(FormatError::Locked(lock)) => problem.next(server::to_lock(lock)),
+            LoadError::Format(FormatError::Taken { .. }) => problem.next("Nothing was made or changed."),
             LoadError::Dump(DumpError::NoDump) => problem.next(format!("Nothing was made or changed. {MAKES_ONE}")),
             LoadError::Dump(DumpError::Newer { .. }) => problem.next("Nothing was made or changed."),
             _ if VolumeDir::new(&store).volume_file().exists() => {
                 problem.next("The volume that is there was not touched.")
             }
+            _ if VolumeDir::new(&store).data().exists() => problem.next(
+                "There is no volume, and what was made is gone, but for files that were copied into the data directory that was \
+                 there; put the cause right and load again.",
+            ),
             _ => problem.next("There is no volume, and what was made is gone; put the cause right and load again."),
         }
     })?;
@@ -101,13 +108,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 /// A wrong directory has none of the files, which would all be left out for it.
-fn check_data(data: &Path) -> std::result::Result<(), String> {
+fn check_data(data: &Path, volume: &VolumeDir) -> std::result::Result<(), String> {
     let shown = data.display();
     match std::fs::metadata(data) {
         Err(error) => Err(format!("--data {shown}: {error}")),
         Ok(found) if !found.is_dir() => Err(format!("--data {shown}: it is no directory")),
         Ok(_) if VolumeDir::new(data).volume_file().exists() => {
             Err(format!("--data {shown}: it is a store; the content of its large files is in {shown}/data"))
+        }
+        Ok(found) if volume.data().metadata().is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino())) => {
+            Err(format!(
+                "--data {shown}: it is the volume's own already, from which nothing is to be copied; leave out --data"
+            ))
         }
         Ok(_) => Ok(()),
     }

@@ -5,6 +5,7 @@ mod background;
 mod options;
 mod stopping;
 
+use crate::definition::Global;
 use crate::embedded::Embedded;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
@@ -79,7 +80,7 @@ struct Shown<'a> {
     log_file: Option<&'a Path>,
 }
 
-pub fn run(arguments: &Arguments, log: &str, output: &Output) -> Result<Exit> {
+pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let options = Options::parse(arguments)?;
     let volume = VolumeDir::new(options.store.clone());
     let settings = volume
@@ -103,7 +104,7 @@ pub fn run(arguments: &Arguments, log: &str, output: &Output) -> Result<Exit> {
         return mount.serve();
     }
     let log_file = log_file(arguments, &settings)?;
-    let pid = background::launch(&options, arguments, log, &log_file)?;
+    let pid = background::launch(&options, arguments, global, &log_file)?;
     show(output, &options, pid, None, Some(&log_file))?;
     Ok(Exit::Done)
 }

@@ -78,7 +78,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         let now = read(arguments)?;
         let seconds = since.elapsed().as_secs_f64();
         since = Instant::now();
-        show(arguments, output, &now, Some((&before, seconds)))?;
+        if !show(arguments, output, &now, Some((&before, seconds)))? {
+            break;
+        }
         before = now;
     }
     Ok(Exit::Done)
@@ -95,8 +97,8 @@ fn read(arguments: &Arguments) -> Result<Counters> {
         .map_err(|error| failed().caused_by(&error).next("The mount may be of another version of varve."))
 }
 
-/// Shows what was counted since `before` and the seconds between.
-fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(&Counters, f64)>) -> Result<()> {
+/// Shows what was counted since `before` and the seconds between; `false`: nobody reads more of it.
+fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(&Counters, f64)>) -> Result<bool> {
     let earlier = before.map(|(counters, _)| counters);
     let seconds = before.map(|(_, seconds)| seconds);
     let since = |count: fn(&Counters) -> u64| count(now).saturating_sub(earlier.map_or(0, count));
@@ -114,7 +116,7 @@ fn show(arguments: &Arguments, output: &Output, now: &Counters, before: Option<(
         reconnects: since(|counters| counters.reconnects),
         operations: if earlier.is_some() { operations.collect() } else { totals.collect() },
     };
-    output.result("stats", &shown, text)
+    output.one_of_many("stats", &shown, text)
 }
 
 /// What was counted of one operation; `None` where nothing was.

@@ -4,6 +4,7 @@
 //! an answer cannot end before it, not even by SIGKILL. So who says how long to wait has it done by a process apart, this
 //! program once more, and goes without it when the time is over.
 
+use crate::definition::Global;
 use crate::output::{self, Output};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
@@ -53,10 +54,10 @@ struct Unmounted {
     sizes_unsettled: usize,
 }
 
-pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let directory = &arguments.directory;
     let (given_up, sizes_unsettled) = match arguments.wait {
-        Some(Span(wait)) if !arguments.apart => match apart(arguments, wait, output)? {
+        Some(Span(wait)) if !arguments.apart => match apart(arguments, wait, global, output)? {
             Apart::Done(exit) => return Ok(exit),
             Apart::GivenUp(why) => (Some(why), 0),
         },
@@ -113,11 +114,12 @@ enum Apart {
     GivenUp(String),
 }
 
-fn apart(arguments: &Arguments, wait: Duration, output: &Output) -> Result<Apart> {
+fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output) -> Result<Apart> {
     let failed = |error: io::Error| Problem::new("cannot run the process that unmounts").caused_by(&error);
     let directory = &arguments.directory;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command
+        .args(global.again())
         .args(output.is_json().then_some("--json"))
         .args(["umount", "--apart", "--wait"])
         .arg(Span(wait).to_string());

@@ -5,6 +5,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Read at a time where the kernel does not copy by itself, and asked of it at once where it does.
@@ -12,11 +13,22 @@ const COPY_BYTES: usize = 1024 * 1024;
 
 /// Makes the file `to`, or replaces its content, as `from` is: with its holes, permission bits and time of the last change
 /// of its bytes; and fsyncs it. Its name is not durable yet. What is written to `from` meanwhile is in the copy or not.
+///
+/// # Errors
+/// `InvalidInput` where both are the same file, by whatever names: it is left as it is.
 pub fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     let source = File::open(from)?;
     let found = source.metadata()?;
-    let options: Options = File::options().write(true).create_empty();
+    let options: Options = File::options().write(true).create();
     let target = options.open(to)?;
+    let replaced = target.metadata()?;
+    if (replaced.dev(), replaced.ino()) == (found.dev(), found.ino()) {
+        let what = format!("{} and {} are the same file", from.display(), to.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    if replaced.len() > 0 {
+        target.set_len(0)?;
+    }
     let mut at = 0;
     while let Some(data) = next_data(&source, at, found.len())? {
         at = data.end;

@@ -115,6 +115,20 @@ fn a_copy_is_as_the_file() {
     assert!(copy_whole(&directory.path().join("none"), &to).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
 }
 
+/// A file that is to be copied over itself, by another name or through another directory, stays as it is.
+#[test]
+fn a_file_is_not_copied_over_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, linked, there) = ["file", "linked", "there"].map(|name| directory.path().join(name)).into();
+    std::fs::write(&file, b"content").unwrap();
+    std::fs::hard_link(&file, &linked).unwrap();
+    std::os::unix::fs::symlink(directory.path(), &there).unwrap();
+    for same in [&file, &linked, &there.join("file")] {
+        assert!(copy_whole(&file, same).is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput));
+        assert_eq!(std::fs::read(&file).unwrap(), b"content");
+    }
+}
+
 /// What a crash left goes at the next start; what is published stays.
 #[test]
 fn leftovers_go_and_published_files_stay() {

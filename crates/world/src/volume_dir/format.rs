@@ -13,7 +13,7 @@ use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
 pub enum FormatOver {
     /// Only an empty directory, or none.
     Nothing,
-    /// Files that are not a volume's; they stay.
+    /// Files that are not a volume's, and have no name that a volume needs, but for `data`; they stay.
     OtherFiles,
     /// A volume too, which is destroyed with all it holds.
     Volume,
@@ -74,7 +74,14 @@ impl VolumeDir {
         if over == FormatOver::Nothing && entries.next().is_some() {
             return Err(FormatError::NotEmpty { directory: self.root().to_owned() });
         }
+        if let Some(path) = self.name_taken() {
+            return Err(FormatError::Taken { path });
+        }
         let lock = self.lock()?;
+        if file.symlink_metadata().is_ok() {
+            // Made by another meanwhile.
+            return Err(FormatError::VolumeExists { directory: self.root().to_owned() });
+        }
         let was_unfinished = self.is_unfinished();
         self.mark_unfinished().map_err(failed)?;
         if was_unfinished {
@@ -84,6 +91,19 @@ impl VolumeDir {
             }
         }
         Ok(lock)
+    }
+
+    /// What has a name that a volume needs, and is neither a volume's nor left by a format that was killed: it would be written
+    /// over, or taken away where the format fails.
+    fn name_taken(&self) -> Option<PathBuf> {
+        if self.unfinished_mark().symlink_metadata().is_ok() {
+            return None;
+        }
+        let needed = [self.shards(), self.servers(), self.key_file(), self.reserve()];
+        let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
+        // The lock's is made first of all, and stays empty.
+        let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;
+        taken.or_else(|| self.lock_file().symlink_metadata().is_ok_and(is_foreign).then(|| self.lock_file()))
     }
 
     /// A format or load was killed here. Its key is the first that it made, but for its mark.
@@ -139,12 +159,22 @@ impl VolumeDir {
         }
         absent_is_fine(disk::remove_published(&self.volume_file()))?;
         disk::sync_directory(self.root())?;
-        for directory in [self.shards(), self.servers(), self.data()] {
+        for directory in [self.shards(), self.servers()] {
             absent_is_fine(disk::remove_tree(&directory))?;
+        }
+        absent_is_fine(disk::remove_content(&self.data()))?;
+        if !self.has_data_elsewhere() {
+            absent_is_fine(disk::remove_empty_directory(&self.data()))?;
         }
         absent_is_fine(disk::remove_published(&self.key_file()))?;
         absent_is_fine(disk::remove_file(&self.reserve()))?;
         disk::sync_directory(self.root())
+    }
+
+    /// `data` is a link, or something is mounted there: it was put there by somebody else than a format.
+    fn has_data_elsewhere(&self) -> bool {
+        let devices = (self.data().symlink_metadata(), self.root().metadata());
+        matches!(devices, (Ok(data), Ok(root)) if data.is_symlink() || data.dev() != root.dev())
     }
 
     fn write_key(&self) -> io::Result<()> {
@@ -235,6 +265,8 @@ pub enum FormatError {
     VolumeExists { directory: PathBuf },
     #[error("{} is not empty: choose an empty or new directory for the volume", directory.display())]
     NotEmpty { directory: PathBuf },
+    #[error("{} has a name that the volume needs: move it elsewhere, or choose another directory", path.display())]
+    Taken { path: PathBuf },
     #[error(transparent)]
     Settings(#[from] VolumeSettingsError),
     #[error(transparent)]

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use varve_bench::report::{Compared, Ratios, Recorded, Report, render_all};
+use varve_world::disk;
 
 /// Compare kept reports with recorded ratios; ends with 3 if one fell by more than a tenth
 #[derive(Debug, Args)]
@@ -17,7 +18,7 @@ pub struct Arguments {
     /// The recorded ratios: those of this machine, or of another where it has none, which is said
     #[arg(long, value_name = "FILE")]
     recorded: Option<PathBuf>,
-    /// Record these ratios here, for later runs, beside what --recorded has of other machines
+    /// Record these ratios here, for later runs, beside what --recorded, or else the file itself, has of other machines
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write one HTML page of all reports
@@ -32,19 +33,27 @@ struct Comparison {
     recorded_of: Option<String>,
     ratios: Vec<Compared>,
     fallen: usize,
+    /// Recorded of these reports, and in none of them now.
+    lost: Vec<String>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let reports = arguments.reports.iter().map(|path| Ok((name(path), super::read(path)?)));
     let reports: Vec<(String, Report)> = reports.collect::<Result<_>>()?;
     let ratios = Ratios::of(&reports).map_err(|error| super::explain(&error))?;
-    let mut recorded = arguments.recorded.as_deref().map(read).transpose()?.unwrap_or_default();
-    let comparison = compare(&ratios, &recorded);
+    let recorded = arguments.recorded.as_deref().map(read).transpose()?;
+    let comparison = compare(&reports, &ratios, &recorded.clone().unwrap_or_default());
     if let Some(path) = &arguments.record {
+        // What the file has of other machines stays there.
+        let mut recorded = match recorded {
+            None if path.exists() => read(path)?,
+            recorded => recorded.unwrap_or_default(),
+        };
         recorded.record(&ratios);
         let json = serde_json::to_string_pretty(&recorded)
             .map_err(|error| Problem::new("cannot write the ratios as JSON").caused_by(&error))?;
-        super::write(path, &format!("{json}\n"))?;
+        disk::replace(path, format!("{json}\n").as_bytes())
+            .map_err(|error| Problem::new(format!("cannot write {}", path.display())).caused_by(&error))?;
     }
     if let Some(path) = &arguments.page {
         super::write(path, &render_all(&reports, &text(&comparison)))?;
@@ -53,12 +62,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     Ok(if comparison.fallen == 0 { Exit::Done } else { Exit::Degraded })
 }
 
-fn compare(ratios: &Ratios, recorded: &Recorded) -> Comparison {
+fn compare(reports: &[(String, Report)], ratios: &Ratios, recorded: &Recorded) -> Comparison {
     let machine = ratios.machine.clone();
     let of = recorded.of(&machine);
-    let ratios = ratios.beside(of.map_or(&BTreeMap::new(), |(_, recorded)| recorded));
+    let nothing = BTreeMap::new();
+    let beside = of.map_or(&nothing, |(_, recorded)| recorded);
+    let lost = ratios.lost(reports, beside);
+    let ratios = ratios.beside(beside);
     let fallen = ratios.iter().filter(|ratio| ratio.fell).count();
-    Comparison { machine, recorded_of: of.map(|(machine, _)| machine.to_owned()), ratios, fallen }
+    Comparison { machine, recorded_of: of.map(|(machine, _)| machine.to_owned()), ratios, fallen, lost }
 }
 
 fn name(path: &Path) -> String {
@@ -78,6 +90,10 @@ fn text(comparison: &Comparison) -> String {
         let recorded = recorded.map_or_else(|| "-".to_owned(), |recorded| format!("{recorded:.3}"));
         let fell = if *fell { "  slower" } else { "" };
         text.push_str(&format!("{name:width$}  {recorded:>8}  {now:>8.3}{fell}\n"));
+    }
+    if !comparison.lost.is_empty() {
+        text.push_str("\nRecorded, and not measured now:\n");
+        comparison.lost.iter().for_each(|name| text.push_str(&format!("  {name}\n")));
     }
     match comparison.fallen {
         0 => {}

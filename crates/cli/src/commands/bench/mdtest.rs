@@ -60,6 +60,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let recorded = arguments.report.recorded()?;
     let config = MdtestConfig {
         via: arguments.via.clone(),
         files: arguments.files,
@@ -76,7 +77,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         arguments: command_line(),
     };
     let report = mdtest::run(&config).map_err(|error| explain(&error))?;
-    deliver(&report, &arguments.report, output)
+    deliver(&report, recorded.as_ref(), &arguments.report, output)
 }
 
 fn ceilings(arguments: &Arguments) -> CeilingsConfig {

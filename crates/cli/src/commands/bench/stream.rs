@@ -34,6 +34,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let recorded = arguments.report.recorded()?;
     let config = StreamConfig {
         via: arguments.via.clone(),
         bytes: arguments.bytes.0,
@@ -45,5 +46,5 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         arguments: command_line(),
     };
     let report = stream::run(&config).map_err(|error| explain(&error))?;
-    deliver(&report, &arguments.report, output)
+    deliver(&report, recorded.as_ref(), &arguments.report, output)
 }

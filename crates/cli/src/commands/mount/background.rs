@@ -2,6 +2,7 @@
 //! mount answers. The first process waits for that word; it never forks, so no thread can be lost.
 
 use super::{Arguments, Options};
+use crate::definition::Global;
 use crate::problem::{Problem, Result};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 const READY: &str = "ready\n";
 
 /// Starts the background process and waits until its mount answers.
-pub fn launch(options: &Options, arguments: &Arguments, log: &str, log_file: &Path) -> Result<u32> {
+pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_file: &Path) -> Result<u32> {
     let failed = |error: std::io::Error| Problem::new("cannot start the mount's background process").caused_by(&error);
     let open = std::fs::File::options().create(true).append(true).open(log_file);
     let stderr = open.map_err(|error| {
@@ -20,7 +21,7 @@ pub fn launch(options: &Options, arguments: &Arguments, log: &str, log_file: &Pa
             .next("Choose another with --log-file FILE.")
     })?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.arg("--log").arg(log).arg("mount").arg("--in-background");
+    command.args(global.again()).arg("mount").arg("--in-background");
     for list in &arguments.options {
         command.arg("-o").arg(list);
     }

@@ -1,7 +1,7 @@
 //! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
 
 use super::{Metadata, wishes};
-use crate::output::{Output, columns, print_line};
+use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
 use serde_json::Value;
@@ -257,10 +257,9 @@ pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
         let latest = status["latest_durable"].as_u64();
         let ended = !matches!(status["state"].as_str(), Some("waiting" | "running" | "ending"));
         if latest > seen || ended {
-            if output.is_json() {
-                output.result("record watch", &status, lines)?;
-            } else {
-                print_line(&line(&status))?;
+            let read = output.one_of_many("record watch", &status, line)?;
+            if !read {
+                return Ok(Exit::Done);
             }
         }
         seen = latest.or(seen);

@@ -112,8 +112,9 @@ impl WriteFlags {
 pub enum Io {
     /// Through its page cache. `keep`: pages from an earlier open are still right.
     Cached { keep: bool },
-    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside any others. `keep`: as
-    /// above, for what is mapped.
+    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside cached ones, and those that
+    /// cannot be read also beside passed-through ones: a mapping goes through the page cache. `keep`: as above, for what is
+    /// mapped.
     Direct { keep: bool },
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
     /// calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.

@@ -1,10 +1,10 @@
 //! The content of an open inode: taken from the row, written back to it, and promoted out of it.
 
-use super::Files;
 use super::backing;
 use super::inline::{InlineBuffer, Sent};
 use super::pages::Version;
 use super::write_behind::Stream;
+use super::{Files, OpenFlags};
 use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
 use crate::set_id::SetId;
@@ -32,8 +32,23 @@ pub(crate) struct Counts {
     pub writers: usize,
     /// Handles whose I/O comes here.
     pub cached: usize,
+    /// Handles past the kernel's page cache that can be read, and so be mapped.
+    pub mappable: usize,
     /// Handles whose I/O the kernel does on the backing file.
     pub passthrough: usize,
+}
+
+impl Counts {
+    /// One handle more that is not passed through. `direct`: past the kernel's page cache.
+    pub fn add(&mut self, direct: bool, flags: OpenFlags) {
+        self.cached += usize::from(!direct);
+        self.mappable += usize::from(direct && flags.readable());
+    }
+
+    /// No handle keeps the kernel from passing others through.
+    pub fn lets_pass(&self) -> bool {
+        self.cached == 0 && self.mappable == 0
+    }
 }
 
 /// One inode that has handles.

@@ -141,11 +141,13 @@ impl FileSystem {
         }
     }
 
-    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
+    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones that cannot be
+    /// mapped. A mapping of one that can keeps the kernel from passing anything through, which fails the open, and is itself
+    /// refused where something is.
     fn choose_io(&self, open: &OpenInode, content: &Content, flags: OpenFlags, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
-        let offered = offer && self.offers_passthrough() && counts.cached == 0;
+        let offered = offer && self.offers_passthrough() && counts.lets_pass();
         match file {
             Some(file) if offered || counts.passthrough > 0 => {
                 counts.passthrough += 1;
@@ -153,8 +155,8 @@ impl FileSystem {
                 Io::Passthrough(file)
             }
             file => {
-                let direct = file.is_some() && self.goes_past_pages(flags);
-                counts.cached += usize::from(!direct);
+                let direct = (file.is_some() || flags.direct) && self.goes_past_pages(flags);
+                counts.add(direct, flags);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
                 let unchanged = self.core.inodes.pages_are_right(open.inode, content.version);
@@ -287,7 +289,7 @@ impl FileSystem {
         if std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough {
             let mut counts = handle.inode.counts.lock();
             self.not_passed_through(&mut counts);
-            counts.cached += usize::from(!direct);
+            counts.add(direct, handle.flags);
         }
         io
     }
@@ -310,7 +312,7 @@ impl FileSystem {
             let mut counts = open.counts.lock();
             match *handle.way.lock() {
                 Way::Passthrough => counts.passthrough -= 1,
-                Way::Direct => {}
+                Way::Direct => counts.mappable -= usize::from(handle.flags.readable()),
                 Way::Cached => counts.cached -= 1,
             }
             counts.writers -= usize::from(handle.flags.writable());

@@ -167,9 +167,12 @@ impl FileSystem {
     }
 
     /// Large files that are not passed through go past the kernel's page cache. Unless that is wanted, they do not where they may
-    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back.
+    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back. With O_DIRECT it
+    /// could do so either way, and files of any size go past the cache: else, when such a write fails, the kernel cuts the file to
+    /// the length that it knows, and with that off what others beside this client have appended since.
     fn goes_past_pages(&self, flags: OpenFlags) -> bool {
-        let wanted = self.core.config.direct_io.unwrap_or(!self.embedded() && !flags.writable());
+        let wanted = !self.embedded() && (flags.direct || !flags.writable());
+        let wanted = self.core.config.direct_io.unwrap_or(wanted);
         wanted && self.files.direct_is_coherent.load(Relaxed)
     }
 
@@ -185,11 +188,10 @@ impl FileSystem {
     /// A new file may be the beginning of a large one, whose bytes would be copied once more on their way through the page
     /// cache; one that is opened only to be written gains nothing from it.
     fn choose_io_of_new(&self, open: &OpenInode, flags: OpenFlags) -> Io {
-        if flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed) {
-            return Io::Direct { keep: false };
-        }
-        open.counts.lock().cached += 1;
-        Io::Cached { keep: false }
+        let gains_nothing = flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed);
+        let direct = gains_nothing || flags.direct && self.goes_past_pages(flags);
+        open.counts.lock().add(direct, flags);
+        if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } }
     }
 
     /// The door's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.

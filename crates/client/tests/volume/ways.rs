@@ -131,6 +131,9 @@ fn large_files_go_past_the_page_cache_beside_others() {
         }
         let writer = open(OpenFlags::READ_WRITE);
         assert_eq!(matches!(writer.io, Io::Direct { .. }), wanted == Some(true), "what is written may be mapped");
+        let direct = open(OpenFlags { direct: true, ..OpenFlags::READ_WRITE });
+        assert_eq!(matches!(direct.io, Io::Direct { .. }), past, "what fails by O_DIRECT cuts nothing of others");
+        close(&fs, direct.handle);
         write(&fs, writer.handle, 7, b"seen");
         assert_eq!(read(&fs, second.handle, 7, 4), b"seen");
         [first, second, writer].iter().for_each(|opened| close(&fs, opened.handle));

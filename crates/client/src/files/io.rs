@@ -28,6 +28,16 @@ impl FileSystem {
         .await
     }
 
+    /// The same into a page of a door's kernel. `EINVAL` for a file that is passed through: what others write to that would never be
+    /// seen in the page. Only sendfile(2) and splice(2) come so, from a descriptor whose mappings alone are passed through, and
+    /// tell programs with that to read.
+    pub async fn read_page(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        if *self.files.handle(handle)?.way.lock() == Way::Passthrough {
+            return Err(Errno::EINVAL.into());
+        }
+        self.read(handle, offset, buffer).await
+    }
+
     pub(super) async fn read_open(&self, open: &OpenInode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         if offset > FILE_BYTES_MAX {
             return Err(Errno::EINVAL.into());

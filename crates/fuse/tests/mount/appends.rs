@@ -1,12 +1,15 @@
-//! What is appended past the kernel's page cache.
+//! What is appended past the kernel's page cache, and what is read of files that are open for appending.
 
-use crate::files::pattern;
-use crate::fixture::{Volume, can_mount};
+use crate::files::{pattern, read_write};
+use crate::fixture::{Volume, can_mount, volume};
+use crate::ways::passes_through;
+use rustix::io::Errno;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Some requests of the kernel's.
 const RECORD: usize = 4 * 1024 * 1024;
@@ -145,4 +148,38 @@ fn a_write_that_fails_cuts_nothing_of_others() {
     }
     other.close();
     volume.close();
+}
+
+/// Of a large file that the kernel reads and writes itself, sendfile(2) sends what it is at that moment. From a descriptor that is
+/// open for appending, too, it refuses, so that programs read.
+#[test]
+fn what_is_sent_is_the_file() {
+    let Some(volume) = volume() else { return };
+    let path = volume.join("sent");
+    fs::write(&path, pattern(200_000)).unwrap();
+    let writer = read_write(&path);
+    let appender = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+    if !passes_through(&volume, 2) {
+        return;
+    }
+    let local = volume.store.path().join("copy");
+    for round in 0..3u8 {
+        writer.write_all_at(&[round; 100], 1000).unwrap();
+        assert_eq!(sent(&writer, &local).unwrap()[..100], [round; 100]);
+        assert_eq!(sent(&appender, &local).map(|sent| sent.len()), Err(Errno::INVAL));
+        let mut read = [0; 100];
+        appender.read_exact_at(&mut read, 1000).unwrap();
+        assert_eq!(read, [round; 100]);
+    }
+    drop((writer, appender));
+    volume.close();
+}
+
+/// A page from byte 1000 on, sent to the file `to`.
+fn sent(from: &File, to: &Path) -> Result<Vec<u8>, Errno> {
+    let file = File::create(to).unwrap();
+    let mut offset = 1000;
+    let count = rustix::fs::sendfile(&file, from, Some(&mut offset), 4096)?;
+    assert_eq!(count, 4096);
+    Ok(fs::read(to).unwrap())
 }

@@ -141,6 +141,18 @@ impl OpenInode {
         writers == 0 && !unsettled && !files.is_dirty(self.inode)
     }
 
+    /// Takes in the row as a reply tells it.
+    pub(super) fn told(&self, content: &mut Content, reply: &NodeReply) {
+        content.generation = reply.generation;
+        content.attributes = Some(reply.attributes.into());
+        self.mode_told(reply);
+    }
+
+    /// Takes in what the row says of the file's mode. Only while the content is held, so that no older reply comes after.
+    fn mode_told(&self, reply: &NodeReply) {
+        self.set_id.lock().seen(Attributes::from(reply.attributes).mode);
+    }
+
     /// Takes in what the row says of the backing file's size.
     pub fn size_told(&self, reply: &NodeReply) {
         if let FileContent::Backing(size) = reply.content {
@@ -176,12 +188,6 @@ impl Content {
     /// The content was replaced or moved just once since the row was last told of.
     pub(super) fn is_next(&self, generation: u32) -> bool {
         LayoutGeneration(self.generation).next() == LayoutGeneration(generation)
-    }
-
-    /// The row as a reply tells it.
-    pub(super) fn told(&mut self, reply: &NodeReply) {
-        self.generation = reply.generation;
-        self.attributes = Some(reply.attributes.into());
     }
 }
 
@@ -295,8 +301,7 @@ impl FileSystem {
             FileContent::None => return Err(Errno::ENXIO.into()),
         }
         content.version = Version::of(&reply);
-        content.told(&reply);
-        open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
+        open.told(content, &reply);
         Ok(())
     }
 
@@ -345,7 +350,7 @@ impl FileSystem {
             }
         }
         let reply = asked?;
-        content.told(&reply);
+        open.told(content, &reply);
         if !content.dirty() {
             content.written_at = None;
             self.files.mark_clean(open.inode);
@@ -385,7 +390,7 @@ impl FileSystem {
                 Ok(reply) => {
                     let file = Some(Arc::clone(&making.file));
                     *open.backing.write() = Backing { file, unsettled: true, at_least: size };
-                    content.told(&reply);
+                    open.told(content, &reply);
                     content.inline = None;
                     content.written_at = None;
                     self.files.mark_clean(open.inode);
@@ -438,10 +443,9 @@ impl FileSystem {
             match self.ask_open(&content.writer, open.inode, call).await {
                 // Where a cut that was begun had to be finished first, the row says what that came to.
                 Ok(reply) => {
-                    content.told(&reply);
+                    open.told(content, &reply);
                     content.left = false;
                     open.size_told(&reply);
-                    open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
                     open.backing.write().unsettled = true;
                 }
                 Err(Refusal::Stale) => {
@@ -462,10 +466,10 @@ impl FileSystem {
         // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
         let reply = match self.write_back(open, &mut content).await {
             Ok(Some(reply)) => reply,
-            Ok(None) => self.get_attributes(caller, open.inode).await?,
+            Ok(None) => self.ask_attributes(caller, open).await?,
             // Who wrote it is told by fsync and close.
             Err(failure) => {
-                let reply = self.get_attributes(caller, open.inode).await?;
+                let reply = self.ask_attributes(caller, open).await?;
                 if reply.generation != content.generation {
                     return Err(failure);
                 }
@@ -475,6 +479,13 @@ impl FileSystem {
             }
         };
         self.open_node(open, &reply)
+    }
+
+    /// The row of an open inode, whose content is held.
+    async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
+        let reply = self.get_attributes(caller, open.inode).await?;
+        open.mode_told(&reply);
+        Ok(reply)
     }
 
     /// The node of `reply` with the size that its backing file has.
@@ -506,7 +517,7 @@ impl FileSystem {
         open.set_id.lock().changed();
         let reply = reply?;
         if content.generation == reply.generation {
-            content.told(&reply);
+            open.told(&mut content, &reply);
         } else {
             self.catch_up(open, &mut content).await?;
         }
@@ -530,7 +541,7 @@ impl FileSystem {
                 inline.written_back();
                 content.written_at = None;
             }
-            content.told(reply);
+            open.told(content, reply);
         }
         if open.file().is_some() {
             open.size_told(reply);

@@ -248,7 +248,7 @@ impl FileSystem {
         let call = |at| Call::RaiseSize { at, generation, at_least: size };
         match self.ask_open(&content.writer, open.inode, call).await {
             Ok(reply) => {
-                content.told(&reply);
+                open.told(content, &reply);
                 open.size_told(&reply);
                 Ok(())
             }

@@ -175,9 +175,10 @@ impl Content {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
-    /// Shows of a file what the row does not know yet.
+    /// Shows of a file what the row does not know yet. It may be lost, and so is not to be believed.
     fn lay_over(&self, node: &mut Node) {
         let Some(inline) = &self.inline else { return };
+        node.attributes_ttl = Duration::ZERO;
         node.attributes.size = inline.len() as u64;
         if let Some(written_at) = self.written_at {
             node.attributes.mtime = written_at;

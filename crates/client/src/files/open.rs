@@ -159,8 +159,9 @@ impl FileSystem {
                 counts.add(direct, flags);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
-                let unchanged = self.core.inodes.pages_are_right(open.inode, content.version);
-                let keep = unchanged || self.embedded() && never_passed;
+                let alone = self.embedded() && never_passed;
+                // An open that no kernel asked for drops nothing.
+                let keep = offer && self.core.inodes.pages_are_right(open.inode, content.version, alone);
                 if direct { Io::Direct { keep } } else { Io::Cached { keep } }
             }
         }
@@ -324,6 +325,8 @@ impl FileSystem {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(open, &mut content).await {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+                // Unless somebody else has it open, and writes it back later.
+                self.core.inodes.pages_are_lost(open.inode);
             }
             if open.counts.lock().writers == 0 {
                 self.has_grown(open);

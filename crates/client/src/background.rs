@@ -99,6 +99,7 @@ impl FileSystem {
 
     /// Tells the servers which files are closed.
     pub(crate) async fn tell_releases(&self) {
+        self.core.session.release_due(self.core.clock.monotonic());
         for shard in self.core.session.untold() {
             // The request carries the releases by itself.
             if let Err(failure) = self.core.ask_shard(shard, varve_wire::Call::Release).await {

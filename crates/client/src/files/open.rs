@@ -93,7 +93,7 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<()> {
         let inode = open.inode;
-        let was_open = self.core.settle_releases(inode).await?;
+        let taken_back = self.core.settle_releases(inode).await?;
         let mut server = self.core.server().found;
         let mut unwritten = None;
         let asked = async {
@@ -109,14 +109,12 @@ impl FileSystem {
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
             Ok(self.ask_open(caller, inode, call).await?)
         };
-        let reply = asked.await.inspect_err(|failure: &Failure| {
-            if was_open || failure.in_doubt {
-                self.core.not_opened(inode);
-            }
-        })?;
+        let reply =
+            asked.await.inspect_err(|failure: &Failure| self.core.not_opened(inode, taken_back, failure.in_doubt))?;
         // Another client has moved it, so that it cannot be read before what was written here is there, too.
         if let Some(failure) = unwritten.filter(|_| reply.generation != content.generation) {
-            self.core.not_opened(inode);
+            let now = self.core.clock.monotonic();
+            self.core.not_opened(inode, taken_back.max(Some(now)), false);
             return Err(failure);
         }
         self.core.register(inode, flags.mode);

@@ -277,14 +277,24 @@ impl Core {
     async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
             self.registered.lock().iter().map(|(inode, mode)| (*inode, *mode)).collect();
-        let mut refused = HashSet::new();
+        let (mut refused, mut busy) = (HashSet::new(), HashSet::new());
         for (inode, mode) in open {
-            match self.register_one(server, inode, mode, deadline).await? {
-                Registered::Done => {}
-                Registered::NotHere => tracing::warn!(%inode, "an open file is not there any more"),
-                Registered::Refused => {
+            let shard = self.row_shard(inode);
+            if busy.contains(&shard) {
+                refused.insert(inode);
+                continue;
+            }
+            match self.register_one(server, inode, mode, self.opened_by().min(deadline)).await {
+                Ok(Registered::Done) => {}
+                Ok(Registered::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
+                Ok(Registered::Refused) => {
                     refused.insert(inode);
                 }
+                Err(CallError::Deadline) => {
+                    busy.insert(shard);
+                    refused.insert(inode);
+                }
+                Err(error) => return Err(error),
             }
         }
         if !refused.is_empty() {
@@ -489,3 +499,6 @@ impl Calling<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -219,6 +219,9 @@ impl FileSystem {
             if refusing.contains(&shard) {
                 continue;
             }
+            if self.background.is_stopped() {
+                return;
+            }
             // Taken part in, so that it is not closed here, and said to be, before the server has heard that it is open.
             let open = self.files.enter(inode, false);
             self.core.inodes.opened(inode);

@@ -1,6 +1,6 @@
 //! What is done without being asked: releases are told within a second, holds let go, small files written back within
-//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that. Errands
-//! have a thread that waits for nobody.
+//! the volume's sync interval, and large ones synced, by a thread of its own because a store takes its time for that. So does a
+//! shard that is being opened, and files that it has not taken yet have a thread, too. Errands have one that waits for nobody.
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};
@@ -37,6 +37,7 @@ impl Background {
         if file_system.embedded() {
             Background::spawn("varve-errands", file_system, FileSystem::tend_errands)?;
         }
+        Background::spawn("varve-register", file_system, |file_system| now(file_system.register_late()))?;
         Background::spawn("varve-settle", file_system, |file_system| now(file_system.settle_closed()))
     }
 
@@ -46,6 +47,10 @@ impl Background {
         let spawned = std::thread::Builder::new().name(name.into()).spawn(move || work(&stop, &weak, tick));
         let failed = |error| Failure::new(Errno::EAGAIN, format!("cannot start the client's thread: {error}"));
         spawned.map(drop).map_err(failed)
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        *self.stop.asked.lock()
     }
 
     pub fn stop(&self) {
@@ -72,7 +77,6 @@ fn work(stop: &Stop, file_system: &Weak<FileSystem>, tick: fn(&FileSystem)) {
 
 impl FileSystem {
     async fn tick(&self) {
-        self.register_late().await;
         self.write_back_old().await;
         self.let_go_old();
         self.tell_releases().await;
@@ -99,6 +103,7 @@ impl FileSystem {
 
     /// Tells the servers which files are closed.
     pub(crate) async fn tell_releases(&self) {
+        self.core.session.release_due(self.core.clock.monotonic());
         for shard in self.core.session.untold() {
             // The request carries the releases by itself.
             if let Err(failure) = self.core.ask_shard(shard, varve_wire::Call::Release).await {

@@ -90,8 +90,10 @@ struct Unregistered {
     inodes: HashSet<InodeId>,
 }
 
-/// How long the background waits for the server to take such a file: it has other things to do.
-const REGISTERED_LATE_MAX: Duration = Duration::from_secs(2);
+/// After so long a server has opened a file or answered that it does not: a call waits five seconds for its shard to be opened,
+/// and is then answered that it is busy. Who told the server earlier that the file is closed, having given up, might be heard
+/// before it is opened there, and nobody would close it any more.
+const OPENED_MAX: Duration = Duration::from_secs(6);
 
 /// Everything that calls share.
 pub(crate) struct Core {
@@ -190,14 +192,15 @@ impl Core {
         open.map(|inode| self.row_shard(inode))
     }
 
-    /// Before `inode` is opened: waits until no release of it is under way. `true`: one that waited is taken back.
-    pub async fn settle_releases(&self, inode: InodeId) -> Result<bool> {
+    /// Before `inode` is opened: waits until no release of it is under way. One that waited is taken back; it was to be told from
+    /// the moment on that is answered.
+    pub async fn settle_releases(&self, inode: InodeId) -> Result<Option<Moment>> {
         let deadline = self.deadline();
         let mut wait = BUSY_WAIT;
         loop {
             match self.session.take_back(inode) {
-                TakenBack::Nothing => return Ok(false),
-                TakenBack::Release => return Ok(true),
+                TakenBack::Nothing => return Ok(None),
+                TakenBack::Release(then) => return Ok(Some(then)),
                 TakenBack::NotYet => {}
             }
             self.check_deadline(deadline, "the release of the file just closed is not answered")?;
@@ -205,10 +208,13 @@ impl Core {
         }
     }
 
-    /// `inode`, which the server may have as open in this session, could not be opened.
-    pub fn not_opened(&self, inode: InodeId) {
+    /// `inode`, which the server may have as open in this session, could not be opened. `taken_back`: as
+    /// [`Core::settle_releases`] has answered. `in_doubt`: the server may be about to open it.
+    pub fn not_opened(&self, inode: InodeId, taken_back: Option<Moment>, in_doubt: bool) {
+        let opened = in_doubt.then(|| self.opened_by());
+        let Some(then) = taken_back.max(opened) else { return };
         if !self.registered.lock().contains_key(&inode) {
-            self.session.release(self.row_shard(inode), inode);
+            self.session.release_from(then, self.row_shard(inode), inode);
         }
     }
 
@@ -271,14 +277,24 @@ impl Core {
     async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
             self.registered.lock().iter().map(|(inode, mode)| (*inode, *mode)).collect();
-        let mut refused = HashSet::new();
+        let (mut refused, mut busy) = (HashSet::new(), HashSet::new());
         for (inode, mode) in open {
-            match self.register_one(server, inode, mode, deadline).await? {
-                Registered::Done => {}
-                Registered::NotHere => tracing::warn!(%inode, "an open file is not there any more"),
-                Registered::Refused => {
+            let shard = self.row_shard(inode);
+            if busy.contains(&shard) {
+                refused.insert(inode);
+                continue;
+            }
+            match self.register_one(server, inode, mode, self.opened_by().min(deadline)).await {
+                Ok(Registered::Done) => {}
+                Ok(Registered::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
+                Ok(Registered::Refused) => {
                     refused.insert(inode);
                 }
+                Err(CallError::Deadline) => {
+                    busy.insert(shard);
+                    refused.insert(inode);
+                }
+                Err(error) => return Err(error),
             }
         }
         if !refused.is_empty() {
@@ -302,11 +318,10 @@ impl Core {
     pub async fn register_late(&self, inode: InodeId) -> std::result::Result<bool, CallError> {
         let server = self.server();
         let mode = self.registered.lock().get(&inode).copied();
-        if let Some(mode) = mode {
-            let deadline = self.clock.monotonic().after(REGISTERED_LATE_MAX);
-            if self.register_one(&server, inode, mode, deadline).await? == Registered::Refused {
-                return Ok(false);
-            }
+        if let Some(mode) = mode
+            && self.register_one(&server, inode, mode, self.opened_by()).await? == Registered::Refused
+        {
+            return Ok(false);
         }
         let mut unregistered = self.unregistered.lock();
         // The next server may have been found meanwhile.
@@ -314,6 +329,11 @@ impl Core {
             unregistered.inodes.remove(&inode);
         }
         Ok(true)
+    }
+
+    /// When a server that is asked now has taken an open file, or does not.
+    fn opened_by(&self) -> Moment {
+        self.clock.monotonic().after(OPENED_MAX)
     }
 
     async fn register_one(
@@ -479,3 +499,6 @@ impl Calling<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

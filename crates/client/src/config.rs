@@ -16,8 +16,8 @@ pub struct ClientConfig {
     /// Offer the kernel descriptors of backing files ([`crate::Io::Passthrough`]).
     pub passthrough: bool,
     /// Have the kernel read and write large files that it is not given past its page cache ([`crate::Io::Direct`]), where it
-    /// keeps that coherent. `None`: where they are only read and others may be beside this client, for then it asks for a file's
-    /// attributes before each read of its pages, which takes as long as a read past them.
+    /// keeps that coherent. `None`: where others may be beside this client, and files are opened with O_DIRECT or only to be
+    /// read, for then it asks for a file's attributes before each read of its pages, which takes as long as a read past them.
     pub direct_io: Option<bool>,
     /// Bytes written to small files that may wait in memory for their write-back; above it a writer writes its own
     /// file back at once.

@@ -93,6 +93,8 @@ impl OpenFlags {
 pub struct WriteFlags {
     /// `O_APPEND`: to the end.
     pub append: bool,
+    /// `O_DIRECT`: past the kernel's page cache, whichever way the file is open.
+    pub direct: bool,
     /// `O_DSYNC` or `O_SYNC`: on disk before it is answered, as far as the kernel does not see to that.
     pub sync: bool,
     /// `O_DSYNC` alone: as by fdatasync(2).
@@ -103,7 +105,12 @@ impl WriteFlags {
     /// From the file's flags of the moment, as fcntl(2) has them.
     pub fn from_bits(bits: i32) -> WriteFlags {
         let has = |flag| bits & flag == flag;
-        WriteFlags { append: has(libc::O_APPEND), sync: has(libc::O_DSYNC), data_only: !has(libc::O_SYNC) }
+        WriteFlags {
+            append: has(libc::O_APPEND),
+            direct: has(libc::O_DIRECT),
+            sync: has(libc::O_DSYNC),
+            data_only: !has(libc::O_SYNC),
+        }
     }
 }
 
@@ -112,8 +119,9 @@ impl WriteFlags {
 pub enum Io {
     /// Through its page cache. `keep`: pages from an earlier open are still right.
     Cached { keep: bool },
-    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside any others. `keep`: as
-    /// above, for what is mapped.
+    /// Past its page cache, with which the kernel keeps it coherent. Such handles may be open beside cached ones, and those that
+    /// cannot be read also beside passed-through ones: a mapping goes through the page cache. `keep`: as above, for what is
+    /// mapped.
     Direct { keep: bool },
     /// On the backing file itself; all passthrough opens of an inode share one descriptor. If the kernel refuses, the door
     /// calls [`crate::FileSystem::decline_passthrough`] and goes on as that says.

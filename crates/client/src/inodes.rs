@@ -29,8 +29,19 @@ struct Known {
     opens: u32,
     /// A directory whose row and entry are known to be on disk.
     durable: bool,
-    /// Of a file: what it was when the door's kernel last dropped its pages, if that is known.
-    pages: Option<Version>,
+    /// Of a file: what the pages are of that the door's kernel may have.
+    pages: Pages,
+}
+
+/// What a kernel's pages of a file are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pages {
+    #[default]
+    Unknown,
+    /// The file as it was when the kernel last dropped its pages.
+    Of(Version),
+    /// Bytes that were lost after they were written.
+    Lost,
 }
 
 #[derive(Default)]
@@ -78,7 +89,7 @@ impl Inodes {
                         lookups,
                         opens: 0,
                         durable: false,
-                        pages: None,
+                        pages: Pages::Unknown,
                     };
                     stripe.insert(seen.inode, known);
                     None
@@ -108,7 +119,7 @@ impl Inodes {
             lookups: 0,
             opens: 0,
             durable: false,
-            pages: None,
+            pages: Pages::Unknown,
         };
         stripe.entry(inode).or_insert_with(unknown).opens += 1;
     }
@@ -191,13 +202,21 @@ impl Inodes {
         }
     }
 
-    /// The door opens a file, which is `now` as said, through its kernel's pages: whether those that it has are still right. It
-    /// drops them if not.
-    pub fn pages_are_right(&self, file: InodeId, now: Option<Version>) -> bool {
+    /// The door opens a file, which is `now` as said, through its kernel's pages: whether those that it has are still right, as
+    /// they are where it is `alone`, unless what was written by them is lost. It drops them if not.
+    pub fn pages_are_right(&self, file: InodeId, now: Option<Version>, alone: bool) -> bool {
         let mut stripe = self.stripe(file).lock();
         let Some(known) = stripe.get_mut(&file) else { return false };
+        let now = now.map_or(Pages::Unknown, Pages::Of);
         let before = std::mem::replace(&mut known.pages, now);
-        now.is_some() && before == now
+        before != Pages::Lost && (alone || now != Pages::Unknown && before == now)
+    }
+
+    /// What was written to a file is lost, and the door's kernel may have pages of it.
+    pub fn pages_are_lost(&self, file: InodeId) {
+        if let Some(known) = self.stripe(file).lock().get_mut(&file) {
+            known.pages = Pages::Lost;
+        }
     }
 
     fn change_and_prune(&self, inode: InodeId, change: impl FnOnce(&mut Known)) {

@@ -3,8 +3,10 @@
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 use varve_types::{InodeId, SessionId, ShardCount, ShardId};
 use varve_wire::CallId;
+use varve_world::clock::Moment;
 
 /// A lane of the session that carries one call at a time and numbers them from 1.
 struct Slot {
@@ -28,6 +30,8 @@ struct Releases {
     waiting_at: HashMap<InodeId, ShardId>,
     /// Told in a request that has not been answered.
     told: HashSet<InodeId>,
+    /// Files that the server may be about to have as open, with when and where it is to be told that they are closed.
+    later: HashMap<InodeId, (Moment, ShardId)>,
 }
 
 impl Releases {
@@ -44,8 +48,9 @@ impl Releases {
 pub(crate) enum TakenBack {
     /// None was waiting.
     Nothing,
-    /// The server has the file as open in this session, and is not told any more that it is closed.
-    Release,
+    /// The server has the file as open in this session, or is about to, and is not told any more that it is closed, as it would
+    /// have been from then on.
+    Release(Moment),
     /// The server is being told at this moment, and might hear of the release after the open; ask again shortly.
     NotYet,
 }
@@ -81,15 +86,30 @@ impl Session {
         self.releases.lock().wait(shard, inode);
     }
 
+    /// The same of one that the server may yet come to have as open: to be told from `then` on.
+    pub fn release_from(&self, then: Moment, shard: ShardId, inode: InodeId) {
+        self.releases.lock().later.insert(inode, (then, shard));
+    }
+
+    /// What was to be told from before `now` on waits to be told.
+    pub fn release_due(&self, now: Moment) {
+        let mut releases = self.releases.lock();
+        let due: Vec<_> = releases.later.extract_if(|_, (then, _)| *then <= now).collect();
+        due.into_iter().for_each(|(inode, (_, shard))| releases.wait(shard, inode));
+    }
+
     /// Before `inode` is opened again: takes back a release that waits.
     pub fn take_back(&self, inode: InodeId) -> TakenBack {
         let mut releases = self.releases.lock();
         if releases.told.contains(&inode) {
             return TakenBack::NotYet;
         }
+        if let Some((then, _)) = releases.later.remove(&inode) {
+            return TakenBack::Release(then);
+        }
         let Some(shard) = releases.waiting_at.remove(&inode) else { return TakenBack::Nothing };
         releases.waiting[usize::from(shard.0)].retain(|other| *other != inode);
-        TakenBack::Release
+        TakenBack::Release(Moment(Duration::ZERO))
     }
 
     /// What a request to `shard` shall tell; given back with [`Session::told`].

@@ -46,17 +46,19 @@ impl FileSystem {
 
     /// `caller`, who is not privileged, is about to write to `inode`, or says no more of whom it is to belong to than that it
     /// does: clears the set-id bits that Linux clears then, which are S_ISUID, and S_ISGID where the group may execute the
-    /// file or the caller is not of the group. Done as the file's owner, for a writer may have no other right than its open
-    /// descriptor; so not for others where nobody here can write the file. Directories keep them.
+    /// file or the caller is not of the group. (root keeps them when it writes; what comes in its name is chown(2).) Done as the
+    /// file's owner, for a writer may have no other right than its open descriptor; so not for others where nobody here can
+    /// write the file. Directories keep them.
     pub async fn drop_set_id(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
         let node = self.attributes(caller, inode).await?;
         let written = || self.files.find(inode).is_some_and(|open| open.counts.lock().writers > 0);
-        if node.attributes.kind == FileKind::Directory || !(caller.uid == node.attributes.uid || written()) {
+        let owns = caller.is_root() || caller.uid == node.attributes.uid;
+        if node.attributes.kind == FileKind::Directory || !(owns || written()) {
             return Ok(node);
         }
         let (mode, gid) = (node.attributes.mode, node.attributes.gid);
         let mut without = mode.without(Mode::SET_UID);
-        if mode.has(0o010) || !caller.in_group(gid) {
+        if mode.has(0o010) || !(caller.is_root() || caller.in_group(gid)) {
             without = without.without(Mode::SET_GID);
         }
         if without == mode {

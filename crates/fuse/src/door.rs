@@ -287,11 +287,11 @@ impl Filesystem for Door {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         files::with_buffer(size as usize, |buffer| {
-            match answer("read", || now(self.fs.read(files::handle(fh), offset, buffer))) {
+            match answer("read", || self.read(files::handle(fh), offset, buffer, owner.is_none())) {
                 Ok(length) => reply.data(&buffer[..length]),
                 Err(errno) => reply.error(errno),
             }

@@ -31,7 +31,7 @@ pub struct MountOptions {
     /// Whether the kernel may read and write backing files itself, where it can.
     pub passthrough: bool,
     /// Whether large files that are not passed through are read and written past the kernel's page cache of the mount, where
-    /// the kernel keeps it coherent with that. `None`: as it is faster ([`varve_client::ClientConfig`]).
+    /// the kernel keeps it coherent with that. `None`: as it is faster, or safer ([`varve_client::ClientConfig`]).
     pub direct_io: Option<bool>,
 }
 

@@ -46,7 +46,7 @@ pub struct Arguments {
     pub directory: PathBuf,
     /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded,
     /// threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files that are not passed through go past the
-    /// mount's page cache; unless told, they do beside a server while they are open for reading alone)
+    /// mount's page cache; unless told, they do beside a server while they are open for reading alone or with O_DIRECT)
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Stay in the foreground

@@ -1,10 +1,10 @@
 //! The content of an open inode: taken from the row, written back to it, and promoted out of it.
 
-use super::Files;
 use super::backing;
 use super::inline::{InlineBuffer, Sent};
 use super::pages::Version;
 use super::write_behind::Stream;
+use super::{Files, OpenFlags};
 use crate::calls::{BUSY_WAIT, Refusal};
 use crate::locate::unexpected;
 use crate::set_id::SetId;
@@ -32,8 +32,23 @@ pub(crate) struct Counts {
     pub writers: usize,
     /// Handles whose I/O comes here.
     pub cached: usize,
+    /// Handles past the kernel's page cache that can be read, and so be mapped.
+    pub mappable: usize,
     /// Handles whose I/O the kernel does on the backing file.
     pub passthrough: usize,
+}
+
+impl Counts {
+    /// One handle more that is not passed through. `direct`: past the kernel's page cache.
+    pub fn add(&mut self, direct: bool, flags: OpenFlags) {
+        self.cached += usize::from(!direct);
+        self.mappable += usize::from(direct && flags.readable());
+    }
+
+    /// No handle keeps the kernel from passing others through.
+    pub fn lets_pass(&self) -> bool {
+        self.cached == 0 && self.mappable == 0
+    }
 }
 
 /// One inode that has handles.
@@ -126,6 +141,18 @@ impl OpenInode {
         writers == 0 && !unsettled && !files.is_dirty(self.inode)
     }
 
+    /// Takes in the row as a reply tells it.
+    pub(super) fn told(&self, content: &mut Content, reply: &NodeReply) {
+        content.generation = reply.generation;
+        content.attributes = Some(reply.attributes.into());
+        self.mode_told(reply);
+    }
+
+    /// Takes in what the row says of the file's mode. Only while the content is held, so that no older reply comes after.
+    fn mode_told(&self, reply: &NodeReply) {
+        self.set_id.lock().seen(Attributes::from(reply.attributes).mode);
+    }
+
     /// Takes in what the row says of the backing file's size.
     pub fn size_told(&self, reply: &NodeReply) {
         if let FileContent::Backing(size) = reply.content {
@@ -148,9 +175,10 @@ impl Content {
         self.inline.as_ref().is_some_and(|inline| inline.dirty().is_some())
     }
 
-    /// Shows of a file what the row does not know yet.
+    /// Shows of a file what the row does not know yet. It may be lost, and so is not to be believed.
     fn lay_over(&self, node: &mut Node) {
         let Some(inline) = &self.inline else { return };
+        node.attributes_ttl = Duration::ZERO;
         node.attributes.size = inline.len() as u64;
         if let Some(written_at) = self.written_at {
             node.attributes.mtime = written_at;
@@ -161,12 +189,6 @@ impl Content {
     /// The content was replaced or moved just once since the row was last told of.
     pub(super) fn is_next(&self, generation: u32) -> bool {
         LayoutGeneration(self.generation).next() == LayoutGeneration(generation)
-    }
-
-    /// The row as a reply tells it.
-    pub(super) fn told(&mut self, reply: &NodeReply) {
-        self.generation = reply.generation;
-        self.attributes = Some(reply.attributes.into());
     }
 }
 
@@ -280,8 +302,7 @@ impl FileSystem {
             FileContent::None => return Err(Errno::ENXIO.into()),
         }
         content.version = Version::of(&reply);
-        content.told(&reply);
-        open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
+        open.told(content, &reply);
         Ok(())
     }
 
@@ -330,7 +351,7 @@ impl FileSystem {
             }
         }
         let reply = asked?;
-        content.told(&reply);
+        open.told(content, &reply);
         if !content.dirty() {
             content.written_at = None;
             self.files.mark_clean(open.inode);
@@ -370,7 +391,7 @@ impl FileSystem {
                 Ok(reply) => {
                     let file = Some(Arc::clone(&making.file));
                     *open.backing.write() = Backing { file, unsettled: true, at_least: size };
-                    content.told(&reply);
+                    open.told(content, &reply);
                     content.inline = None;
                     content.written_at = None;
                     self.files.mark_clean(open.inode);
@@ -423,10 +444,9 @@ impl FileSystem {
             match self.ask_open(&content.writer, open.inode, call).await {
                 // Where a cut that was begun had to be finished first, the row says what that came to.
                 Ok(reply) => {
-                    content.told(&reply);
+                    open.told(content, &reply);
                     content.left = false;
                     open.size_told(&reply);
-                    open.set_id.lock().seen(Attributes::from(reply.attributes).mode);
                     open.backing.write().unsettled = true;
                 }
                 Err(Refusal::Stale) => {
@@ -447,10 +467,10 @@ impl FileSystem {
         // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
         let reply = match self.write_back(open, &mut content).await {
             Ok(Some(reply)) => reply,
-            Ok(None) => self.get_attributes(caller, open.inode).await?,
+            Ok(None) => self.ask_attributes(caller, open).await?,
             // Who wrote it is told by fsync and close.
             Err(failure) => {
-                let reply = self.get_attributes(caller, open.inode).await?;
+                let reply = self.ask_attributes(caller, open).await?;
                 if reply.generation != content.generation {
                     return Err(failure);
                 }
@@ -460,6 +480,13 @@ impl FileSystem {
             }
         };
         self.open_node(open, &reply)
+    }
+
+    /// The row of an open inode, whose content is held.
+    async fn ask_attributes(&self, caller: &Credentials, open: &OpenInode) -> Result<NodeReply> {
+        let reply = self.get_attributes(caller, open.inode).await?;
+        open.mode_told(&reply);
+        Ok(reply)
     }
 
     /// The node of `reply` with the size that its backing file has.
@@ -491,7 +518,7 @@ impl FileSystem {
         open.set_id.lock().changed();
         let reply = reply?;
         if content.generation == reply.generation {
-            content.told(&reply);
+            open.told(&mut content, &reply);
         } else {
             self.catch_up(open, &mut content).await?;
         }
@@ -515,7 +542,7 @@ impl FileSystem {
                 inline.written_back();
                 content.written_at = None;
             }
-            content.told(reply);
+            open.told(content, reply);
         }
         if open.file().is_some() {
             open.size_told(reply);

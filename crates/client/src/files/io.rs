@@ -28,6 +28,16 @@ impl FileSystem {
         .await
     }
 
+    /// The same into a page of a door's kernel. `EINVAL` for a file that is passed through: what others write to that would never be
+    /// seen in the page. Only sendfile(2) and splice(2) come so, from a descriptor whose mappings alone are passed through, and
+    /// tell programs with that to read.
+    pub async fn read_page(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        if *self.files.handle(handle)?.way.lock() == Way::Passthrough {
+            return Err(Errno::EINVAL.into());
+        }
+        self.read(handle, offset, buffer).await
+    }
+
     pub(super) async fn read_open(&self, open: &OpenInode, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         if offset > FILE_BYTES_MAX {
             return Err(Errno::EINVAL.into());
@@ -57,11 +67,23 @@ impl FileSystem {
     /// Bytes written: all of `data`, or, when the store is full, fewer. A handle that was opened to append ignores `offset`.
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let append = self.files.handle(handle)?.flags.append;
-        self.write_with(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
+        self.write_as(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
     }
 
-    /// The same, as `flags` say and not as the handle was opened. `offset` is ignored where they append.
-    pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+    /// The same for a door's kernel, as `flags` say and not as the handle was opened.
+    ///
+    /// Where it may send a write in pieces, all at once, these come in any order, and each has the offset that it is to have in the
+    /// file as the kernel knows it. So appending ignores the offset only where a kernel does not know where the file ends, and
+    /// then it sends one piece after the other.
+    pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], mut flags: WriteFlags) -> Result<usize> {
+        if flags.append && self.embedded() {
+            let past_pages = flags.direct || *self.files.handle(handle)?.way.lock() != Way::Cached;
+            flags.append = !past_pages;
+        }
+        self.write_as(handle, offset, data, flags).await
+    }
+
+    async fn write_as(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags.append).await?;
@@ -226,7 +248,7 @@ impl FileSystem {
         let call = |at| Call::RaiseSize { at, generation, at_least: size };
         match self.ask_open(&content.writer, open.inode, call).await {
             Ok(reply) => {
-                content.told(&reply);
+                open.told(content, &reply);
                 open.size_told(&reply);
                 Ok(())
             }

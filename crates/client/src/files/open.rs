@@ -93,7 +93,7 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<()> {
         let inode = open.inode;
-        let was_open = self.core.settle_releases(inode).await?;
+        let taken_back = self.core.settle_releases(inode).await?;
         let mut server = self.core.server().found;
         let mut unwritten = None;
         let asked = async {
@@ -109,14 +109,12 @@ impl FileSystem {
             let call = |at| Call::Open { at, mode: flags.mode, truncate: flags.truncate };
             Ok(self.ask_open(caller, inode, call).await?)
         };
-        let reply = asked.await.inspect_err(|failure: &Failure| {
-            if was_open || failure.in_doubt {
-                self.core.not_opened(inode);
-            }
-        })?;
+        let reply =
+            asked.await.inspect_err(|failure: &Failure| self.core.not_opened(inode, taken_back, failure.in_doubt))?;
         // Another client has moved it, so that it cannot be read before what was written here is there, too.
         if let Some(failure) = unwritten.filter(|_| reply.generation != content.generation) {
-            self.core.not_opened(inode);
+            let now = self.core.clock.monotonic();
+            self.core.not_opened(inode, taken_back.max(Some(now)), false);
             return Err(failure);
         }
         self.core.register(inode, flags.mode);
@@ -141,11 +139,13 @@ impl FileSystem {
         }
     }
 
-    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones.
+    /// One I/O mode an inode until its last close: passthrough only if all its handles are, but for direct ones that cannot be
+    /// mapped. A mapping of one that can keeps the kernel from passing anything through, which fails the open, and is itself
+    /// refused where something is.
     fn choose_io(&self, open: &OpenInode, content: &Content, flags: OpenFlags, offer: bool) -> Io {
         let file = open.file();
         let mut counts = open.counts.lock();
-        let offered = offer && self.offers_passthrough() && counts.cached == 0;
+        let offered = offer && self.offers_passthrough() && counts.lets_pass();
         match file {
             Some(file) if offered || counts.passthrough > 0 => {
                 counts.passthrough += 1;
@@ -153,21 +153,25 @@ impl FileSystem {
                 Io::Passthrough(file)
             }
             file => {
-                let direct = file.is_some() && self.goes_past_pages(flags);
-                counts.cached += usize::from(!direct);
+                let direct = (file.is_some() || flags.direct) && self.goes_past_pages(flags);
+                counts.add(direct, flags);
                 // Passthrough writes are not in the page cache: only where there were none are its pages right.
                 let never_passed = file.is_none() || self.files.passed_through.load(Relaxed) == 0 || counts.cached > 1;
-                let unchanged = self.core.inodes.pages_are_right(open.inode, content.version);
-                let keep = unchanged || self.embedded() && never_passed;
+                let alone = self.embedded() && never_passed;
+                // An open that no kernel asked for drops nothing.
+                let keep = offer && self.core.inodes.pages_are_right(open.inode, content.version, alone);
                 if direct { Io::Direct { keep } } else { Io::Cached { keep } }
             }
         }
     }
 
     /// Large files that are not passed through go past the kernel's page cache. Unless that is wanted, they do not where they may
-    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back.
+    /// be written: a page that somebody changes through a mapping at that moment would take the old bytes back. With O_DIRECT it
+    /// could do so either way, and files of any size go past the cache: else, when such a write fails, the kernel cuts the file to
+    /// the length that it knows, and with that off what others beside this client have appended since.
     fn goes_past_pages(&self, flags: OpenFlags) -> bool {
-        let wanted = self.core.config.direct_io.unwrap_or(!self.embedded() && !flags.writable());
+        let wanted = !self.embedded() && (flags.direct || !flags.writable());
+        let wanted = self.core.config.direct_io.unwrap_or(wanted);
         wanted && self.files.direct_is_coherent.load(Relaxed)
     }
 
@@ -183,11 +187,10 @@ impl FileSystem {
     /// A new file may be the beginning of a large one, whose bytes would be copied once more on their way through the page
     /// cache; one that is opened only to be written gains nothing from it.
     fn choose_io_of_new(&self, open: &OpenInode, flags: OpenFlags) -> Io {
-        if flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed) {
-            return Io::Direct { keep: false };
-        }
-        open.counts.lock().cached += 1;
-        Io::Cached { keep: false }
+        let gains_nothing = flags.mode == OpenMode::Write && self.files.direct_is_coherent.load(Relaxed);
+        let direct = gains_nothing || flags.direct && self.goes_past_pages(flags);
+        open.counts.lock().add(direct, flags);
+        if direct { Io::Direct { keep: false } } else { Io::Cached { keep: false } }
     }
 
     /// The door's kernel keeps its page cache coherent with [`Io::Direct`], which may then be chosen.
@@ -215,6 +218,9 @@ impl FileSystem {
             let shard = self.core.row_shard(inode);
             if refusing.contains(&shard) {
                 continue;
+            }
+            if self.background.is_stopped() {
+                return;
             }
             // Taken part in, so that it is not closed here, and said to be, before the server has heard that it is open.
             let open = self.files.enter(inode, false);
@@ -287,7 +293,7 @@ impl FileSystem {
         if std::mem::replace(&mut *handle.way.lock(), Way::from(&io)) == Way::Passthrough {
             let mut counts = handle.inode.counts.lock();
             self.not_passed_through(&mut counts);
-            counts.cached += usize::from(!direct);
+            counts.add(direct, handle.flags);
         }
         io
     }
@@ -310,7 +316,7 @@ impl FileSystem {
             let mut counts = open.counts.lock();
             match *handle.way.lock() {
                 Way::Passthrough => counts.passthrough -= 1,
-                Way::Direct => {}
+                Way::Direct => counts.mappable -= usize::from(handle.flags.readable()),
                 Way::Cached => counts.cached -= 1,
             }
             counts.writers -= usize::from(handle.flags.writable());
@@ -320,6 +326,8 @@ impl FileSystem {
             let mut content = open.content.lock().await;
             if let Err(failure) = self.write_back(open, &mut content).await {
                 tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+                // Unless somebody else has it open, and writes it back later.
+                self.core.inodes.pages_are_lost(open.inode);
             }
             if open.counts.lock().writers == 0 {
                 self.has_grown(open);

@@ -286,7 +286,7 @@ impl FileSystem {
         let call = |at| Call::SettleSize { at, generation, size, mtime: mtime.into() };
         match self.ask_open(&content.writer, open.inode, call).await {
             Ok(reply) => {
-                content.told(&reply);
+                open.told(content, &reply);
                 open.size_told(&reply);
                 let unsettled = reply.content != FileContent::Backing(SizeState::Settled);
                 content.left &= unsettled;

@@ -23,7 +23,7 @@ fn slots_are_lanes_of_one_call() {
 fn a_release_can_be_taken_back_until_it_is_told() {
     let session = session();
     session.release(ShardId(2), InodeId(5));
-    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release);
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release(Moment(Duration::ZERO)));
     assert!(session.untold().is_empty());
     session.release(ShardId(2), InodeId(5));
     assert_eq!(session.untold(), [ShardId(2)]);
@@ -32,6 +32,22 @@ fn a_release_can_be_taken_back_until_it_is_told() {
     assert_eq!(session.take_back(InodeId(5)), TakenBack::NotYet);
     session.told(ShardId(2), &telling, true);
     assert_eq!(session.take_back(InodeId(5)), TakenBack::Nothing);
+}
+
+/// Promise: of a file that the server may yet come to have as open, it hears when it has, and not if it is opened here until then.
+#[test]
+fn a_release_waits_until_the_open_is_over() {
+    let session = session();
+    let at = |seconds| Moment(Duration::from_secs(seconds));
+    session.release_from(at(6), ShardId(2), InodeId(5));
+    session.release_due(at(5));
+    assert!(session.untold().is_empty());
+    assert_eq!(session.take_back(InodeId(5)), TakenBack::Release(at(6)));
+    session.release_due(at(7));
+    assert!(session.untold().is_empty(), "it was taken back");
+    session.release_from(at(6), ShardId(2), InodeId(5));
+    session.release_due(at(6));
+    assert_eq!(session.tell(ShardId(2)), [5]);
 }
 
 /// Promise: a release that was told in a request without an answer is told again.

@@ -1,7 +1,7 @@
 //! Changes that end in an error which does not say that nothing was changed, at a client that is alone with its volume.
 
 use super::late::{Late, Made};
-use super::site::{ROOT, Site, close, make_directory, make_file, name, read, root, write};
+use super::site::{ROOT, STOP, Site, close, make_directory, make_file, name, read, root, write};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_client::{Doubt, FileSystem, NewNode, OpenFlags, RenameFlags, Result, XattrMode, now};
@@ -219,4 +219,33 @@ fn what_is_refused_is_not_in_doubt() {
     now(fs.shutdown()).unwrap();
     drop(fs);
     server.stop(super::site::STOP).unwrap();
+}
+
+/// Promise: an open of which this client did not hear, and that the server does later, keeps nothing open, though what the server
+/// was told before overtakes it; and a file that was opened again meanwhile stays open.
+#[test]
+fn an_open_that_was_given_up_keeps_nothing_open() {
+    let site = Site::new(4);
+    let (fs, late, _server) = alone(&site);
+    let files = ["given up", "opened again"].map(|text| make_file(&fs, ROOT, text).inode);
+    let open = |inode| now(fs.open(&root(), inode, OpenFlags::READ_WRITE));
+    let open_files = || now(fs.shard_status(ROOT.shard())).unwrap().open_files;
+    late.set(Made::OpenLater);
+    for inode in files {
+        assert!(open(inode).unwrap_err().in_doubt);
+    }
+    late.set(Made::Truly);
+    let again = open(files[1]).unwrap().handle;
+    // Longer than a file is closed before the server hears of it.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(late.make(), 2);
+    assert_eq!(open_files(), 2);
+    let begun = std::time::Instant::now();
+    while open_files() > 1 {
+        assert!(begun.elapsed() < STOP, "it stays open");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(open_files(), 1);
+    close(&fs, again);
 }

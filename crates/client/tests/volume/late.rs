@@ -22,6 +22,9 @@ pub enum Made {
     AtOnce,
     /// With [`Late::make`]; until then with an error. Changes of content never are.
     Later,
+    /// Opens are, and with [`Late::make`] the files are open; all else is done as it is asked for.
+    #[allow(dead_code, reason = "tests of mounts have no use for it")]
+    OpenLater,
 }
 
 #[derive(Clone)]
@@ -101,6 +104,10 @@ impl Seat for Place {
                 if changes(&request.call) {
                     self.1.0.kept.lock().unwrap().push((worker, request));
                 }
+                std::thread::spawn(move || answered(failed));
+            }
+            Made::OpenLater if matches!(request.call, Call::Open { .. }) => {
+                self.1.0.kept.lock().unwrap().push((worker, request));
                 std::thread::spawn(move || answered(failed));
             }
             _ => self.0.ask(worker, request, answered),

@@ -3,9 +3,9 @@
 use super::late::{Late, Made};
 use super::site::*;
 use std::sync::Arc;
-use varve_client::{FileSystem, Handle, OpenFlags, now};
+use varve_client::{FileSystem, Handle, Io, OpenFlags, now};
 use varve_meta::server::Server;
-use varve_types::{Errno, InodeId};
+use varve_types::{Errno, InodeId, SetAttributes};
 
 const APPENDING: OpenFlags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
 
@@ -134,6 +134,39 @@ fn what_outgrows_its_row_in_doubt_is_there_once() {
             assert!(found == expected, "{text}: {}", String::from_utf8_lossy(&found));
             assert_eq!(size(&fs, inode), found.len() as u64, "{text}");
         }
+    }
+}
+
+/// Promise: what was written to a small file and is lost, because it could not be written back when it was closed, is not shown
+/// any more: the kernel of a mount that is alone, which keeps what it has of a file, is told to drop that.
+#[test]
+fn what_is_lost_is_not_kept() {
+    let site = Site::new(4);
+    let late = Late::of(Arc::new(site.serve_as(true)));
+    let fs = FileSystem::connect_within(site.config(), Arc::new(late.clone())).unwrap();
+    let keeps = |inode| {
+        let opened = now(fs.open(&root(), inode, OpenFlags::READ)).unwrap();
+        close(&fs, opened.handle);
+        matches!(opened.io, Io::Cached { keep: true })
+    };
+    for others in [false, true] {
+        let (inode, handle) = small(&fs, &format!("others {others}"), b"small");
+        close(&fs, handle);
+        assert!(keeps(inode));
+        let handle = open(&fs, inode);
+        write(&fs, handle, 0, b"lost");
+        late.set(Made::Later);
+        assert!(now(fs.attributes(&root(), inode)).unwrap().attributes_ttl.is_zero());
+        now(fs.release(handle));
+        late.set(Made::Truly);
+        if others {
+            // This opens it, too, but for no kernel.
+            let set = SetAttributes { size: Some(2 * u64::from(INLINE_LIMIT)), ..Default::default() };
+            now(fs.set_attributes(&root(), inode, set, None)).unwrap();
+        }
+        assert!(!keeps(inode), "{others}");
+        assert!(keeps(inode));
+        assert_eq!(content(&fs, &format!("others {others}"))[..5], *b"small", "{others}");
     }
 }
 

@@ -5,7 +5,7 @@ use crate::site::*;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use varve_client::{FileSystem, Handle, OpenFlags, OpenMode, now};
-use varve_types::InodeId;
+use varve_types::{Credentials, InodeId, Mode, SetAttributes};
 use varve_world::random::Seeded;
 
 /// Promise: what is written after a file was emptied stays, whoever else opens the file while it is being emptied.
@@ -181,6 +181,37 @@ fn a_length_that_is_given_is_seen_at_once() {
     assert_eq!(seen(), 1000);
     assert_eq!(content(&other, "given"), [0; 1000]);
     close(&one, handle);
+}
+
+/// Promise: a writer without privilege, who knew of no set-id bits, takes those away that another client has set since, once
+/// anything has been heard of the file.
+#[test]
+fn set_id_bits_that_another_client_sets_fall() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let (one, other) = (site.connect(), site.connect());
+    let writer = || Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let large = 3 * LIMIT as usize;
+    for (text, len, syncs) in
+        [("small", 10, false), ("small, synced", 10, true), ("large", large, false), ("large, synced", large, true)]
+    {
+        let (inode, handle) = create(&one, text);
+        write(&one, handle, 0, &vec![1; len]);
+        now(one.fsync(handle, false)).unwrap();
+        now(one.drop_set_id_of(handle, writer)).unwrap();
+        now(other.lookup(&root(), ROOT, &name(text))).unwrap();
+        let set = SetAttributes { mode: Some(Mode::new(0o4755)), ..Default::default() };
+        now(other.set_attributes(&root(), inode, set, None)).unwrap();
+        write(&one, handle, len as u64, b"more");
+        match syncs {
+            true => now(one.fsync(handle, false)).unwrap(),
+            false => assert_eq!(size(&one, inode), len as u64 + 4),
+        }
+        now(one.drop_set_id_of(handle, writer)).unwrap();
+        let mode = now(other.attributes(&root(), inode)).unwrap().attributes.mode;
+        assert_eq!(mode, Mode::new(0o755), "{text}");
+        close(&one, handle);
+    }
 }
 
 /// What a client does with a file that it has had open for long, in one step that it syncs.

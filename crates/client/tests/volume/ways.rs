@@ -131,6 +131,9 @@ fn large_files_go_past_the_page_cache_beside_others() {
         }
         let writer = open(OpenFlags::READ_WRITE);
         assert_eq!(matches!(writer.io, Io::Direct { .. }), wanted == Some(true), "what is written may be mapped");
+        let direct = open(OpenFlags { direct: true, ..OpenFlags::READ_WRITE });
+        assert_eq!(matches!(direct.io, Io::Direct { .. }), past, "what fails by O_DIRECT cuts nothing of others");
+        close(&fs, direct.handle);
         write(&fs, writer.handle, 7, b"seen");
         assert_eq!(read(&fs, second.handle, 7, 4), b"seen");
         [first, second, writer].iter().for_each(|opened| close(&fs, opened.handle));
@@ -198,4 +201,34 @@ fn new_files_for_writing_go_past_the_page_cache() {
     assert_eq!(size(&fs, node.inode), 2 * LIMIT + 4);
     close(&fs, other.handle);
     assert_eq!(size(&fs, node.inode), 2 * LIMIT + 4);
+}
+
+/// Promise: nothing is passed through beside a handle past the page cache that can be read, and so mapped, for the kernel refuses
+/// the one or the other; once that is closed it is again.
+#[test]
+fn what_may_be_mapped_is_not_passed_through_beside() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { passthrough: true, ..site.config() }).unwrap();
+    fs.direct_is_coherent();
+    let (inode, small) = create(&fs, "f");
+    close(&fs, small);
+    let opened = |flags| now(fs.open(&root(), inode, flags)).unwrap();
+    let grown = opened(OpenFlags::READ_WRITE);
+    write(&fs, grown.handle, 0, &vec![1; 2 * LIMIT as usize]);
+    let mapped = opened(OpenFlags::READ);
+    assert!(matches!(mapped.io, Io::Direct { .. }), "{:?}", mapped.io);
+    close(&fs, grown.handle);
+    for flags in [OpenFlags::READ, OpenFlags::READ_WRITE] {
+        let beside = opened(flags);
+        assert!(!matches!(beside.io, Io::Passthrough(_)), "{:?}", beside.io);
+        close(&fs, beside.handle);
+    }
+    close(&fs, mapped.handle);
+    let alone = opened(OpenFlags::READ);
+    assert!(matches!(alone.io, Io::Passthrough(_)), "{:?}", alone.io);
+    // Where the kernel takes none, it is as the others.
+    let declined = fs.decline_passthrough(alone.handle);
+    assert!(matches!(declined, Io::Direct { .. }), "{declined:?}");
+    close(&fs, alone.handle);
 }

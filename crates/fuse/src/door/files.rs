@@ -65,7 +65,8 @@ impl Files {
         // Closing a descriptor that cannot write has nothing to write back, so the kernel need not say so.
         let quiet = if flags.writable() { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         // The kernel opens a backing file with the flags of the moment, and would append for ever. So what such a descriptor
-        // reads and writes comes here, and only its mappings are passed through.
+        // reads and writes comes here, and only its mappings are passed through. (What it sends by sendfile(2) would come through
+        // the page cache, and is refused.)
         let appends = match flags.append && flags.writable() {
             true => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
             false => FopenFlags::empty(),
@@ -106,6 +107,14 @@ impl Door {
         let flags = OpenFlags::from_bits(bits).ok_or(Errno::EINVAL)?;
         let opened = now(self.fs.open(caller, inode, flags))?;
         Ok(self.files.opened(inode, flags, opened, register))
+    }
+
+    /// `page`: it is the kernel's page cache that reads, and not somebody past it.
+    pub(super) fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8], page: bool) -> Result<usize> {
+        match page {
+            true => now(self.fs.read_page(handle, offset, buffer)),
+            false => now(self.fs.read(handle, offset, buffer)),
+        }
     }
 
     pub(super) fn write(

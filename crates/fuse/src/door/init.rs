@@ -28,7 +28,6 @@ const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_MAX_PAGES,
-    InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
@@ -44,6 +43,13 @@ const WANTED: &[InitFlags] = &[
 pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) -> bool {
     for flag in WANTED {
         request(config, *flag);
+    }
+    // The pieces of a direct write that is larger than a request are sent at once, and come in any order. To append them in the
+    // right one takes a kernel that knows where the file ends, which only one that is alone does; another sends them one after
+    // the other. It costs a single thread the overlap of its requests past the page cache: those of a large O_DIRECT write
+    // or read, and of libaio.
+    if alone {
+        request(config, InitFlags::FUSE_ASYNC_DIO);
     }
     let direct_is_coherent = request(config, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
     if !alone {

@@ -288,7 +288,8 @@ fn set_id_bits_fall_when_a_descriptor_writes() {
     volume.close();
 }
 
-/// chown(2) that names nobody takes no set-id bits from directories, and of files only for their owner.
+/// chown(2) that names nobody takes no set-id bits from directories, and of files only for their owner and for root, as local file
+/// systems do.
 #[test]
 fn a_chown_to_nobody_takes_nothing_from_others() {
     let Some(volume) = volume() else { return };
@@ -315,6 +316,7 @@ fn a_chown_to_nobody_takes_nothing_from_others() {
     };
     for (user, path, owner, wanted) in [
         (0, &directory, 0, 0o2775),
+        (0, &file, 4321, 0o755),
         (4321, &directory, 4321, 0o2775),
         (1234, &directory, 4321, 0o2775),
         (1234, &file, 4321, 0o4755),
@@ -324,6 +326,17 @@ fn a_chown_to_nobody_takes_nothing_from_others() {
         fs::set_permissions(path, Permissions::from_mode(if path == &file { 0o4755 } else { 0o2775 })).unwrap();
         chown_as(user, path);
         assert_eq!(mode(path), wanted, "by {user}, of {owner}: {}", path.display());
+    }
+    let local = volume.store.path().join("f");
+    fs::write(&local, b"program").unwrap();
+    for bits in [0o4755, 0o6755, 0o2745, 0o6745] {
+        let [here, there] = [&file, &local].map(|path| {
+            chown(path, Some(4321), Some(4321)).unwrap();
+            fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
+            chown(path, None, None).unwrap();
+            mode(path)
+        });
+        assert_eq!(here, there, "by root, {bits:o}");
     }
     volume.close();
 }

@@ -1,5 +1,6 @@
 //! Real mounts, asked by system calls: what every program that uses a volume relies on.
 
+mod appends;
 mod attributes;
 mod directories;
 mod doubts;

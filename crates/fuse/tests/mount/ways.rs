@@ -2,9 +2,12 @@
 
 use crate::files::{pattern, read_write};
 use crate::fixture::{Volume, can_mount, shell, volume};
+use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Calls so far of an operation, as `varve stats` reads them: `{"calls":7,…,"operation":"read",…}`.
@@ -16,7 +19,7 @@ fn calls(volume: &Volume, operation: &str) -> u64 {
 }
 
 /// Whether the kernel has taken so many files to read and write by itself. Else it takes none here, which is said.
-fn passes_through(volume: &Volume, files: usize) -> bool {
+pub fn passes_through(volume: &Volume, files: usize) -> bool {
     let stats = varve_fuse::stats(volume.path()).unwrap();
     let passes = stats.contains(&format!("\"passthrough\":{{\"granted\":{files},\"refused\":0"));
     if !passes {
@@ -162,4 +165,74 @@ fn beside_another_mount_large_files_go_past_the_page_cache() {
     drop(file);
     other.close();
     volume.close();
+}
+
+/// Named to the process that maps a file: this program, run once more. The process that serves a mount must not map its files.
+const MAPPED: &str = "VARVE_TEST_MAPPED";
+
+/// Who maps a file that outgrew its row while it was open, as beside another mount, keeps nobody from opening it when the one
+/// that wrote it has closed it, and may map it also then.
+#[test]
+fn a_file_that_is_mapped_is_opened_by_others() {
+    if let Some(path) = std::env::var_os(MAPPED) {
+        return map_when_told(Path::new(&path));
+    }
+    if !can_mount() {
+        return;
+    }
+    let (volume, other) = Volume::mounted_twice("");
+    for early in [true, false] {
+        let path = volume.join(format!("grown, mapped early: {early}"));
+        fs::write(&path, b"small").unwrap();
+        let writer = read_write(&path);
+        writer.write_all_at(&pattern(1_000_000), 0).unwrap();
+        let mut mapping = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "ways::a_file_that_is_mapped_is_opened_by_others", "--nocapture"])
+            .env(MAPPED, &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut tell, said) = (mapping.stdin.take().unwrap(), BufReader::new(mapping.stdout.take().unwrap()));
+        let mut said = said.lines().map(Result::unwrap);
+        let mut heard = |what: &str| assert!(said.any(|line| line.ends_with(what)), "{what}, {path:?}");
+        heard("opened");
+        let mut map = || {
+            tell.write_all(b"map\n").unwrap();
+            heard("mapped");
+        };
+        if early {
+            map();
+        }
+        drop(writer);
+        // It is told to the mount after close(2) has returned.
+        std::thread::sleep(Duration::from_millis(300));
+        let reader = File::open(&path).unwrap();
+        let mut seen = vec![0; 1_000_000];
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen == pattern(1_000_000));
+        if !early {
+            map();
+        }
+        drop(tell);
+        assert!(mapping.wait().unwrap().success());
+    }
+    other.close();
+    volume.close();
+}
+
+/// Maps the file for each line that is read.
+fn map_when_told(path: &Path) {
+    let file = File::open(path).unwrap();
+    println!("opened");
+    for line in std::io::stdin().lines() {
+        line.unwrap();
+        // SAFETY: a new mapping of bytes that the file has and keeps, read once and left to the end of the process.
+        let first = unsafe {
+            let at = rustix::mm::mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0);
+            at.unwrap().cast::<u8>().add(1).read_volatile()
+        };
+        assert_eq!(first, pattern(2)[1]);
+        println!("mapped");
+    }
 }

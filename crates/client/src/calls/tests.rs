@@ -1,0 +1,104 @@
+use super::*;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use std::sync::atomic::AtomicUsize;
+use varve_types::{SessionId, ShardCount, Timestamp, VolumeId};
+use varve_wire::Response;
+use varve_world::volume_dir::VolumeDir;
+
+/// A clock that stands still unless it is moved.
+struct Moved(Mutex<Moment>);
+
+impl Clock for Moved {
+    fn now(&self) -> Timestamp {
+        Timestamp { seconds: 0, nanoseconds: 0 }
+    }
+
+    fn monotonic(&self) -> Moment {
+        *self.0.lock()
+    }
+}
+
+/// A server that is lost at its first call, and one after it that is opening a shard.
+struct Opening {
+    clock: Arc<Moved>,
+    shard: ShardId,
+    /// Times that it has said so.
+    busy: Arc<AtomicUsize>,
+}
+
+/// As long as a server has a call wait for its shard.
+const ANSWERED_BUSY: Duration = Duration::from_secs(5);
+
+impl Transport for Opening {
+    fn find(&self, found: u64) -> BoxFuture<'_, std::result::Result<Arc<Server>, FindError>> {
+        ready(Ok(Arc::new(Server { found, owners: vec![0; 4], workers: 1, embedded: false }))).boxed()
+    }
+
+    fn call<'a>(
+        &'a self,
+        server: &'a Server,
+        _worker: usize,
+        request: &'a Request,
+        deadline: Moment,
+    ) -> BoxFuture<'a, std::result::Result<Response, CallError>> {
+        let answer = |result| Ok(Response { id: request.id, result });
+        let mut now = self.clock.0.lock();
+        let answered = if server.found == 1 {
+            Err(CallError::Lost("for the test".into()))
+        } else if request.shard != self.shard.0 {
+            answer(Ok(Reply::Done))
+        } else if now.after(ANSWERED_BUSY) > deadline {
+            *now = deadline;
+            Err(CallError::Deadline)
+        } else {
+            *now = now.after(ANSWERED_BUSY);
+            self.busy.fetch_add(1, Relaxed);
+            answer(Err(wire::Failure::Busy))
+        };
+        ready(answered).boxed()
+    }
+
+    fn pause(&self, wait: Duration) -> BoxFuture<'_, ()> {
+        let mut now = self.clock.0.lock();
+        *now = now.after(wait);
+        ready(()).boxed()
+    }
+
+    fn close(&self) {}
+}
+
+/// Promise: a shard that the next server is still opening keeps nobody from that server: the files of others are open there, and
+/// its own are told of later. Each time it is asked until it has answered, once for all its files.
+#[test]
+fn a_shard_that_is_being_opened_holds_back_no_other() {
+    let clock = Arc::new(Moved(Mutex::new(Moment(Duration::ZERO))));
+    let (opening, busy) = (ShardId(2), Arc::<AtomicUsize>::default());
+    let transport = Opening { clock: Arc::clone(&clock), shard: opening, busy: Arc::clone(&busy) };
+    let settings = VolumeSettings {
+        id: VolumeId([0; 16]),
+        name: "test".into(),
+        shards: ShardCount::new(4).unwrap(),
+        split_threshold: 8,
+        inline_limit: 4096,
+        sync_interval: Duration::from_secs(5),
+        owner_uid: 0,
+    };
+    let session = Session::new(SessionId(7), settings.shards);
+    let config = ClientConfig::new(VolumeDir::new("/nowhere"));
+    let core = Core::start(config, settings, clock.clone(), session, Box::new(transport));
+    let core = crate::now(core).unwrap();
+    let files: Vec<InodeId> = (0..40).map(|number| InodeId::new(ShardId(number % 4), number.into())).collect();
+    files.iter().for_each(|inode| core.register(*inode, OpenMode::Read));
+    let asked = crate::now(core.ask_shard(ShardId(0), Call::Sync)).map_err(|failure| failure.to_string());
+    assert!(matches!(asked, Ok(Reply::Done)), "{asked:?}");
+    assert_eq!(core.server().found, 2);
+    let mut late = core.unregistered();
+    late.sort();
+    let theirs: Vec<InodeId> = files.iter().copied().filter(|inode| inode.shard() == opening).collect();
+    assert_eq!(late, theirs);
+    assert_eq!(busy.load(Relaxed), 1);
+    assert!(matches!(crate::now(core.register_late(late[0])), Err(CallError::Deadline)));
+    assert_eq!(busy.load(Relaxed), 2);
+    assert_eq!(clock.monotonic().0.as_secs(), 2 * OPENED_MAX.as_secs());
+}

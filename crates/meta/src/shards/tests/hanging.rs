@@ -4,9 +4,10 @@ use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
 use crate::namespace::{MakeDirectory, Rename, RenameFlags, Unlink};
 use crate::shards::commit::APPEND_MAX;
+use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
-use crate::tables::{Change, IntentRow, Key, TransactionId};
+use crate::tables::{Change, IntentRow, Key, Row, TransactionId, codec};
 use std::time::Duration;
 use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
@@ -74,12 +75,17 @@ fn what_unsettles_a_size_again_is_waited_for_itself() {
 }
 
 /// Whoever waits for the store of `shard`, which hangs, is told so, as if it had hung for so long.
-async fn hang_for_long(shard: &Shard) {
+pub async fn hang_for_long(shard: &Shard) {
     while shard.state.borrow().in_flight.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    pass(APPEND_MAX).await;
+}
+
+/// Timers go as if that time had passed.
+pub async fn pass(time: Duration) {
     tokio::time::pause();
-    tokio::time::advance(APPEND_MAX).await;
+    tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
@@ -231,4 +237,60 @@ fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
             assert_eq!(cluster.lookup(b, "g").await.map(|(inode, _)| inode), Some(file));
         });
     }
+}
+
+/// Promise: what a participant has locked when its store begins to hang is asked for after that, also where nobody came to say
+/// that it is called off.
+#[test]
+fn what_was_prepared_while_the_store_hung_is_asked_for() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let shard = cluster.shard(ShardId(1));
+        let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;
+        cluster.create(directory, "f").await.unwrap();
+        let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
+        let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
+        let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
+        let moments = cluster.moments(shard.id());
+        let hung = moments.hang().await;
+        let prepare = cluster.peers.call(shard.id(), PeerCall::Prepare(transaction, intent, Vec::new()));
+        let (vote, ()) = futures::join!(prepare, hang_for_long(&shard));
+        assert!(matches!(vote, PeerReply::Failed(_)), "{vote:?}");
+        drop(hung);
+        assert_eq!(shard.status().transactions_open, 1);
+        pass(ASK_AFTER).await;
+        let ends = async {
+            while shard.status().transactions_open > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ends).await.expect("it is not locked for ever");
+        assert!(cluster.lookup(directory, "f").await.is_some());
+    });
+}
+
+/// Promise: a committed change that cannot be applied here, for what it changes is damaged, is not tried without a pause.
+#[test]
+fn what_cannot_be_applied_is_tried_now_and_then() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let (shard, coordinator) = (cluster.shard(ShardId(1)), cluster.shard(ShardId(0)));
+        let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;
+        cluster.reopen_after_crash().await;
+        let (shard, coordinator) = (cluster.shard(shard.id()), cluster.shard(coordinator.id()));
+        let damaged = codec::encode_key(&Key::Partition(directory, PartitionIndex::FIRST));
+        let batch = {
+            let mut state = shard.state.borrow_mut();
+            state.open.rows.put(damaged, b"no row");
+            state.open.number
+        };
+        shard.appended_with_work(batch).await.unwrap();
+        let transaction = TransactionId { coordinator: coordinator.id(), epoch: Epoch(1), counter: 1_000 };
+        let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
+        let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
+        coordinator.state.borrow_mut().transactions.note_decided(transaction, &[shard.id()]);
+        shard.restore_transaction(Key::Intent(transaction), Row::Intent(intent));
+        let before = cluster.peers.calls.get();
+        tokio::time::sleep(3 * ASK_AGAIN).await;
+        let calls = cluster.peers.calls.get() - before;
+        assert!((1..=4).contains(&calls), "it is asked for {calls} times");
+    });
 }

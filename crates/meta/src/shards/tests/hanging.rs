@@ -8,6 +8,8 @@ use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
 use crate::tables::{Change, IntentRow, Key, Row, TransactionId, codec};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
@@ -237,6 +239,44 @@ fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
             assert_eq!(cluster.lookup(b, "g").await.map(|(inode, _)| inode), Some(file));
         });
     }
+}
+
+/// Promise: a change over shards that is sent again is answered when its decision is on disk, as the first time: its participants
+/// forget theirs only after that, and a loss of power before takes it back.
+#[test]
+fn a_retry_of_a_change_over_shards_is_answered_when_it_is_durable() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(0)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(1)).await;
+        cluster.create(a, "f").await.unwrap();
+        let shard = cluster.shard(ShardId(0));
+        let hung = Rc::new(RefCell::new(None));
+        let (hangs, of) = (Rc::clone(&hung), Rc::clone(&cluster));
+        *cluster.peers.after_prepare.borrow_mut() =
+            Some(Box::new(move || drop(hangs.borrow_mut().replace(of.hang_fsyncs()))));
+        let (parent, new_parent, flags) = (a, b, RenameFlags::Replace);
+        let verb = Rename { parent, name: name("f"), new_parent, new_name: name("g"), flags };
+        let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Name(a, name("f").hash()),
+            makes: Makes::Nothing,
+            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+        };
+        let retry = async || {
+            while shard.find_reply(SessionId(9), 2, 5).is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            shard.reply_again(shard.find_reply(SessionId(9), 2, 5).unwrap()).await
+        };
+        let (first, ()) = futures::join!(shard.run(&verb, run), async {
+            let early = tokio::time::timeout(NO_WAIT, retry()).await;
+            assert!(early.is_err(), "while the store hangs it is told {early:?}");
+            drop(hung.borrow_mut().take());
+            assert_eq!(*retry().await.unwrap(), b"first answer"[..]);
+        });
+        first.unwrap();
+    });
 }
 
 /// Promise: what a participant has locked when its store begins to hang is asked for after that, also where nobody came to say

@@ -381,3 +381,35 @@ fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
     }
     panic!("{name} could not be made");
 }
+
+/// Promise: what clients had open at a server that was stopped, or killed, is not forgotten because a mount served for itself
+/// in between, which ends well or is killed: the next server waits for them.
+#[test]
+fn a_mount_in_between_leaves_what_others_have_open() {
+    let mut site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let (name, node) = (b"file".to_vec(), NewNode::Regular);
+    let create = Call::Create { parent: InodeId::ROOT.0, name, node, mode: 0o644, open: true };
+    assert!(client.call(0, create).is_ok());
+    server.stop(STOP).unwrap();
+    let volume = site.config.volume.clone();
+    for killed in [false, true, false] {
+        site.config.embedded = true;
+        let server = site.start();
+        let of_a_mount = volume.read_server_record().unwrap().unwrap();
+        server.stop(STOP).unwrap();
+        if killed {
+            const NOBODY: u32 = i32::MAX as u32;
+            let lock = volume.lock().unwrap();
+            // It has taken what its predecessor left for its own.
+            std::fs::remove_file(volume.left_server_file()).unwrap();
+            volume.write_server_record(&lock, &ServerRecord { pid: NOBODY, ..of_a_mount }).unwrap();
+        }
+    }
+    site.config.embedded = false;
+    let server = site.start();
+    let waits = server.shared.sessions_known_from.since(server.shared.clock.monotonic());
+    assert!(!waits.is_zero(), "it waits for those who may have files open");
+    server.stop(STOP).unwrap();
+}

@@ -248,6 +248,13 @@ impl Case<'_> {
         self.check_has_open(at, true)
     }
 
+    /// `inode`, where it may be that a client that speaks for one user, and opens a file again in its own name, was granted it by
+    /// the server before this one: permissions may have been taken since. That is believed for as long as such clients are waited
+    /// for, and lets it do nothing with the file.
+    pub fn may_have_opened(&self, inode: InodeId) -> Option<InodeId> {
+        (self.own_name && self.caller.forced.is_some() && !self.all_sessions_known()).then_some(inode)
+    }
+
     /// What an open that is made again need not be asked. Of a client that speaks for many users the name says it, which is root's.
     pub fn granted_before(&self, inode: InodeId, writes: bool) -> Granted {
         let open_files = &self.worker.shared.open_files;
@@ -313,7 +320,8 @@ impl Case<'_> {
     /// session may remove the name, and must find the file open.
     /// `writes`: perhaps.
     pub fn opening<V>(&self, verb: V, writes: bool) -> Opening<'_, V> {
-        Opening { verb, writes, session: self.caller.session, open_files: &self.worker.shared.open_files }
+        let (session, open_files) = (self.caller.session, &self.worker.shared.open_files);
+        Opening { verb, writes, opened_before: None, session, open_files }
     }
 
     /// A verb after which the session may change the size of the backing file of the file at `at`.
@@ -370,8 +378,17 @@ impl Case<'_> {
 pub struct Opening<'a, V> {
     verb: V,
     writes: bool,
+    /// See [`Opening::or_keeping`].
+    opened_before: Option<InodeId>,
     session: SessionId,
     open_files: &'a OpenFiles,
+}
+
+impl<V> Opening<'_, V> {
+    /// If it may not be opened now, the file stays as if it were open.
+    pub fn or_keeping(self, opened_before: Option<InodeId>) -> Self {
+        Opening { opened_before, ..self }
+    }
 }
 
 impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
@@ -383,6 +400,11 @@ impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
             && node.attributes.kind != FileKind::Directory
         {
             self.open_files.open(self.session, node.inode, self.writes);
+        }
+        if let (Decision::Refuse(namespace::Refusal::Errno(Errno::EACCES)), Some(inode)) =
+            (&decision, self.opened_before)
+        {
+            self.open_files.keep(self.session, inode);
         }
         Ok(decision)
     }

@@ -219,6 +219,46 @@ fn a_file_without_permissions_is_opened_again() {
     assert_eq!(opened, refused(Errno::EACCES), "it is not the owner, whatever its request says");
 }
 
+/// Promise: what a user has open when the server is started anew stays open also where the permissions to open it were taken
+/// meanwhile; and that lets nobody read it who says so.
+#[test]
+fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let site = Site::new(1);
+    let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(site.directory.path(), permit).unwrap();
+    let server = site.start();
+    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let create = Call::Create { parent: ROOT, name: b"f".to_vec(), node: NewNode::Regular, mode: 0o600, open: true };
+    let inode = node(root.call(0, create)).inode;
+    server.stop(STOP).unwrap();
+    let server = site.start();
+    let mut root = Client::of(&server, &site, 3, Purpose::Work);
+    let at = Locator::Entry { parent: ROOT, name: b"f".to_vec(), inode };
+    let come_back = || {
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
+        assert_eq!(set, 0);
+        let mut user = Client::of(&server, &site, 2, Purpose::Work);
+        for _ in 0..2 {
+            let opened = user.call(0, Call::Open { at: at.clone(), mode: OpenMode::Read, truncate: false });
+            assert_eq!(opened, Err(Failure::Errno(Errno::EACCES.number())));
+        }
+        user
+    };
+    let mut user = std::thread::scope(|scope| scope.spawn(come_back).join().unwrap());
+    root.call(0, Call::Unlink { parent: ROOT, name: b"f".to_vec() }).unwrap();
+    let here = server.shared.open_files.is_open(InodeId(inode));
+    assert!(here, "it is kept as long as the user's client has it open");
+    let kept = root.call(0, Call::GetAttributes { at: Locator::Inode { inode } });
+    assert!(kept.is_ok(), "{kept:?}");
+    let mut release = request(2, 1, user.number + 1, 0, Call::Release);
+    release.released = vec![inode];
+    assert_eq!(user.exchange(release).unwrap(), Ok(Reply::Done));
+    assert!(!server.shared.open_files.is_open(InodeId(inode)));
+}
+
 /// An open file outlives its name until the session lets go of it; its content is then gone.
 #[test]
 fn an_open_file_outlives_its_name() {

@@ -8,5 +8,6 @@ mod power;
 mod removal;
 mod split;
 mod transactions;
+mod truncates;
 mod watched;
 mod whole;

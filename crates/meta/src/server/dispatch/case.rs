@@ -204,14 +204,14 @@ impl Case<'_> {
             self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode), writes);
         }
         if beside && matches!(node.content, FileContent::Backing { .. }) {
-            self.beside_again(call, &node).await?;
+            self.beside_again(call, &node, &body).await?;
         }
         Ok(Answered::Encoded(body))
     }
 
     /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file
     /// gets the time and owner that were set. The call has not been answered yet, so none of it comes too late.
-    async fn beside_again(&self, call: &Call, node: &NodeReply) -> Result<(), Failure> {
+    async fn beside_again(&self, call: &Call, node: &NodeReply, body: &Bytes) -> Result<(), Failure> {
         let inode = InodeId(node.inode);
         let (locator, cuts) = match call {
             Call::Open { at, .. } | Call::UnsettleSize { at, .. } => (at, true),
@@ -222,7 +222,10 @@ impl Case<'_> {
             let (at, address) = self.at(locator.clone())?;
             // Whoever opens a file that is to be cut finishes it.
             let verb = Open { at, mode: OpenFor::Read, truncate: false, granted: Granted::Nothing };
-            let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+            // Answered as before; and not at all, if that cannot be done and is given up.
+            let encode = |_: &Node| body.clone();
+            let record = Some(self.record(&encode));
+            let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record };
             self.shard.run(&verb, run).await.map_err(translate::failure)?;
         }
         let mut effects = Vec::new();
@@ -239,7 +242,7 @@ impl Case<'_> {
         if let Call::UnsettleSize { .. } = call {
             effects.push(Effect::Unsettled(inode));
         }
-        self.shard.perform(effects).await.map_err(translate::failure)
+        self.shard.perform(effects, None).await.map_err(translate::failure)
     }
 
     /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have

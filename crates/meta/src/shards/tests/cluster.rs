@@ -324,7 +324,7 @@ impl Cluster {
             Ran::Seen(seen) => seen,
             Ran::Changed { outcome, batch, effects } => {
                 shard.appended(batch).await?;
-                shard.perform(effects).await?;
+                shard.perform(effects, None).await?;
                 Ok(outcome)
             }
             Ran::Placed(placed) => {

@@ -8,6 +8,7 @@ use super::replies::Asked;
 use super::shard::Shard;
 use crate::namespace::{Effect, Seen};
 use crate::tables::{Change, Content, Key, Row};
+use futures::future::join_all;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -21,6 +22,9 @@ use varve_world::volume_dir::BACKING_MODE_BITS;
 /// How long after a start sessions that were there before are waited for: clients that have files open find a restarted server
 /// within seconds, also where nobody calls, and register them again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
+
+/// Orphans that are ended at once after a start. Who removed a large tree may have left a million.
+pub(super) const REAPED_AT_ONCE: usize = 256;
 
 impl Shard {
     /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
@@ -120,11 +124,13 @@ impl Shard {
             return;
         }
         let shard = self.clone();
-        tokio::task::spawn_local(async move {
-            if let Err(refusal) = shard.reap_orphan(inode).await {
-                tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", shard.id);
-            }
-        });
+        tokio::task::spawn_local(async move { shard.reap(inode).await });
+    }
+
+    async fn reap(self: &Rc<Self>, inode: InodeId) {
+        if let Err(refusal) = self.reap_orphan(inode).await {
+            tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", self.id);
+        }
     }
 
     /// Whether an inode of this shard is an orphan, or an undecided change makes it one. Most that are closed are not, and
@@ -183,9 +189,11 @@ impl Shard {
 /// of a shard that is there by then.
 pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
     tokio::time::sleep(SESSIONS_RETURN).await;
-    let Some(shard) = shard.upgrade() else { return };
-    let orphans: Vec<InodeId> = shard.state.borrow().orphans.iter().copied().collect();
-    orphans.into_iter().for_each(|inode| shard.reap_if_orphan(inode));
+    let orphans = |shard: Rc<Shard>| shard.state.borrow().orphans.iter().copied().collect::<Vec<_>>();
+    for some in shard.upgrade().map(orphans).unwrap_or_default().chunks(REAPED_AT_ONCE) {
+        let Some(shard) = shard.upgrade().filter(|shard| !shard.stopping()) else { return };
+        join_all(some.iter().map(|inode| shard.reap(*inode))).await;
+    }
 }
 
 fn system_time(time: Timestamp) -> std::time::SystemTime {

@@ -4,6 +4,7 @@ mod at_rest;
 pub mod cluster;
 mod hanging;
 mod names;
+mod orphans;
 mod power;
 mod removal;
 mod split;

@@ -63,8 +63,9 @@ fn what_unsettles_a_size_again_is_waited_for_itself() {
         let (first, second) = (BatchNumber(1), BatchNumber(2));
         let unsettled = |batch| shard.state.borrow_mut().unsettled.insert(inode, batch);
         unsettled(first);
-        let moments = cluster.moments(ShardId(0));
-        let hung = moments.hang().await;
+        let hung = cluster.hang_fsyncs();
+        // Something that is not fsynced.
+        cluster.create(InodeId::ROOT, "g").await.unwrap();
         let mut waits = Box::pin(shard.unsettled_on_disk(inode));
         assert!(futures::poll!(&mut waits).is_pending());
         unsettled(second);
@@ -86,6 +87,8 @@ pub async fn hang_for_long(shard: &Shard) {
 
 /// Timers go as if that time had passed.
 pub async fn pass(time: Duration) {
+    // Who has just been spawned begins to wait first.
+    tokio::time::sleep(Duration::from_millis(1)).await;
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();

@@ -226,6 +226,7 @@ impl Server {
             clock,
             workers,
             embedded: config.embedded,
+            found: left,
             tried: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
             addresses: OnceLock::new(),
@@ -261,6 +262,7 @@ impl Server {
         self.command.send_replace(Command::Accept);
         let record = ServerRecord::of_this_process(&self.shared.volume, self.shared.embedded, workers)
             .map_err(doing("cannot tell this host and boot"))?;
+        let record = ServerRecord { after_open_files: self.leaves_as_found(), ..record };
         let running = self.running.lock();
         let lock = &running.as_ref().expect("a server that starts is not stopped").lock;
         self.shared.volume.write_server_record(lock, &record).map_err(doing("cannot announce the server"))
@@ -340,10 +342,17 @@ impl Server {
     fn leaves(&self) -> Left {
         let Shared { open_files, sessions_known_from, clock, .. } = &*self.shared;
         // A client of the server before may not have come yet.
-        match open_files.is_quiet() && clock.monotonic() >= *sessions_known_from {
+        let all_known = clock.monotonic() >= *sessions_known_from && !self.leaves_as_found();
+        match open_files.is_quiet() && all_known {
             true => Left::Nothing,
             false => Left::OpenFiles,
         }
+    }
+
+    /// Whether clients of the server before may have files open of which this one does not hear, for it has one client alone:
+    /// they come back to the next server that serves others.
+    fn leaves_as_found(&self) -> bool {
+        self.shared.embedded && self.shared.found == Left::OpenFiles
     }
 }
 

@@ -46,6 +46,17 @@ impl<'a> Found<'a> {
         }
     }
 
+    /// [`Found::look`], and the inode row where the entry does not hold the row: it may have held it a moment ago.
+    pub(super) fn follow(at: &'a At, reader: &Reader<'a>) -> Option<Found<'a>> {
+        match (Found::look(at, reader)?, at) {
+            (Found::Nothing, At::Entry { inode, .. }) => Some(match reader.inode(*inode)? {
+                Some(row) => Found::File(Located { inode: *inode, row, entry: None }),
+                None => Found::Nothing,
+            }),
+            (found, _) => Some(found),
+        }
+    }
+
     /// The file, or `otherwise` where there is a directory.
     pub(super) fn file(self, otherwise: varve_types::Errno) -> Result<Located<'a>, Refusal> {
         match self {

@@ -122,8 +122,8 @@ pub enum Effect {
     /// Cut or extend the backing file as the row says when its turn has come ([`FindTruncate`]); if that asks for nothing any
     /// more, who found it has done it, and what was written since stays. Then run [`FinishTruncate`] on the row, which was at
     /// `at` when this was decided. If it is no longer there, answer Busy: the row still says `Truncating`, and who finds it
-    /// does it again. If it cannot be done, run [`AbandonTruncate`].
-    Truncate { at: At },
+    /// does it again. If it cannot be done, or is not, run [`AbandonTruncate`]. `decided`: by this change, and not found.
+    Truncate { at: At, decided: Option<Begun> },
     /// The change, by which the size of this inode becomes unsettled, is on disk before the answer leaves and with it the
     /// leave to write the backing file.
     Unsettled(InodeId),

@@ -4,7 +4,7 @@ use super::access::{READ, WRITE};
 use super::get_attributes::{directory_node, look_with_home};
 use super::locate::{Found, Located};
 use super::reader::Reader;
-use super::size::own_if_changed;
+use super::size::{Begun, own_if_changed};
 use super::{At, Context, Decision, Effect, Node, NodeContent, Refusal, Rule};
 use crate::tables::{BackingSize, Content, NodeRow, PartitionRow};
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl Open {
             // A truncate that was cut short by a crash is finished before anybody reads or writes.
             Content::Backing(BackingSize::Truncating(_)) => Decision::Commit {
                 changes: Vec::new(),
-                effects: vec![Effect::Truncate { at: self.at.clone() }],
+                effects: vec![Effect::Truncate { at: self.at.clone(), decided: None }],
                 outcome: node,
             },
             _ => Decision::Answer(node),
@@ -109,7 +109,7 @@ impl Open {
         let outcome = with_bytes(Node::of(file.inode, &row, file.by_inode()), &row);
         let mut effects: Vec<Effect> = own_if_changed(file, &row).into_iter().collect();
         if !in_row {
-            effects.push(Effect::Truncate { at: self.at.clone() });
+            effects.push(Effect::Truncate { at: self.at.clone(), decided: Begun::of(&row) });
         }
         Decision::Commit { changes: vec![file.put(row)], effects, outcome }
     }

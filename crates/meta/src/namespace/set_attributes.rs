@@ -5,7 +5,7 @@ use super::get_attributes::directory_node;
 use super::locate::{Found, Located};
 use super::partitions::{self, Partitions};
 use super::reader::Reader;
-use super::size::own_if_changed;
+use super::size::{Begun, own_if_changed};
 use super::{At, Change, Context, Decision, Effect, Node, Refusal, Rule, commit};
 use crate::tables::{BackingSize, Content, DirectoryRow, Key, NodeRow, PartitionRow, Row};
 use bytes::Bytes;
@@ -69,20 +69,25 @@ impl ChangeAttributes {
         let mut row = file.row.clone();
         let mut effects = Vec::new();
         if let Some(size) = self.set.size {
-            effects.extend(self.resize(&mut row, size, context)?);
+            self.resize(&mut row, size, context)?;
         }
         let times = &mut row.attributes;
         owner.apply(&mut times.mode, &mut times.uid, &mut times.gid);
         set_time(&mut times.atime, self.set.atime, context.now);
         set_time(&mut times.mtime, self.set.mtime, context.now);
         times.ctime = self.set.ctime.unwrap_or(context.now);
+        if self.set.size.is_some()
+            && let decided @ Some(_) = Begun::of(&row)
+        {
+            effects.push(Effect::Truncate { at: self.at.clone(), decided });
+        }
         effects.extend(self.beside(file, &row));
         let outcome = Node::of(file.inode, &row, file.by_inode());
         Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome })
     }
 
-    fn resize(&self, row: &mut NodeRow, size: u64, context: &Context<'_>) -> Result<Option<Effect>, Refusal> {
-        let effect = match &row.content {
+    fn resize(&self, row: &mut NodeRow, size: u64, context: &Context<'_>) -> Result<(), Refusal> {
+        match &row.content {
             Content::Inline(bytes) => {
                 if size > u64::from(context.inline_limit) {
                     return Err(Refusal::MustPromote);
@@ -91,17 +96,13 @@ impl ChangeAttributes {
                 bytes.resize(size as usize, 0);
                 row.content = Content::Inline(Bytes::from(bytes));
                 row.generation = row.generation.next();
-                None
             }
-            Content::Backing(_) => {
-                row.content = Content::Backing(BackingSize::Truncating(size));
-                Some(Effect::Truncate { at: self.at.clone() })
-            }
+            Content::Backing(_) => row.content = Content::Backing(BackingSize::Truncating(size)),
             Content::Symlink(_) | Content::None => return Err(Errno::EINVAL.into()),
-        };
+        }
         row.attributes.size = size;
         row.attributes.mtime = context.now;
-        Ok(effect)
+        Ok(())
     }
 
     /// What the backing file, if there is one, has to follow.

@@ -120,7 +120,9 @@ impl SizeRule for UnsettleSize {
                 effects.push(Effect::Unsettled(file.inode));
             }
             // A truncate that was cut short governs: it is done again before the reply, and leaves the size unsettled.
-            BackingSize::Truncating(_) => effects.push(Effect::Truncate { at: self.file.at.clone() }),
+            BackingSize::Truncating(_) => {
+                effects.push(Effect::Truncate { at: self.file.at.clone(), decided: None });
+            }
         }
         if row == *file.row && effects.is_empty() {
             return Ok(Decision::Answer(file.node()));
@@ -153,7 +155,7 @@ impl SizeRule for SettleSize {
             BackingSize::Settled => Ok(Decision::Answer(file.node())),
             // The size was measured before the cut, which governs and is done again.
             BackingSize::Truncating(_) => {
-                let effects = vec![Effect::Truncate { at: self.file.at.clone() }];
+                let effects = vec![Effect::Truncate { at: self.file.at.clone(), decided: None }];
                 Ok(Decision::Commit { changes: Vec::new(), effects, outcome: file.node() })
             }
             BackingSize::Unsettled { .. } => {
@@ -200,16 +202,22 @@ impl SizeRule for RaiseSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     pub size: u64,
-    /// The ctime of the row, which tells it from another one to the same size.
+    /// The times of the row, which tell it from another one to the same size. What does not cut the file may change the ctime.
     pub ctime: Timestamp,
+    pub mtime: Timestamp,
 }
 
 impl Begun {
-    fn of(row: &NodeRow) -> Option<Begun> {
-        match row.content {
-            Content::Backing(BackingSize::Truncating(size)) => Some(Begun { size, ctime: row.attributes.ctime }),
-            _ => None,
-        }
+    pub(super) fn of(row: &NodeRow) -> Option<Begun> {
+        let NodeRow { attributes, content: Content::Backing(BackingSize::Truncating(size)), .. } = row else {
+            return None;
+        };
+        Some(Begun { size: *size, ctime: attributes.ctime, mtime: attributes.mtime })
+    }
+
+    fn is_of(&self, row: &NodeRow) -> bool {
+        Begun::of(row)
+            .is_some_and(|found| found.size == self.size && (found.ctime == self.ctime || found.mtime == self.mtime))
     }
 }
 
@@ -265,7 +273,7 @@ impl Rule for FinishTruncate {
 
 /// [`Effect::Truncate`], as it was `begun`, was not done, or perhaps not: the store refused it (EFBIG, ENOSPC) or failed. The
 /// backing file's size is the file's again, of which nothing is known. Else the row would ask for ever for what cannot be done,
-/// or for what must not be done any more.
+/// or for what must not be done any more. Somebody may have moved the row from its entry meanwhile, and it is followed.
 #[derive(Clone, Debug)]
 pub struct AbandonTruncate {
     pub at: At,
@@ -277,17 +285,19 @@ impl Rule for AbandonTruncate {
     type Rows<'a> = Found<'a>;
 
     fn look<'a>(&'a self, reader: &Reader<'a>) -> Option<Found<'a>> {
-        Found::look(&self.at, reader)
+        Found::follow(&self.at, reader)
     }
 
     fn rule(&self, found: Found<'_>, _: &Context<'_>) -> Result<Decision<()>, Refusal> {
         let file = found.file(Errno::EISDIR)?;
-        if Begun::of(file.row) != Some(self.begun) {
+        if !self.begun.is_of(file.row) {
             return Ok(Decision::Answer(()));
         }
         let mut row = file.row.clone();
         row.content = Content::Backing(BackingSize::Unsettled { at_least: 0 });
-        Ok(commit(vec![file.put(row)], ()))
+        // That it was to be cut need not be on disk, and the next one to write it finds it unsettled.
+        let effects = vec![Effect::Unsettled(file.inode)];
+        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: () })
     }
 }
 

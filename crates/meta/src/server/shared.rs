@@ -9,7 +9,7 @@ use varve_types::{ShardId, VolumeSettings};
 use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
 use varve_world::clock::{Clock, Moment};
 use varve_world::reserve::Reserve;
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{Left, VolumeDir};
 
 pub struct Shared {
     pub volume: VolumeDir,
@@ -27,6 +27,8 @@ pub struct Shared {
     pub reserve: Arc<Reserve>,
     pub workers: usize,
     pub embedded: bool,
+    /// What the server before has left.
+    pub found: Left,
     /// Shards whose first opening has ended, and whether one is or was open.
     pub tried: AtomicUsize,
     pub any_opened: AtomicBool,

@@ -3,6 +3,7 @@
 
 use super::names::{NameSet, Names};
 use super::partitions::Partition;
+use super::replies::Asked;
 use super::shard::{Shard, State};
 use crate::tables::{Change, Key, ReplyRecord, Row};
 use varve_types::{InodeId, Name, Timestamp};
@@ -88,6 +89,14 @@ impl Shard {
     pub(super) fn remember(&self, state: &mut State, record: ReplyRecord) {
         if let Some(record) = state.replies.remember(record, state.open.number) {
             state.open.write_reply(record);
+        }
+    }
+
+    /// The answer to what was `asked` for, if that was a client's change, is not given any more: it is decided anew.
+    pub(super) fn take_back(&self, asked: Option<Asked>) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(key) = asked.and_then(|asked| state.replies.take_back(asked)) {
+            state.open.write(&key, None);
         }
     }
 }

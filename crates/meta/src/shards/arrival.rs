@@ -31,6 +31,10 @@ impl Arrival {
         Arrival { attempt, ended: false, names: NameSet::default(), entries: 0, subdirectories: 0 }
     }
 
+    pub fn takes(&self, attempt: SplitAttempt) -> bool {
+        self.attempt == attempt && !self.ended
+    }
+
     /// `before`: the row that the change takes the place of, if there is one.
     fn note(&mut self, change: &Change, before: Option<&Row>) {
         let (key, after) = match change {
@@ -83,7 +87,12 @@ impl Shard {
         };
         // What an attempt brought that was given up over a store that hung may still be on its way to where it is looked for.
         self.appended_with_work(batch).await?;
-        self.delete_entries(directory, HashRange::ALL).await
+        // A later attempt may have begun since, and have brought its own.
+        let may = |state: &State| match state.arrivals.get(&directory) {
+            Some(arrival) if arrival.takes(attempt) => Ok(()),
+            _ => Err(self.of_another_attempt(directory)),
+        };
+        self.delete_entries(directory, HashRange::ALL, may).await
     }
 
     /// The arrival that takes the rows of this attempt at this moment.
@@ -94,7 +103,7 @@ impl Shard {
         attempt: SplitAttempt,
     ) -> Result<&'s mut Arrival, Refusal> {
         match state.arrivals.get_mut(&directory) {
-            Some(arrival) if arrival.attempt == attempt && !arrival.ended => Ok(arrival),
+            Some(arrival) if arrival.takes(attempt) => Ok(arrival),
             _ => Err(self.of_another_attempt(directory)),
         }
     }

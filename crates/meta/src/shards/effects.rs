@@ -4,9 +4,11 @@
 //! (`garbage.rs`) by its row.
 
 use super::refusal::{Cause, Refusal, errno_of_store};
-use super::shard::{Address, Makes, Run, Shard};
-use crate::namespace::{AbandonTruncate, At, Begun, Effect, FindTruncate, FinishTruncate, Seen, Verb};
+use super::replies::Asked;
+use super::shard::Shard;
+use crate::namespace::{Effect, Seen};
 use crate::tables::{Change, Content, Key, Row};
+use futures::future::join_all;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -21,37 +23,44 @@ use varve_world::volume_dir::BACKING_MODE_BITS;
 /// within seconds, also where nobody calls, and register them again.
 pub const SESSIONS_RETURN: Duration = Duration::from_secs(30);
 
-/// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.
-const TRUNCATES_MAX: usize = 16;
+/// Orphans that are ended at once after a start. Who removed a large tree may have left a million.
+pub(super) const REAPED_AT_ONCE: usize = 256;
 
 impl Shard {
     /// Does what a committed decision asks for, before its answer leaves; once more for a retry, whose first answer may have
-    /// left a server that died before.
-    pub async fn perform(self: &Rc<Self>, effects: Vec<Effect>) -> Result<(), Refusal> {
-        for effect in effects {
-            match effect {
-                Effect::Reap(inode) => self.state.borrow_mut().garbage.add(inode),
-                Effect::Own { inode, uid, gid, mode } => {
-                    if self.settings.owner_uid == Credentials::ROOT_UID {
-                        self.on_backing_file(inode, move |path| {
-                            chown(&path, Some(uid), Some(gid))?;
-                            fs::set_permissions(
-                                &path,
-                                fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS),
-                            )
-                        })
-                        .await?;
-                    }
-                }
-                Effect::Touch { inode, mtime } => {
+    /// left a server that died before. What was `asked` for and cannot be done, or done later, is as if it had not been.
+    pub async fn perform(self: &Rc<Self>, effects: Vec<Effect>, asked: Option<Asked>) -> Result<(), Refusal> {
+        let mut effects = effects.into_iter();
+        while let Some(effect) = effects.next() {
+            if let Err(refusal) = self.perform_one(effect, asked).await {
+                self.give_up_all(effects, asked, &refusal);
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<Asked>) -> Result<(), Refusal> {
+        match effect {
+            Effect::Reap(inode) => self.state.borrow_mut().garbage.add(inode),
+            Effect::Own { inode, uid, gid, mode } => {
+                if self.settings.owner_uid == Credentials::ROOT_UID {
                     self.on_backing_file(inode, move |path| {
-                        File::open_to_write(&path)?.set_modified(system_time(mtime))
+                        chown(&path, Some(uid), Some(gid))?;
+                        fs::set_permissions(
+                            &path,
+                            fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS),
+                        )
                     })
                     .await?;
                 }
-                Effect::Truncate { at } => self.truncate(at).await?,
-                Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
             }
+            Effect::Touch { inode, mtime } => {
+                self.on_backing_file(inode, move |path| File::open_to_write(&path)?.set_modified(system_time(mtime)))
+                    .await?;
+            }
+            Effect::Truncate { at, decided } => self.truncate(at, decided, asked).await?,
+            Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,
         }
         Ok(())
     }
@@ -69,67 +78,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Does the truncate that the row asks for. One of a file at a time, and none that is not asked for any more: whoever finds
-    /// the row while it is `Truncating` comes here, and a late cut would fall on what a writer wrote since.
-    async fn truncate(self: &Rc<Self>, at: At) -> Result<(), Refusal> {
-        let inode = at.inode();
-        let turn = self.state.borrow_mut().truncating.entry(inode).or_default().clone();
-        let guard = turn.lock().await;
-        let result = self.truncate_in_turn(&at).await;
-        drop(guard);
-        // This request, the map and nobody else: no truncate of the file waits.
-        if Rc::strong_count(&turn) == 2 {
-            self.state.borrow_mut().truncating.remove(&inode);
-        }
-        result
-    }
-
-    async fn truncate_in_turn(self: &Rc<Self>, at: &At) -> Result<(), Refusal> {
-        for _ in 0..TRUNCATES_MAX {
-            let Some(begun) = self.run_on_row(&FindTruncate { at: at.clone() }, at).await.map_err(moved)? else {
-                return Ok(());
-            };
-            if self.cut(at, begun).await? {
-                return Ok(());
-            }
-        }
-        Err(Refusal::Busy)
-    }
-
-    /// The row says `Truncating` and is appended; it is fsynced before the file is cut, so that a failure of the machine
-    /// leaves a row that says what the file is to be. `false`: another truncate was decided meanwhile.
-    async fn cut(self: &Rc<Self>, at: &At, begun: Begun) -> Result<bool, Refusal> {
-        self.sync().await?;
-        let size = begun.size;
-        // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
-        // and a file of another size.
-        let cut = move |path: PathBuf| {
-            let file = File::open_to_write(&path)?;
-            file.set_len(size)?;
-            file.sync_all()
-        };
-        let cut = self.on_backing_file(at.inode(), cut).await;
-        self.open_files.size_changed(at.inode());
-        let finished = match &cut {
-            Ok(()) => self.run_on_row(&FinishTruncate { at: at.clone(), begun }, at).await,
-            // Who asked is told, and nobody cuts the file later, when others may have written and synced it.
-            Err(_) => self.run_on_row(&AbandonTruncate { at: at.clone(), begun }, at).await.map(|()| true),
-        };
-        cut?;
-        finished.map_err(moved)
-    }
-
-    async fn run_on_row<V: Verb>(self: &Rc<Self>, verb: &V, at: &At) -> Result<V::Outcome, Refusal> {
-        let address = match at {
-            At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
-            At::Inode(inode) => Address::Inode(*inode),
-        };
-        let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
-        Box::pin(self.run(verb, run)).await
-    }
-
     /// Runs `work` on the path of a backing file, on a thread where it may wait for the store.
-    async fn on_backing_file(
+    pub(super) async fn on_backing_file(
         &self,
         inode: InodeId,
         work: impl FnOnce(PathBuf) -> io::Result<()> + Send + 'static,
@@ -174,11 +124,13 @@ impl Shard {
             return;
         }
         let shard = self.clone();
-        tokio::task::spawn_local(async move {
-            if let Err(refusal) = shard.reap_orphan(inode).await {
-                tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", shard.id);
-            }
-        });
+        tokio::task::spawn_local(async move { shard.reap(inode).await });
+    }
+
+    async fn reap(self: &Rc<Self>, inode: InodeId) {
+        if let Err(refusal) = self.reap_orphan(inode).await {
+            tracing::warn!("shard {}: orphan {inode} stays until the next start: {refusal}", self.id);
+        }
     }
 
     /// Whether an inode of this shard is an orphan, or an undecided change makes it one. Most that are closed are not, and
@@ -237,16 +189,10 @@ impl Shard {
 /// of a shard that is there by then.
 pub(super) async fn reap_leftovers(shard: Weak<Shard>) {
     tokio::time::sleep(SESSIONS_RETURN).await;
-    let Some(shard) = shard.upgrade() else { return };
-    let orphans: Vec<InodeId> = shard.state.borrow().orphans.iter().copied().collect();
-    orphans.into_iter().for_each(|inode| shard.reap_if_orphan(inode));
-}
-
-/// The row has moved since, and still says what is to be done.
-fn moved(refusal: Refusal) -> Refusal {
-    match refusal {
-        Refusal::Rule(_) | Refusal::Moved { .. } => Refusal::Busy,
-        other => other,
+    let orphans = |shard: Rc<Shard>| shard.state.borrow().orphans.iter().copied().collect::<Vec<_>>();
+    for some in shard.upgrade().map(orphans).unwrap_or_default().chunks(REAPED_AT_ONCE) {
+        let Some(shard) = shard.upgrade().filter(|shard| !shard.stopping()) else { return };
+        join_all(some.iter().map(|inode| shard.reap(*inode))).await;
     }
 }
 

@@ -4,8 +4,8 @@
 //! holds a row, [`fetch`] makes rows resident, [`ahead`] those that will be asked for next, [`apply`] changes them, [`commit`]
 //! appends batches when the [`committer`] is told to, [`transaction`] carries changes over several shards, in each of which
 //! [`participant`] does its part under [`locks`], and [`removal`] those that only take a directory away; [`split`] moves half a
-//! partition, [`effects`] changes backing files, [`garbage`] removes them, [`whole`] sees a directory over all its shards,
-//! [`open`] begins and ends. The bytes of batches and of the log lie in [`blocks`].
+//! partition, [`effects`] changes backing files, [`truncates`] cuts them, [`garbage`] removes them, [`whole`] sees a directory
+//! over all its shards, [`open`] begins and ends. The bytes of batches and of the log lie in [`blocks`].
 //! Only this room knows SlateDB, and of it only [`table`] and [`log`].
 
 mod ahead;
@@ -40,6 +40,7 @@ mod shard;
 mod split;
 pub mod table;
 mod transaction;
+mod truncates;
 mod whole;
 
 pub use at_once::{Placed, Ran};

@@ -204,8 +204,13 @@ impl Shard {
     }
 
     /// What is to be said once more, when it may leave: the first try ends before its change is in the log where the store hangs.
+    /// Of a change over several shards, as this may be one while any is decided and not carried out, before it is on disk.
     pub async fn reply_again(&self, replied: Replied) -> Result<bytes::Bytes, Refusal> {
-        self.appended(replied.batch).await?;
+        let may_be_of_several = self.state.borrow().transactions.any_decided();
+        match may_be_of_several {
+            true => self.durable(replied.batch).await?,
+            false => self.appended(replied.batch).await?,
+        }
         Ok(replied.body)
     }
 

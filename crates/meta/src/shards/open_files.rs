@@ -16,6 +16,8 @@ struct Registered {
 
 #[derive(Clone, Copy, Default)]
 struct Opened {
+    /// By this server; else the session says that one before it has.
+    granted: bool,
     writes: bool,
 }
 
@@ -64,8 +66,19 @@ pub struct OpenFiles(Arc<Mutex<Registered>>);
 impl OpenFiles {
     /// `writes`: perhaps.
     pub fn open(&self, session: SessionId, inode: InodeId, writes: bool) {
+        self.note(session, inode, Opened { granted: true, writes });
+    }
+
+    /// The session says that it has opened the file before, and is not let read or write it by that: it stays as long as it is open.
+    pub fn keep(&self, session: SessionId, inode: InodeId) {
+        self.note(session, inode, Opened::default());
+    }
+
+    fn note(&self, session: SessionId, inode: InodeId, opened: Opened) {
         let mut registered = self.lock();
-        registered.files.entry(inode).or_default().entry(session).or_default().writes |= writes;
+        let known = registered.files.entry(inode).or_default().entry(session).or_default();
+        known.granted |= opened.granted;
+        known.writes |= opened.writes;
         registered.sessions.entry(session).or_default().insert(inode);
     }
 
@@ -81,7 +94,7 @@ impl OpenFiles {
     pub fn has_open_to(&self, session: SessionId, inode: InodeId, writes: bool) -> bool {
         let registered = self.lock();
         let opened = registered.files.get(&inode).and_then(|holders| holders.get(&session));
-        opened.is_some_and(|opened| opened.writes || !writes)
+        opened.is_some_and(|opened| opened.writes || (opened.granted && !writes))
     }
 
     /// The session has closed the file for the last time. `true` if nobody has it open now.

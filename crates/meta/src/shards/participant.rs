@@ -53,11 +53,9 @@ impl Shard {
             Ok(()) => self.sync().await,
             Err(refusal) => Err(refusal),
         };
-        if let Err(refusal) = durable {
-            return peer_reply(refusal);
-        }
+        // Whatever that came to, it is locked: where the store hangs, and who called it off was not heard either, nobody else asks.
         tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, ASK_AFTER));
-        PeerReply::Vote(true)
+        durable.map_or_else(peer_reply, |()| PeerReply::Vote(true))
     }
 
     /// Checks an intent and locks what it will change; `None` if it changes nothing here. Nobody may have one of `unopened` open,
@@ -213,9 +211,11 @@ impl Shard {
         tokio::time::sleep(after).await;
         while self.state.borrow().transactions.prepared.contains_key(&transaction) && !self.stopping() {
             match self.peers.call(transaction.coordinator, PeerCall::Outcome(transaction)).await {
-                PeerReply::Committed(commit) => {
-                    self.resolve(transaction, commit).await;
-                }
+                PeerReply::Committed(commit) => match self.resolve(transaction, commit).await {
+                    PeerReply::Done => continue,
+                    // At once, where rows that it changes are damaged.
+                    other => tracing::warn!("transaction {transaction:?} cannot be ended here: {other:?}"),
+                },
                 other => {
                     tracing::warn!("transaction {transaction:?}: its coordinator does not answer: {other:?}");
                     if let PeerReply::Failed(cause) = other
@@ -223,9 +223,9 @@ impl Shard {
                     {
                         prepared.unanswered = Some(cause);
                     }
-                    tokio::time::sleep(ASK_AGAIN).await;
                 }
             }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 

@@ -32,6 +32,14 @@ pub(super) struct Replies {
     forgotten: VecDeque<Slot>,
 }
 
+/// The change that a session asked for in one of its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub session: SessionId,
+    pub slot: u32,
+    pub number: u64,
+}
+
 struct Latest {
     record: ReplyRecord,
     /// That of its change.
@@ -80,6 +88,15 @@ impl Replies {
     pub fn find(&self, session: SessionId, slot: u32, number: u64) -> Option<Replied> {
         let Latest { record, batch } = self.latest.get(&(session, slot))?;
         (record.number == number).then(|| Replied { body: record.reply.clone(), batch: *batch })
+    }
+
+    /// Forgets the answer to a change that is not made after all; the row to be deleted.
+    pub fn take_back(&mut self, asked: Asked) -> Option<Key> {
+        let slot = (asked.session, asked.slot);
+        self.latest.get(&slot).filter(|latest| latest.record.number == asked.number)?;
+        self.latest.remove(&slot);
+        self.order.retain(|known| *known != slot);
+        Some(Key::Reply(asked.session, asked.slot))
     }
 
     pub fn end_session(&mut self, session: SessionId) {

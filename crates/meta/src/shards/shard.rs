@@ -19,11 +19,12 @@ use super::partitions::Partitions;
 use super::peers::{PeerCall, PeerReply, Peers};
 use super::refusal::{Cause, Refusal};
 use super::removal::{Held, Removals};
-use super::replies::Replies;
+use super::replies::{Asked, Replies};
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, Rows};
 use super::table::TableConfig;
 use super::transaction::{AnswerWhen, Sorted, Transactions};
+use super::truncates::Turns;
 use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
 use crate::tables::{Change, Key, Row, TransactionId};
 use bytes::Bytes;
@@ -97,7 +98,7 @@ pub(super) struct State {
     /// Backing files that lost their files.
     pub garbage: Garbage,
     /// Turns of truncates, a file each.
-    pub truncating: HashMap<InodeId, Rc<tokio::sync::Mutex<()>>>,
+    pub truncating: HashMap<InodeId, Rc<Turns>>,
     /// Inodes whose rows say *unsettled*, and not yet for certain on disk; the last batch that made them so.
     pub unsettled: HashMap<InodeId, BatchNumber>,
     /// Directories whose partition here has grown above the threshold.
@@ -147,6 +148,12 @@ pub struct Run<'a, O> {
     pub makes: Makes,
     /// For changes of clients: what to remember for a retry.
     pub record: Option<Record<'a, O>>,
+}
+
+impl<O> Run<'_, O> {
+    fn asked(&self) -> Option<Asked> {
+        self.record.as_ref().map(|record| Asked { session: record.session, slot: record.slot, number: record.number })
+    }
 }
 
 /// The identity of a change and how its answer looks on the wire.
@@ -302,7 +309,11 @@ impl Shard {
             }
             Decided::Done { outcome, effects, batch } => {
                 way.named = true;
-                self.appended(batch).await?;
+                if let Err(refusal) = self.appended(batch).await {
+                    // The rest is made yet, if the store only hangs; what was to be done beside it is not.
+                    self.give_up_all(effects, run.asked(), &refusal);
+                    return Err(refusal);
+                }
                 (outcome, effects)
             }
             Decided::FreshElsewhere(changes) => {
@@ -336,7 +347,7 @@ impl Shard {
             }
         };
         if !effects.is_empty() {
-            Box::pin(self.perform(effects)).await?;
+            Box::pin(self.perform(effects, run.asked())).await?;
         }
         Ok(Some(outcome))
     }

@@ -487,15 +487,20 @@ impl Shard {
             let above = (range.last < NameHash::LAST)
                 .then(|| HashRange { first: NameHash(range.last.0 + 1), last: NameHash::LAST });
             for stale in [below, above].into_iter().flatten() {
-                if let Err(refusal) = shard.delete_entries(directory, stale).await {
+                if let Err(refusal) = shard.delete_entries(directory, stale, |_| Ok(())).await {
                     shard.left_moved_rows(directory, &refusal);
                 }
             }
         });
     }
 
-    /// Deletes entry rows that belong to no partition of this shard.
-    pub(super) async fn delete_entries(&self, directory: InodeId, range: HashRange) -> Result<(), Refusal> {
+    /// Deletes entry rows that belong to no partition of this shard, as long as `may` at the moment of each deletion.
+    pub(super) async fn delete_entries(
+        &self,
+        directory: InodeId,
+        range: HashRange,
+        may: impl Fn(&State) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
         let outside =
             |key: &Key| !matches!(key, Key::Entry(id, name) if *id == directory && range.contains(name.hash()));
         let bytes = codec::entries_of(directory, range);
@@ -506,12 +511,13 @@ impl Shard {
                 let Some((key, _)) = cursor.next().await.map_err(|e| self.unreadable(e))? else { break };
                 keys.push(key);
             }
-            if keys.is_empty() {
-                self.state.borrow_mut().resident.forget(outside);
-                return Ok(());
-            }
             let batch = {
                 let mut state = self.state.borrow_mut();
+                may(&state)?;
+                if keys.is_empty() {
+                    state.resident.forget(outside);
+                    return Ok(());
+                }
                 keys.iter().for_each(|key| state.open.rows.delete(key));
                 state.open.number
             };

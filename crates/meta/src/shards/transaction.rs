@@ -59,6 +59,11 @@ impl Transactions {
         self.undecided.len() + self.decided.len() + self.prepared.len()
     }
 
+    /// Whether something that was decided here is not carried out everywhere.
+    pub fn any_decided(&self) -> bool {
+        !self.decided.is_empty()
+    }
+
     /// A removal is decided; asked for its outcome, this shard says so until its rows are gone elsewhere.
     pub fn note_decided(&mut self, transaction: TransactionId, participants: &[ShardId]) {
         self.decided.insert(transaction, participants.to_vec());

@@ -27,8 +27,16 @@ pub struct ServerRecord {
     /// That directory's device and inode number. Earlier programs wrote neither of the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_id: Option<String>,
+    /// An embedded server that began while clients of the one before it might have files open: it does not hear of those, and
+    /// leaves them to the next.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub after_open_files: bool,
     #[serde(default, rename = "worker")]
     pub workers: Vec<WorkerRecord>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Where one worker listens.
@@ -55,6 +63,7 @@ impl ServerRecord {
             embedded,
             store: Some(store),
             store_id: Some(store_id),
+            after_open_files: false,
             workers,
         })
     }
@@ -208,8 +217,8 @@ impl VolumeDir {
         rename_if_there(&self.left_server_file(), &self.server_file())?;
         Ok(match self.read_server_record() {
             Ok(None) => Left::Nothing,
-            // Its only client has died with it.
-            Ok(Some(record)) if record.embedded && record.is_of_the_dead() => Left::Nothing,
+            // Its only client has died with it; those of the server before it may not have.
+            Ok(Some(record)) if record.embedded && !record.after_open_files && record.is_of_the_dead() => Left::Nothing,
             Ok(Some(_)) | Err(_) => Left::OpenFiles,
         })
     }

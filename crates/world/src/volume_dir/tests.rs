@@ -172,6 +172,8 @@ fn what_a_server_left_is_known_to_the_next() {
     assert_eq!(left(), Left::OpenFiles, "it was killed");
     announce(record(true, NOBODY));
     assert_eq!(left(), Left::Nothing, "a mount was killed, with the server that only it used");
+    announce(ServerRecord { after_open_files: true, ..record(true, NOBODY) });
+    assert_eq!(left(), Left::OpenFiles, "clients of the server before the mount's may come back");
     for at_its_end in [Left::OpenFiles, Left::Nothing] {
         announce(record(false, std::process::id()));
         volume.withdraw_server_record(&lock, at_its_end).unwrap();
@@ -602,6 +604,7 @@ fn golden_files() {
         embedded: false,
         store: Some("/srv/volume".into()),
         store_id: Some("fe01-2a".into()),
+        after_open_files: false,
         workers: vec![
             WorkerRecord { unix: Some("/run/0".into()), tcp: Some("127.0.0.1:4000".into()) },
             WorkerRecord { unix: None, tcp: Some("127.0.0.1:4001".into()) },
@@ -613,7 +616,10 @@ fn golden_files() {
                   [[worker]]\nunix = \"/run/0\"\ntcp = \"127.0.0.1:4000\"\n\n\
                   [[worker]]\ntcp = \"127.0.0.1:4001\"\n";
     assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
-    assert_eq!(volume.read_server_record().unwrap(), Some(record));
+    assert_eq!(volume.read_server_record().unwrap().as_ref(), Some(&record));
+    volume.write_server_record(&lock, &ServerRecord { after_open_files: true, ..record }).unwrap();
+    let golden = golden.replace("\n\n[[worker]]\nunix", "\nafter_open_files = true\n\n[[worker]]\nunix");
+    assert_eq!(std::fs::read_to_string(volume.server_file()).unwrap(), golden);
     // As it was before it named the store.
     let older = "host = \"node1\"\nboot_id = \"b\"\npid = 42\nembedded = true\n";
     std::fs::write(volume.server_file(), older).unwrap();

@@ -4,7 +4,7 @@ use super::names::{create, mkdir, refused, root};
 use super::table::{INLINE_LIMIT, Table, at_second, name, user};
 use crate::namespace::{
     AbandonTruncate, At, BackingFile, Begun, Change, ChangeAttributes, Counts, Decision, DirectoryNode, Effect,
-    FindTruncate, FinishTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode, Promote, RaiseSize,
+    FindTruncate, FinishTruncate, GetAttributes, Granted, Link, Node, NodeContent, Open, OpenMode, Promote, RaiseSize,
     ReadLink, Refusal, SettleSize, SizeState, UnsettleSize, WriteInline,
 };
 use crate::tables::{BackingSize, Content, EntryBody, Key, Row};
@@ -232,8 +232,10 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     let at = promoted(&mut table, 0o644, &root());
     let verb = ChangeAttributes { at: at.clone(), set: size(40) };
     let Decision::Commit { changes, effects, outcome } = table.decide(&verb, &root()) else { panic!("commits") };
-    let truncate = Effect::Truncate { at: at.clone() };
-    assert_eq!(effects, std::slice::from_ref(&truncate));
+    let now = outcome.attributes.ctime;
+    let decided = Some(Begun { size: 40, ctime: now, mtime: now });
+    assert_eq!(effects, [Effect::Truncate { at: at.clone(), decided }]);
+    let truncate = Effect::Truncate { at: at.clone(), decided: None };
     assert_eq!((outcome.attributes.size, outcome.content), (40, NodeContent::Backing(SizeState::Settled)));
     // The server dies here: the change is made, the effect is not.
     for change in changes {
@@ -253,7 +255,7 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     assert_eq!(content(&table, &at), Content::Backing(BackingSize::Settled));
     let Decision::Commit { effects, .. } = table.decide(&unsettle, &root()) else { panic!("commits") };
     assert_eq!(effects, [Effect::Unsettled(at.inode())], "on disk before the file is written");
-    let late = FinishTruncate { at: at.clone(), begun: Begun { size: 7, ctime: at_second(0) } };
+    let late = FinishTruncate { at: at.clone(), begun: Begun { size: 7, ctime: at_second(0), mtime: at_second(0) } };
     assert_eq!(table.decide(&late, &root()), Decision::Answer(true), "a truncate that was overtaken settles nothing");
     assert_eq!(table.decide(&FindTruncate { at }, &root()), Decision::Answer(None), "nor is it done once more");
 }
@@ -294,14 +296,20 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
     }
     let found = table.decide(&FindTruncate { at: at.clone() }, &root());
     let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };
-    let another = Begun { ctime: at_second(1), ..begun };
+    let another = Begun { ctime: at_second(1), mtime: at_second(1), ..begun };
     table.run(&AbandonTruncate { at: at.clone(), begun: another }, &root()).unwrap();
     assert_eq!(
         content(&table, &at),
         Content::Backing(BackingSize::Truncating(1 << 62)),
         "another one to the same size"
     );
+    // Its row has moved to the inode since, by a change that leaves the content alone.
+    let source = at.clone();
+    table.run(&Link { source, parent: InodeId::ROOT, name: name("another") }, &root()).unwrap();
+    assert!(matches!(table.decide(&FindTruncate { at: at.clone() }, &root()), Decision::Refuse(Refusal::NotHere)));
     table.run(&AbandonTruncate { at: at.clone(), begun }, &root()).unwrap();
+    assert_eq!(table.effects.last(), Some(&Effect::Unsettled(at.inode())), "that it was settled may be on disk");
+    let at = At::Inode(at.inode());
     assert_eq!(content(&table, &at), unsettled(0));
     let open = Open { at, mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
     assert!(matches!(table.decide(&open, &root()), Decision::Answer(_)));

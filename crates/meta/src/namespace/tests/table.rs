@@ -179,7 +179,7 @@ impl Table {
                 self.backing.remove(&inode).expect("reaps a backing file that exists");
             }
             Effect::Own { .. } | Effect::Unsettled(_) => {}
-            Effect::Truncate { at } => {
+            Effect::Truncate { at, .. } => {
                 let found = self.decide(&FindTruncate { at: at.clone() }, &Credentials::root());
                 let Decision::Answer(Some(begun)) = found else { panic!("nothing is to be cut: {found:?}") };
                 self.backing.insert(at.inode(), (begun.size, self.now));

@@ -176,7 +176,7 @@ impl Held {
             }
             let shard = Rc::clone(shard);
             let own = Rc::clone(&worker);
-            worker.spawn(async move { answer(&own, &shard, shard.perform(effects).await) });
+            worker.spawn(async move { answer(&own, &shard, shard.perform(effects, None).await) });
         };
         shard.when_appended(batch, Box::new(appended));
         worker.vigil.send(shard);

@@ -204,14 +204,14 @@ impl Case<'_> {
             self.worker.shared.open_files.open(self.caller.session, InodeId(node.inode), writes);
         }
         if beside && matches!(node.content, FileContent::Backing { .. }) {
-            self.beside_again(call, &node).await?;
+            self.beside_again(call, &node, &body).await?;
         }
         Ok(Answered::Encoded(body))
     }
 
     /// Does what the change of `node` asked for beside the rows: a row that is still to be cut is, and the backing file
     /// gets the time and owner that were set. The call has not been answered yet, so none of it comes too late.
-    async fn beside_again(&self, call: &Call, node: &NodeReply) -> Result<(), Failure> {
+    async fn beside_again(&self, call: &Call, node: &NodeReply, body: &Bytes) -> Result<(), Failure> {
         let inode = InodeId(node.inode);
         let (locator, cuts) = match call {
             Call::Open { at, .. } | Call::UnsettleSize { at, .. } => (at, true),
@@ -222,7 +222,10 @@ impl Case<'_> {
             let (at, address) = self.at(locator.clone())?;
             // Whoever opens a file that is to be cut finishes it.
             let verb = Open { at, mode: OpenFor::Read, truncate: false, granted: Granted::Nothing };
-            let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record: None };
+            // Answered as before; and not at all, if that cannot be done and is given up.
+            let encode = |_: &Node| body.clone();
+            let record = Some(self.record(&encode));
+            let run = Run { caller: &Credentials::root(), address, makes: Makes::Nothing, record };
             self.shard.run(&verb, run).await.map_err(translate::failure)?;
         }
         let mut effects = Vec::new();
@@ -239,13 +242,20 @@ impl Case<'_> {
         if let Call::UnsettleSize { .. } = call {
             effects.push(Effect::Unsettled(inode));
         }
-        self.shard.perform(effects).await.map_err(translate::failure)
+        self.shard.perform(effects, None).await.map_err(translate::failure)
     }
 
     /// The right to write was checked when the file was opened. A client that speaks for many users is believed to have
     /// opened it, for it may have done so at a server before this one.
     pub fn check_may_write(&self, at: &At) -> Result<(), Failure> {
         self.check_has_open(at, true)
+    }
+
+    /// `inode`, where it may be that a client that speaks for one user, and opens a file again in its own name, was granted it by
+    /// the server before this one: permissions may have been taken since. That is believed for as long as such clients are waited
+    /// for, and lets it do nothing with the file.
+    pub fn may_have_opened(&self, inode: InodeId) -> Option<InodeId> {
+        (self.own_name && self.caller.forced.is_some() && !self.all_sessions_known()).then_some(inode)
     }
 
     /// What an open that is made again need not be asked. Of a client that speaks for many users the name says it, which is root's.
@@ -313,7 +323,8 @@ impl Case<'_> {
     /// session may remove the name, and must find the file open.
     /// `writes`: perhaps.
     pub fn opening<V>(&self, verb: V, writes: bool) -> Opening<'_, V> {
-        Opening { verb, writes, session: self.caller.session, open_files: &self.worker.shared.open_files }
+        let (session, open_files) = (self.caller.session, &self.worker.shared.open_files);
+        Opening { verb, writes, opened_before: None, session, open_files }
     }
 
     /// A verb after which the session may change the size of the backing file of the file at `at`.
@@ -370,8 +381,17 @@ impl Case<'_> {
 pub struct Opening<'a, V> {
     verb: V,
     writes: bool,
+    /// See [`Opening::or_keeping`].
+    opened_before: Option<InodeId>,
     session: SessionId,
     open_files: &'a OpenFiles,
+}
+
+impl<V> Opening<'_, V> {
+    /// If it may not be opened now, the file stays as if it were open.
+    pub fn or_keeping(self, opened_before: Option<InodeId>) -> Self {
+        Opening { opened_before, ..self }
+    }
 }
 
 impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
@@ -383,6 +403,11 @@ impl<V: Verb<Outcome = Node>> Verb for Opening<'_, V> {
             && node.attributes.kind != FileKind::Directory
         {
             self.open_files.open(self.session, node.inode, self.writes);
+        }
+        if let (Decision::Refuse(namespace::Refusal::Errno(Errno::EACCES)), Some(inode)) =
+            (&decision, self.opened_before)
+        {
+            self.open_files.keep(self.session, inode);
         }
         Ok(decision)
     }

@@ -44,7 +44,8 @@ impl Case<'_> {
             return self.change_node(&self.resizing(at, self.opening(verb, writes)), address).await;
         }
         let left = self.left_by_all(at.inode());
-        let node = self.ask(&self.opening(verb, writes), address).await?;
+        let verb = self.opening(verb, writes).or_keeping(self.may_have_opened(at.inode()));
+        let node = self.ask(&verb, address).await?;
         let mut reply = translate::node(&node);
         self.fill_unsettled(std::slice::from_mut(&mut reply)).await?;
         if let (true, FileContent::Backing(SizeState::Unsettled { at_least })) = (left, &reply.content) {

@@ -219,6 +219,46 @@ fn a_file_without_permissions_is_opened_again() {
     assert_eq!(opened, refused(Errno::EACCES), "it is not the owner, whatever its request says");
 }
 
+/// Promise: what a user has open when the server is started anew stays open also where the permissions to open it were taken
+/// meanwhile; and that lets nobody read it who says so.
+#[test]
+fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return;
+    }
+    let site = Site::new(1);
+    let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(site.directory.path(), permit).unwrap();
+    let server = site.start();
+    let mut root = Client::of(&server, &site, 1, Purpose::Work);
+    let create = Call::Create { parent: ROOT, name: b"f".to_vec(), node: NewNode::Regular, mode: 0o600, open: true };
+    let inode = node(root.call(0, create)).inode;
+    server.stop(STOP).unwrap();
+    let server = site.start();
+    let mut root = Client::of(&server, &site, 3, Purpose::Work);
+    let at = Locator::Entry { parent: ROOT, name: b"f".to_vec(), inode };
+    let come_back = || {
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, 1234, 1234, 1234) };
+        assert_eq!(set, 0);
+        let mut user = Client::of(&server, &site, 2, Purpose::Work);
+        for _ in 0..2 {
+            let opened = user.call(0, Call::Open { at: at.clone(), mode: OpenMode::Read, truncate: false });
+            assert_eq!(opened, Err(Failure::Errno(Errno::EACCES.number())));
+        }
+        user
+    };
+    let mut user = std::thread::scope(|scope| scope.spawn(come_back).join().unwrap());
+    root.call(0, Call::Unlink { parent: ROOT, name: b"f".to_vec() }).unwrap();
+    let here = server.shared.open_files.is_open(InodeId(inode));
+    assert!(here, "it is kept as long as the user's client has it open");
+    let kept = root.call(0, Call::GetAttributes { at: Locator::Inode { inode } });
+    assert!(kept.is_ok(), "{kept:?}");
+    let mut release = request(2, 1, user.number + 1, 0, Call::Release);
+    release.released = vec![inode];
+    assert_eq!(user.exchange(release).unwrap(), Ok(Reply::Done));
+    assert!(!server.shared.open_files.is_open(InodeId(inode)));
+}
+
 /// An open file outlives its name until the session lets go of it; its content is then gone.
 #[test]
 fn an_open_file_outlives_its_name() {
@@ -380,4 +420,36 @@ fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
         }
     }
     panic!("{name} could not be made");
+}
+
+/// Promise: what clients had open at a server that was stopped, or killed, is not forgotten because a mount served for itself
+/// in between, which ends well or is killed: the next server waits for them.
+#[test]
+fn a_mount_in_between_leaves_what_others_have_open() {
+    let mut site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let (name, node) = (b"file".to_vec(), NewNode::Regular);
+    let create = Call::Create { parent: InodeId::ROOT.0, name, node, mode: 0o644, open: true };
+    assert!(client.call(0, create).is_ok());
+    server.stop(STOP).unwrap();
+    let volume = site.config.volume.clone();
+    for killed in [false, true, false] {
+        site.config.embedded = true;
+        let server = site.start();
+        let of_a_mount = volume.read_server_record().unwrap().unwrap();
+        server.stop(STOP).unwrap();
+        if killed {
+            const NOBODY: u32 = i32::MAX as u32;
+            let lock = volume.lock().unwrap();
+            // It has taken what its predecessor left for its own.
+            std::fs::remove_file(volume.left_server_file()).unwrap();
+            volume.write_server_record(&lock, &ServerRecord { pid: NOBODY, ..of_a_mount }).unwrap();
+        }
+    }
+    site.config.embedded = false;
+    let server = site.start();
+    let waits = server.shared.sessions_known_from.since(server.shared.clock.monotonic());
+    assert!(!waits.is_zero(), "it waits for those who may have files open");
+    server.stop(STOP).unwrap();
 }

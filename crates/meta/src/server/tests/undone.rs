@@ -87,6 +87,35 @@ fn a_file_that_is_to_be_cut_is_cut_by_the_retry() {
     server.stop(STOP).unwrap();
 }
 
+/// Promise: nor is it answered as cut where the retry cannot cut it either: who asks once more has it cut.
+#[test]
+fn a_file_that_the_retry_cannot_cut_is_not_answered_as_cut() {
+    let site = Site::new(1);
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let (at, path) = large_file(&site, &mut client);
+    let first = request(1, 3, 1, 0, Call::Open { at, mode: OpenMode::ReadWrite, truncate: true });
+    assert!(client.exchange(first.clone()).unwrap().is_ok());
+    server.stop(STOP).unwrap();
+    // As if that server had died between the row and the file.
+    std::fs::write(&path, b"content").unwrap();
+    edit(&site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
+        let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
+        node.content = Content::Backing(BackingSize::Truncating(0));
+        node.attributes.size = 0;
+    });
+    let server = site.start();
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    let aside = site.directory.path().join("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    let refused = client.exchange(first.clone()).unwrap();
+    assert!(matches!(refused, Err(Failure::Server { .. })), "{refused:?}");
+    std::fs::rename(&aside, &path).unwrap();
+    assert!(client.exchange(first).unwrap().is_ok());
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    server.stop(STOP).unwrap();
+}
+
 /// Changes a row of a volume that nobody serves.
 fn edit(site: &Site, key: &Key, change: impl FnOnce(&mut Row)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use varve_types::{
     Credentials, Errno, InodeId, Mode, Name, NameHash, PartitionIndex, PartitionMap, ShardCount, ShardId, Timestamp,
@@ -38,6 +38,8 @@ pub struct LocalPeers {
     pub all_near: Cell<bool>,
     /// What another worker does before the next change over shards is prepared.
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// What happens as soon as the next change over shards is prepared.
+    pub after_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
     /// What is decided over shards is not heard of in others, nor told to who asks.
     pub keeps_decisions: Cell<bool>,
     /// So often.
@@ -70,7 +72,14 @@ impl Peers for LocalPeers {
                     self.fetches.set(self.fetches.get() - 1);
                     reply
                 }
-                Some(shard) => shard.peer_call(call).await,
+                Some(shard) => {
+                    let prepares = matches!(call, PeerCall::Prepare(..));
+                    let reply = shard.peer_call(call).await;
+                    if prepares && let Some(then) = self.after_prepare.take() {
+                        then();
+                    }
+                    reply
+                }
                 None => PeerReply::Busy,
             }
         })
@@ -315,7 +324,7 @@ impl Cluster {
             Ran::Seen(seen) => seen,
             Ran::Changed { outcome, batch, effects } => {
                 shard.appended(batch).await?;
-                shard.perform(effects).await?;
+                shard.perform(effects, None).await?;
                 Ok(outcome)
             }
             Ran::Placed(placed) => {
@@ -373,6 +382,19 @@ impl Cluster {
             Rows::Own(table) => table.moments(),
             Rows::AtRest(..) => panic!("shard {id} is at rest"),
         }
+    }
+
+    /// No log is fsynced until what it returns is dropped, as on a store that hangs: the thread is held on which that begins.
+    pub fn hang_fsyncs(&self) -> mpsc::Sender<()> {
+        let (begun, begins) = mpsc::channel();
+        let (hung, ends) = mpsc::channel::<()>();
+        self.background.spawn(async move {
+            begun.send(()).unwrap();
+            // Nothing is ever sent.
+            ends.recv().unwrap_err();
+        });
+        begins.recv().unwrap();
+        hung
     }
 
     /// All that is in memory goes into tables.

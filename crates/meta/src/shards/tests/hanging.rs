@@ -4,9 +4,12 @@ use super::cluster::{Cluster, PATIENCE, name};
 use super::split::settle;
 use crate::namespace::{MakeDirectory, Rename, RenameFlags, Unlink};
 use crate::shards::commit::APPEND_MAX;
+use crate::shards::participant::ASK_AFTER;
 use crate::shards::transaction::ASK_AGAIN;
 use crate::shards::{Address, BatchNumber, Makes, PeerCall, PeerReply, Peers, Record, Refusal, Run, Shard};
-use crate::tables::{Change, IntentRow, Key, TransactionId};
+use crate::tables::{Change, IntentRow, Key, Row, TransactionId, codec};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 use varve_types::{Credentials, Epoch, Errno, InodeId, Mode, PartitionIndex, SessionId, ShardId};
 
@@ -60,8 +63,9 @@ fn what_unsettles_a_size_again_is_waited_for_itself() {
         let (first, second) = (BatchNumber(1), BatchNumber(2));
         let unsettled = |batch| shard.state.borrow_mut().unsettled.insert(inode, batch);
         unsettled(first);
-        let moments = cluster.moments(ShardId(0));
-        let hung = moments.hang().await;
+        let hung = cluster.hang_fsyncs();
+        // Something that is not fsynced.
+        cluster.create(InodeId::ROOT, "g").await.unwrap();
         let mut waits = Box::pin(shard.unsettled_on_disk(inode));
         assert!(futures::poll!(&mut waits).is_pending());
         unsettled(second);
@@ -74,12 +78,19 @@ fn what_unsettles_a_size_again_is_waited_for_itself() {
 }
 
 /// Whoever waits for the store of `shard`, which hangs, is told so, as if it had hung for so long.
-async fn hang_for_long(shard: &Shard) {
+pub async fn hang_for_long(shard: &Shard) {
     while shard.state.borrow().in_flight.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    pass(APPEND_MAX).await;
+}
+
+/// Timers go as if that time had passed.
+pub async fn pass(time: Duration) {
+    // Who has just been spawned begins to wait first.
+    tokio::time::sleep(Duration::from_millis(1)).await;
     tokio::time::pause();
-    tokio::time::advance(APPEND_MAX).await;
+    tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
@@ -231,4 +242,98 @@ fn a_decision_that_was_given_up_is_carried_out_when_it_is_durable() {
             assert_eq!(cluster.lookup(b, "g").await.map(|(inode, _)| inode), Some(file));
         });
     }
+}
+
+/// Promise: a change over shards that is sent again is answered when its decision is on disk, as the first time: its participants
+/// forget theirs only after that, and a loss of power before takes it back.
+#[test]
+fn a_retry_of_a_change_over_shards_is_answered_when_it_is_durable() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(0)).await;
+        let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(1)).await;
+        cluster.create(a, "f").await.unwrap();
+        let shard = cluster.shard(ShardId(0));
+        let hung = Rc::new(RefCell::new(None));
+        let (hangs, of) = (Rc::clone(&hung), Rc::clone(&cluster));
+        *cluster.peers.after_prepare.borrow_mut() =
+            Some(Box::new(move || drop(hangs.borrow_mut().replace(of.hang_fsyncs()))));
+        let (parent, new_parent, flags) = (a, b, RenameFlags::Replace);
+        let verb = Rename { parent, name: name("f"), new_parent, new_name: name("g"), flags };
+        let encode = |_: &_| bytes::Bytes::from_static(b"first answer");
+        let run = Run {
+            caller: &Credentials::root(),
+            address: Address::Name(a, name("f").hash()),
+            makes: Makes::Nothing,
+            record: Some(Record { session: SessionId(9), slot: 2, number: 5, encode: &encode }),
+        };
+        let retry = async || {
+            while shard.find_reply(SessionId(9), 2, 5).is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            shard.reply_again(shard.find_reply(SessionId(9), 2, 5).unwrap()).await
+        };
+        let (first, ()) = futures::join!(shard.run(&verb, run), async {
+            let early = tokio::time::timeout(NO_WAIT, retry()).await;
+            assert!(early.is_err(), "while the store hangs it is told {early:?}");
+            drop(hung.borrow_mut().take());
+            assert_eq!(*retry().await.unwrap(), b"first answer"[..]);
+        });
+        first.unwrap();
+    });
+}
+
+/// Promise: what a participant has locked when its store begins to hang is asked for after that, also where nobody came to say
+/// that it is called off.
+#[test]
+fn what_was_prepared_while_the_store_hung_is_asked_for() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let shard = cluster.shard(ShardId(1));
+        let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;
+        cluster.create(directory, "f").await.unwrap();
+        let transaction = TransactionId { coordinator: ShardId(0), epoch: Epoch(1), counter: 1_000 };
+        let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
+        let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
+        let moments = cluster.moments(shard.id());
+        let hung = moments.hang().await;
+        let prepare = cluster.peers.call(shard.id(), PeerCall::Prepare(transaction, intent, Vec::new()));
+        let (vote, ()) = futures::join!(prepare, hang_for_long(&shard));
+        assert!(matches!(vote, PeerReply::Failed(_)), "{vote:?}");
+        drop(hung);
+        assert_eq!(shard.status().transactions_open, 1);
+        pass(ASK_AFTER).await;
+        let ends = async {
+            while shard.status().transactions_open > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ends).await.expect("it is not locked for ever");
+        assert!(cluster.lookup(directory, "f").await.is_some());
+    });
+}
+
+/// Promise: a committed change that cannot be applied here, for what it changes is damaged, is not tried without a pause.
+#[test]
+fn what_cannot_be_applied_is_tried_now_and_then() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let (shard, coordinator) = (cluster.shard(ShardId(1)), cluster.shard(ShardId(0)));
+        let directory = cluster.mkdir(InodeId::ROOT, "d", shard.id()).await;
+        cluster.reopen_after_crash().await;
+        let (shard, coordinator) = (cluster.shard(shard.id()), cluster.shard(coordinator.id()));
+        let damaged = codec::encode_key(&Key::Partition(directory, PartitionIndex::FIRST));
+        let batch = {
+            let mut state = shard.state.borrow_mut();
+            state.open.rows.put(damaged, b"no row");
+            state.open.number
+        };
+        shard.appended_with_work(batch).await.unwrap();
+        let transaction = TransactionId { coordinator: coordinator.id(), epoch: Epoch(1), counter: 1_000 };
+        let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
+        let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
+        coordinator.state.borrow_mut().transactions.note_decided(transaction, &[shard.id()]);
+        shard.restore_transaction(Key::Intent(transaction), Row::Intent(intent));
+        let before = cluster.peers.calls.get();
+        tokio::time::sleep(3 * ASK_AGAIN).await;
+        let calls = cluster.peers.calls.get() - before;
+        assert!((1..=4).contains(&calls), "it is asked for {calls} times");
+    });
 }

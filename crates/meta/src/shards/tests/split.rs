@@ -2,10 +2,10 @@ use super::cluster::{Cluster, name};
 use crate::namespace::Unlink;
 use crate::shards::peers::SplitAttempt;
 use crate::shards::{Makes, PeerCall, PeerReply, Peers};
-use crate::tables::{Change, Key};
+use crate::tables::{Change, EntryBody, EntryRow, Key, Row};
 use futures::future::join_all;
 use std::time::Duration;
-use varve_types::{Epoch, Errno, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
+use varve_types::{Epoch, Errno, FileKind, HashRange, InodeId, NameHash, PartitionIndex, ShardId};
 
 /// Waits until the splits that are under way have ended: the map does not change any more.
 pub async fn settle(cluster: &Cluster, directory: InodeId, partitions: usize) {
@@ -246,5 +246,31 @@ fn a_source_that_has_ended_splits_nothing() {
         cluster.reopen_after_crash().await;
         cluster.check_lists(InodeId::ROOT, made.iter().cloned()).await;
         assert_eq!(cluster.counted(InodeId::ROOT).await, 40);
+    });
+}
+
+/// Promise: an attempt that is given up deletes nothing that a later one has brought, however long it has waited for the log.
+#[test]
+fn an_attempt_that_was_overtaken_deletes_nothing() {
+    Cluster::run(2, 20, |cluster| async move {
+        let (target, directory) = (cluster.shard(ShardId(1)), InodeId::ROOT);
+        // Later than any that begins by itself.
+        let [first, second] = [1, 2].map(|number| SplitAttempt { epoch: Epoch(1_000), number });
+        let moments = cluster.moments(target.id());
+        let hung = moments.hang().await;
+        let mut begins = Box::pin(target.adopt_begin(directory, first));
+        while !target.state.borrow().arrivals.get(&directory).is_some_and(|arrival| arrival.takes(first)) {
+            assert!(futures::poll!(&mut begins).is_pending());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(hung);
+        target.adopt_begin(directory, second).await.unwrap();
+        let key = Key::Entry(directory, name("f"));
+        let body = EntryBody::Reference(FileKind::Regular);
+        let row = Row::Entry(EntryRow { inode: InodeId::new(ShardId(0), 1_000), body });
+        target.adopt_rows(directory, second, vec![Change::Put(key.clone(), row.clone())], Vec::new()).await.unwrap();
+        begins.await.unwrap_err();
+        assert_eq!(target.read_table(&key).await.unwrap().as_ref(), Some(&row));
+        assert_eq!(target.decided_row(&key).await.unwrap(), Some(row));
     });
 }

@@ -1,0 +1,238 @@
+//! Cuts of large files that are not made: they are not made later either.
+
+use super::cluster::{Cluster, PATIENCE, name};
+use super::hanging::{hang_for_long, pass};
+use crate::namespace::{
+    At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
+    Promote, RaiseSize, Rename, RenameFlags, SettleSize, SizeState, Verb,
+};
+use crate::shards::replies::Asked;
+use crate::shards::{Address, Makes, Ran, Record, Refusal, Run, Shard};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use varve_types::{Credentials, Errno, InodeId, LayoutGeneration, Mode, SessionId, SetAttributes, ShardId};
+
+const WRITER: SessionId = SessionId(1);
+const ASKED: Asked = Asked { session: SessionId(9), slot: 2, number: 5 };
+
+/// A store that hangs for so long is given up, whatever is waited for.
+const HUNG: Duration = Duration::from_secs(30);
+
+/// A large file that somebody writes.
+struct Large {
+    at: At,
+    generation: LayoutGeneration,
+    path: PathBuf,
+    shard: Rc<Shard>,
+}
+
+impl Large {
+    async fn make(cluster: &Cluster) -> Large {
+        let (parent, made) = (InodeId::ROOT, cluster.create(InodeId::ROOT, "f").await.unwrap());
+        cluster.open_files.open(WRITER, made.inode, true);
+        let (path, shard) = (cluster.volume.backing_file(made.inode), cluster.shard(ShardId(0)));
+        std::fs::write(&path, b"before").unwrap();
+        let at = At::Entry { parent, name: name("f"), inode: made.inode };
+        let promote = Promote { at: at.clone(), generation: made.generation, size: 6 };
+        let generation = run(&shard, &at, &promote).await.unwrap().generation;
+        Large { at, generation, path, shard }
+    }
+
+    /// Asks for a cut to nothing, as a client does.
+    async fn cut(&self) -> Result<Node, Refusal> {
+        let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
+        self.ask(&ChangeAttributes { at: self.at.clone(), set }, &Credentials::root()).await
+    }
+
+    async fn ask<V: Verb<Outcome = Node>>(&self, verb: &V, caller: &Credentials) -> Result<Node, Refusal> {
+        let encode = |_: &_| bytes::Bytes::from_static(b"done");
+        let (Asked { session, slot, number }, makes) = (ASKED, Makes::Nothing);
+        let record = Some(Record { session, slot, number, encode: &encode });
+        self.shard.run(verb, Run { caller, address: address(&self.at), makes, record }).await
+    }
+
+    fn is_answered(&self) -> bool {
+        self.shard.find_reply(ASKED.session, ASKED.slot, ASKED.number).is_some()
+    }
+
+    /// The writer goes on, syncs, closes the file and settles its size: all of it is there.
+    async fn is_whole(&self, at: &At) {
+        let grown = b"before and after";
+        std::fs::write(&self.path, grown).unwrap();
+        let file = BackingFile { at: at.clone(), generation: self.generation };
+        let at_least = grown.len() as u64;
+        let raised = run(&self.shard, at, &RaiseSize { file: file.clone(), at_least }).await.unwrap();
+        assert_eq!(raised.content, NodeContent::Backing(SizeState::Unsettled { at_least }));
+        let mtime = raised.attributes.mtime;
+        let settled = run(&self.shard, at, &SettleSize { file, size: at_least, mtime }).await.unwrap();
+        assert_eq!(settled.content, NodeContent::Backing(SizeState::Settled));
+        let open = Open { at: at.clone(), mode: OpenMode::Read, truncate: false, granted: Granted::Nothing };
+        assert_eq!(run(&self.shard, at, &open).await.unwrap().attributes.size, at_least);
+        assert_eq!(std::fs::read(&self.path).unwrap(), grown);
+        let turns_end = async {
+            while !self.shard.state.borrow().truncating.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, turns_end).await.expect("nobody waits any more");
+    }
+}
+
+fn address(at: &At) -> Address {
+    match at {
+        At::Entry { parent, name, .. } => Address::Name(*parent, name.hash()),
+        At::Inode(inode) => Address::Inode(*inode),
+    }
+}
+
+async fn run<V: Verb>(shard: &Rc<Shard>, at: &At, verb: &V) -> Result<V::Outcome, Refusal> {
+    let run = Run { caller: &Credentials::root(), address: address(at), makes: Makes::Nothing, record: None };
+    shard.run(verb, run).await
+}
+
+fn is_hung(result: &Result<Node, Refusal>) -> bool {
+    matches!(result, Err(Refusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT)
+}
+
+/// Promise: a cut that was given up because the log took nothing is not made when it does again, to what others have written and
+/// synced since; nor is who asks for it once more told that it was made.
+#[test]
+fn a_cut_that_the_log_did_not_take_in_time_is_not_made_later() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        let moments = cluster.moments(large.shard.id());
+        let hung = moments.hang().await;
+        let (cut, ()) = futures::join!(large.cut(), hang_for_long(&large.shard));
+        assert!(is_hung(&cut), "{cut:?}");
+        assert!(!large.is_answered());
+        drop(hung);
+        large.is_whole(&large.at).await;
+        cluster.reopen_after_crash().await;
+        let large = Large { shard: cluster.shard(ShardId(0)), ..large };
+        assert!(!large.is_answered());
+        assert_eq!(run(&large.shard, &large.at, &FindTruncate { at: large.at.clone() }).await, Ok(None));
+    });
+}
+
+/// Promise: nor is one that was given up because the log was not fsynced, wherever the file's row is by then.
+#[test]
+fn a_cut_that_was_not_fsynced_in_time_is_not_made_later() {
+    for renamed in [false, true] {
+        Cluster::run(1, 1000, |cluster| async move {
+            let large = Large::make(&cluster).await;
+            let hung = cluster.hang_fsyncs();
+            let meanwhile = async {
+                while large.shard.state.borrow().truncating.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                if renamed {
+                    let (parent, flags) = (InodeId::ROOT, RenameFlags::Replace);
+                    let verb = Rename { parent, name: name("f"), new_parent: parent, new_name: name("g"), flags };
+                    cluster.at_name(parent, &name("f"), Makes::Nothing, &verb).await.unwrap();
+                }
+                // The fsync, and then that it is given up.
+                for _ in 0..2 {
+                    pass(HUNG).await;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            let (cut, ()) = futures::join!(large.cut(), meanwhile);
+            assert!(is_hung(&cut), "{cut:?}");
+            assert!(!large.is_answered());
+            drop(hung);
+            let at = if renamed { At::Inode(large.at.inode()) } else { large.at.clone() };
+            large.is_whole(&at).await;
+        });
+    }
+}
+
+/// Promise: a cut that the store refused is not in the answer to who asks for it again, who has it made then; and whatever was to
+/// be done before it and failed, it is not made later.
+#[test]
+fn what_failed_is_not_answered_as_done() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        let mode = SetAttributes { mode: Some(Mode::new(0o4666)), ..SetAttributes::default() };
+        run(&large.shard, &large.at, &ChangeAttributes { at: large.at.clone(), set: mode }).await.unwrap();
+        let aside = large.path.with_extension("aside");
+        // Its owner takes the set-user-id bit from the backing file first.
+        let other = Credentials { uid: 1000, gid: 1000, groups: Vec::new() };
+        let (mode, granted) = (OpenMode::ReadWrite, Granted::Nothing);
+        let open = Open { at: large.at.clone(), mode, truncate: true, granted };
+        for by_open in [false, true] {
+            std::fs::rename(&large.path, &aside).unwrap();
+            let cut = match by_open {
+                true => large.ask(&open, &other).await,
+                false => large.cut().await,
+            };
+            assert!(matches!(&cut, Err(Refusal::Failed(_))), "{cut:?}");
+            std::fs::rename(&aside, &large.path).unwrap();
+            assert!(!large.is_answered());
+            assert_eq!(run(&large.shard, &large.at, &FindTruncate { at: large.at.clone() }).await, Ok(None));
+        }
+        cluster.reopen_after_crash().await;
+        let large = Large { shard: cluster.shard(ShardId(0)), ..large };
+        assert!(!large.is_answered());
+        run(&large.shard, &large.at, &GetAttributes { at: large.at.clone() }).await.unwrap();
+        assert_eq!(std::fs::read(&large.path).unwrap(), b"before");
+        large.cut().await.unwrap();
+        assert!(large.is_answered());
+        assert_eq!(std::fs::read(&large.path).unwrap(), b"");
+    });
+}
+
+/// Promise: who has decided a cut is told that it failed also where somebody else has tried it, and given it up.
+#[test]
+fn a_cut_that_another_gave_up_has_failed() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
+        let verb = ChangeAttributes { at: large.at.clone(), set };
+        let run =
+            Run { caller: &Credentials::root(), address: address(&large.at), makes: Makes::Nothing, record: None };
+        let Some(Ran::Changed { effects, batch, .. }) = large.shard.run_at_once(&verb, &run) else {
+            panic!("it has to wait")
+        };
+        large.shard.appended_with_work(batch).await.unwrap();
+        std::fs::remove_file(&large.path).unwrap();
+        let found = large.shard.truncate(large.at.clone(), None, None);
+        let (found, decided) = futures::join!(found, large.shard.perform(effects, None));
+        assert!(matches!(&found, Err(Refusal::Failed(_))), "{found:?}");
+        assert_eq!(decided, found);
+        assert!(large.shard.state.borrow().truncating.is_empty());
+    });
+}
+
+/// Promise: a cut is given up also where the file's row is in another shard by then.
+#[test]
+fn a_cut_is_given_up_in_another_shard() {
+    Cluster::run(2, 1000, |cluster| async move {
+        let (parent, flags) = (cluster.mkdir(InodeId::ROOT, "d", ShardId(1)).await, RenameFlags::Replace);
+        let inode = cluster.create(InodeId::ROOT, "f").await.unwrap().inode;
+        let away = Rename { parent: InodeId::ROOT, name: name("f"), new_parent: parent, new_name: name("g"), flags };
+        cluster.at_name(InodeId::ROOT, &name("f"), Makes::Nothing, &away).await.unwrap();
+        cluster.open_files.open(WRITER, inode, true);
+        let (shard, at) = (cluster.shard(ShardId(1)), At::Entry { parent, name: name("g"), inode });
+        std::fs::write(cluster.volume.backing_file(inode), b"before").unwrap();
+        let promote = Promote { at: at.clone(), generation: LayoutGeneration(0), size: 6 };
+        run(&shard, &at, &promote).await.unwrap();
+        let set = SetAttributes { size: Some(0), ..SetAttributes::default() };
+        let (caller, makes) = (&Credentials::root(), Makes::Nothing);
+        let decide = Run { caller, address: address(&at), makes, record: None };
+        let cut = ChangeAttributes { at, set };
+        let Some(Ran::Changed { effects, .. }) = shard.run_at_once(&cut, &decide) else { panic!("it has to wait") };
+        let onward = Rename { parent, name: name("g"), new_parent: parent, new_name: name("h"), flags };
+        cluster.at_name(parent, &name("g"), Makes::Nothing, &onward).await.unwrap();
+        let (at, home) = (At::Inode(inode), cluster.shard(ShardId(0)));
+        let find = FindTruncate { at: at.clone() };
+        assert!(run(&home, &at, &find).await.unwrap().is_some());
+        shard.give_up_all(effects, None, &Refusal::Failed("its store hangs".into()));
+        let ends = async {
+            while run(&home, &at, &find).await != Ok(None) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ends).await.expect("it is given up");
+    });
+}

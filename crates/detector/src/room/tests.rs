@@ -60,7 +60,8 @@ fn a_commit_leaves_room_for_the_one_after_it() {
     room.apply();
     room.expect(space, &[Entry::Damaged { frame: 1 }]).expect("room");
     // Its tree, with which the next one begins, is a little smaller than that one's columns.
-    let tree_of = |room: &Room, brought: &Brought, before: u64| Shape { tree: before, ..room.shape }.tree_bytes(brought);
+    let tree_of =
+        |room: &Room, brought: &Brought, before: u64| Shape { tree: before, ..room.shape }.tree_bytes(brought);
     let next_columns = rounded(room.shape.columns_bytes(&room.pending));
     let grown = tree_of(&room, &room.applied, 0) + tree_of(&room, &room.pending, 0);
     room.shape.tree = (next_columns - grown) / 8 * 8 - 64;

@@ -2,6 +2,7 @@
 //! afterwards, or its status says what is to be done.
 
 mod end;
+mod report;
 mod status;
 
 pub use end::Unfinished;
@@ -14,7 +15,6 @@ use super::request::StartRequest;
 use super::share::Share;
 use super::sink::Sink;
 use crate::frame::{Blob, Frame, Level, Nanoseconds};
-use crate::journal::Entry;
 use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, Refusal};
 use crate::writer::{Charge, Patience, Progress, WriteError, now};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -323,30 +323,5 @@ impl Run {
             ));
         }
         self.with(|sink| sink.grant(bytes))
-    }
-
-    /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
-    /// is a report that may have come already.
-    pub fn report(&self, entries: Vec<Entry>, again: bool) -> Result<(), Refusal> {
-        let mut new = Vec::new();
-        let mut claims = self.claims.lock();
-        for entry in entries {
-            match entry {
-                Entry::Slab(slab) => {
-                    // Each is claimed, whatever the others are.
-                    let fresh = slab.frames.iter().filter(|frame| claims[0].insert(frame.number)).count();
-                    if fresh > 0 || slab.again {
-                        new.push(Entry::Slab(slab));
-                    } else if !again {
-                        self.tallies.duplicate.fetch_add(slab.frames.len() as u64, Relaxed);
-                        new.extend(slab.frames.iter().map(|frame| Entry::Duplicate { frame: frame.number }));
-                    }
-                }
-                Entry::Duplicate { .. } | Entry::Damaged { .. } if again => {}
-                entry => new.push(entry),
-            }
-        }
-        drop(claims);
-        self.with(|sink| sink.report(new))
     }
 }

@@ -1,15 +1,16 @@
 //! The files of runs: made, or taken up again from what the service before left.
 
-use super::records::{How, Record, Taken};
+use super::records::{Ended, How, Record, Taken, Tallied};
 use super::run::Run;
 use super::sink::Sink;
 use super::{About, Shared, StartRequest, board};
-use crate::frame::Level;
+use crate::frame::{FrameStatus, Level};
 use crate::journal;
 use crate::recover::{self, RecoverError};
+use crate::report;
 use crate::service::board::Board;
-use crate::stream::{ErrorCode, Ranges, Refusal};
-use crate::writer::{Settings, WriteError, Writer, remove_unnamed, unnamed};
+use crate::stream::{ErrorCode, FinishedHead, Ranges, Refusal};
+use crate::writer::{Progress, Settings, WriteError, Writer, remove_unnamed, unnamed};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,6 +100,15 @@ impl Shared {
             Ok(None) => {
                 let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
                 tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
+                if let Some(ended) = found_finished(&record.request, &path) {
+                    let record = Record { ended: Some(ended.clone()), ..record };
+                    if let Err(error) = self.home.keep(&record) {
+                        tracing::warn!(run = name, "cannot keep how the run ended: {error}");
+                    }
+                    let run = Run::ended(Arc::clone(&self.home), record, ended);
+                    self.runs.lock().insert(name, Arc::new(run));
+                    return;
+                }
                 self.runs.lock().remove(&name);
                 if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
@@ -191,4 +201,40 @@ impl Shared {
             Err(error) => Err(error),
         }
     }
+}
+
+/// How a run ended whose file is finished and whose record does not say so, as far as the file tells; `None` if it cannot be
+/// read.
+fn found_finished(request: &StartRequest, path: &Path) -> Option<Ended> {
+    let file_bytes = path.metadata().ok()?.len();
+    let bytes = report::status(path).ok()?;
+    // By that name there may be something else now.
+    if bytes.iter().any(|byte| usize::from(*byte) >= FrameStatus::NAMES.len()) {
+        return None;
+    }
+    let status: Vec<FrameStatus> = bytes.into_iter().map(FrameStatus::from_byte).collect();
+    let count = |wanted: &dyn Fn(FrameStatus) -> bool| status.iter().filter(|status| wanted(**status)).count() as u64;
+    let of = |wanted: FrameStatus| count(&|status| status == wanted);
+    let finished = FinishedHead {
+        frames: status.len() as u64,
+        received: count(&FrameStatus::is_whole),
+        missing: of(FrameStatus::Missing),
+        damaged: of(FrameStatus::Damaged),
+        duplicate: of(FrameStatus::Duplicate),
+        late: of(FrameStatus::Late),
+        partial: of(FrameStatus::Partial),
+        dropped: 0,
+        file_bytes,
+    };
+    let there = (0..).zip(&status).filter(|(_, status)| status.is_whole()).map(|(number, _)| number);
+    let frames: Vec<(u64, u64)> =
+        there.collect::<Ranges>().iter().map(|range| (range.start, range.end - range.start)).collect();
+    // Which regions there are of a frame that is not whole it does not say.
+    let others = vec![frames.clone(); request.set_of(request.source_count() - 1)];
+    let held = finished.received + finished.partial;
+    let progress =
+        Progress { taken: held, written: held, durable: held, published: finished.frames, ..Progress::default() };
+    let why = "its file was finished when the service was started".to_owned();
+    let (tallied, clients) = (Tallied::default(), Vec::new());
+    Some(Ended { how: How::Finished, why, finished, frames, others, progress, tallied, clients })
 }

@@ -1,9 +1,9 @@
 //! The files of runs: made, or taken up again from what the service before left.
 
-use super::records::{Ended, How, Record, Taken, Tallied};
+use super::records::{Ended, How, Record, Tallied};
 use super::run::Run;
 use super::sink::Sink;
-use super::{About, Shared, StartRequest, board};
+use super::{Shared, StartRequest, board};
 use crate::frame::{FrameStatus, Level};
 use crate::journal;
 use crate::recover::{self, RecoverError};
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Shared {
-    pub(super) fn create(&self, (request, series): About, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+    pub(super) fn create(&self, record: Record, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+        let request = &record.request;
         // Looked at before the record is written, which would take up a file of somebody else's after a crash.
         let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
         let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
@@ -33,9 +34,8 @@ impl Shared {
             );
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
-        let record = Record { request: request.clone(), series: series.clone(), begun: false, ended: None };
         self.home.keep(&record).map_err(keep)?;
-        match self.open((&request, series), &path) {
+        match self.open(&record, &path) {
             Ok(run) => Ok(run),
             Err(error) => {
                 if let Err(error) = self.home.forget(&request.name) {
@@ -50,23 +50,20 @@ impl Shared {
         }
     }
 
-    fn open(
-        &self,
-        (request, series): (&StartRequest, Option<Box<Taken>>),
-        path: &Path,
-    ) -> Result<Arc<Run>, WriteError> {
+    fn open(&self, record: &Record, path: &Path) -> Result<Arc<Run>, WriteError> {
+        let request = &record.request;
         let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
         let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
-        let record = Record { request: request.clone(), series: series.clone(), begun: true, ended: None };
+        let record = Record { begun: true, ..record.clone() };
         if let Err(error) = self.home.keep(&record) {
             tracing::warn!(run = request.name, "cannot note that the run's file was made: {error}");
         }
         if request.has_regions() {
             board.tell_apart(writer.reached());
         }
-        Ok(self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board)))
+        Ok(self.made(record, path.to_owned(), (Sink::Own(writer), board)))
     }
 
     /// The service's, or what the run was advised.
@@ -78,8 +75,8 @@ impl Shared {
         }
     }
 
-    fn made(&self, about: About, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
-        Arc::new(Run::new(Arc::clone(&self.home), about, path, sink))
+    fn made(&self, record: Record, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+        Arc::new(Run::new(Arc::clone(&self.home), record, path, sink))
     }
 
     /// Goes on with a run that the service before did not end.
@@ -139,8 +136,7 @@ impl Shared {
             // Not while it is given up, or another begun.
             let _beginning = self.beginning.lock();
             if run.awaits().is_some() {
-                let (request, series, begun) = (run.request.clone(), run.series.clone(), run.begun);
-                self.take_up(Record { request, series, begun, ended: None });
+                self.take_up(run.record(None));
             }
         }
     }
@@ -161,7 +157,7 @@ impl Shared {
 
     /// `None`: it is over.
     fn resume(&self, record: &Record, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
-        let (request, series) = (&record.request, record.series.clone());
+        let request = &record.request;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
@@ -174,7 +170,11 @@ impl Shared {
             } else if record.begun {
                 return Ok(None);
             }
-            return self.open((request, series), path).map(Some);
+            let run = self.open(record, path)?;
+            if record.by_client {
+                run.clients.lock().await_return();
+            }
+            return Ok(Some(run));
         }
         let sets = request.set_of(request.source_count() - 1) + 1;
         let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
@@ -189,10 +189,10 @@ impl Shared {
                 if request.has_regions() {
                     board.tell_apart(reached);
                 }
-                let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
+                let run = self.made(record.clone(), path.to_owned(), (Sink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
-                // Frames came, so that clients did.
-                if run.board.end(Level::Memory) > 0 {
+                // Where frames came, clients did.
+                if record.by_client || run.board.end(Level::Memory) > 0 {
                     run.clients.lock().await_return();
                 }
                 Ok(Some(run))

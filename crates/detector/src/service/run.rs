@@ -53,7 +53,9 @@ pub struct Run {
     /// What a DECTRIS detector said of it.
     pub series: Option<Box<Taken>>,
     /// Its file was made.
-    pub begun: bool,
+    begun: bool,
+    /// A client began it.
+    by_client: bool,
     pub path: PathBuf,
     pub started: Nanoseconds,
     pub board: Arc<Board>,
@@ -87,14 +89,9 @@ enum State {
 }
 
 impl Run {
-    pub fn new(
-        home: Arc<Home>,
-        (request, series): (StartRequest, Option<Box<Taken>>),
-        path: PathBuf,
-        (sink, board): (Sink, Arc<Board>),
-    ) -> Run {
+    pub fn new(home: Arc<Home>, record: Record, path: PathBuf, (sink, board): (Sink, Arc<Board>)) -> Run {
         let claims = board.all_frames(Level::Memory);
-        let record = Record { request, series, begun: true, ended: None };
+        let record = Record { begun: true, ..record };
         Run::made(home, record, path, (Some(sink), board, claims, State::Running))
     }
 
@@ -117,7 +114,7 @@ impl Run {
 
     fn made(
         home: Arc<Home>,
-        Record { request, series, begun, .. }: Record,
+        Record { request, series, begun, by_client, .. }: Record,
         path: PathBuf,
         (sink, board, claims, state): (Option<Sink>, Arc<Board>, Vec<Ranges>, State),
     ) -> Run {
@@ -125,6 +122,7 @@ impl Run {
             request,
             series,
             begun,
+            by_client,
             path,
             started: now(),
             board,
@@ -140,6 +138,12 @@ impl Run {
             epoch: AtomicU32::new(0),
             feeders: AtomicUsize::new(0),
         }
+    }
+
+    /// What the services to come must know of it.
+    pub fn record(&self, ended: Option<Ended>) -> Record {
+        let (request, series) = (self.request.clone(), self.series.clone());
+        Record { request, series, begun: self.begun, by_client: self.by_client, ended }
     }
 
     pub fn is_running(&self) -> bool {

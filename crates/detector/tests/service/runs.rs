@@ -135,12 +135,19 @@ fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
     let client = Client::connect(options(&service, &request)).expect("in");
     (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
+    // One that has brought nothing yet, and a run for whose clients somebody else has asked.
+    let early = StartRequest { absence_s: 1.0, ..start("early") };
+    let idle = Client::connect(options(&service, &early)).expect("in");
+    service.shared().begin(StartRequest { absence_s: 1.0, ..start("asked") }).expect("begun");
     service.stop();
-    drop(client);
+    drop((client, idle));
     let service = Service::start(config(directory.path())).expect("a service");
     let ended = service.shared().run("gone").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
     assert!(ended.how == How::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
     assert_eq!(ended.finished.received, 10);
+    let early = service.shared().run("early").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
+    assert!(early.how == How::Finished && early.why.contains("its clients were gone"), "{early:?}");
+    assert!(service.shared().run("asked").expect("taken up").is_running());
     service.stop();
 }
 

@@ -3,7 +3,7 @@
 use super::{FOR_EVER, Run, State};
 use crate::frame::Level;
 use crate::recover::{RecoverError, Recovered, recover};
-use crate::service::records::{Ended, How, Record};
+use crate::service::records::{Ended, How};
 use crate::service::sink::Sink;
 use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, Refusal};
 use crate::writer::Progress;
@@ -98,9 +98,7 @@ impl Run {
 
     /// For the services to come, and for everybody who is connected.
     fn keep_end(&self, ended: &Ended) {
-        let (request, series) = (self.request.clone(), self.series.clone());
-        let record = Record { request, series, begun: self.begun, ended: Some(ended.clone()) };
-        if let Err(error) = self.home.keep(&record) {
+        if let Err(error) = self.home.keep(&self.record(Some(ended.clone()))) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
         *self.state.lock() = State::Ended(Box::new(ended.clone()));

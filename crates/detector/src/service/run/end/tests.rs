@@ -4,6 +4,7 @@ use crate::frame::{Frame, Payload};
 use crate::hdf5::ElementType;
 use crate::journal::{self, Entry};
 use crate::service::StartRequest;
+use crate::service::records::Record;
 use crate::service::run::Home;
 use crate::writer::{Settings, Writer};
 use std::os::unix::fs::FileExt;
@@ -67,7 +68,7 @@ fn failed_run(directory: &Path) -> (Run, u64) {
         _ => None,
     });
     let request = StartRequest::new("failed", "failed.h5".into(), description);
-    let record = Record { request, series: None, begun: true, ended: None };
+    let record = Record { begun: true, ..Record::of(request) };
     let home = Home { root: directory.to_owned(), records: None, reserve: None };
     let run = Run::waiting(Arc::new(home), record, String::new());
     run.board.post_ranges(0, Level::Written, &(0..FRAMES).collect());

@@ -5,6 +5,7 @@ use crate::hdf5::ElementType;
 use crate::journal::{ChunkEntry, SlabEntry};
 use crate::service::StartRequest;
 use crate::service::board::Board;
+use crate::service::records::Record;
 use crate::service::run::Home;
 use crate::service::sink::Sink;
 use crate::stream::Ranges;
@@ -22,7 +23,7 @@ fn run(directory: &Path) -> Run {
     let writer = Writer::create(&path, description.clone(), Settings::default(), board.clone()).expect("a run started");
     let home = Home { root: directory.to_owned(), records: None, reserve: None };
     let request = StartRequest::new("run", "run.h5".into(), description);
-    Run::new(Arc::new(home), (request, None), path, (Sink::Own(writer), board))
+    Run::new(Arc::new(home), Record::of(request), path, (Sink::Own(writer), board))
 }
 
 /// What a process with a share says of a frame that it has written.

@@ -19,7 +19,7 @@ pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
     match number <= most {
         true => Ok(()),
         false => Err(format!(
-            "a number above {most} is not taken after {taken} frames: {NUMBERS_A_FRAME} more are with each that comes"
+            "a number above {most} is not taken after {taken} frames: each that comes allows {NUMBERS_A_FRAME} more"
         )),
     }
 }

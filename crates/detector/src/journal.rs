@@ -218,8 +218,8 @@ pub struct Journal {
     /// Entries appended.
     entries: u64,
     scratch: Vec<u8>,
-    /// An append has failed: what follows half a record would never be read.
-    broken: bool,
+    /// Why an append has failed: what follows half a record would never be read.
+    broken: Option<(io::ErrorKind, String)>,
 }
 
 /// Blocks that the store has set aside after the journal's end, so that what lies in the file when a disk runs full can be told
@@ -266,7 +266,7 @@ impl Journal {
     pub fn lock(file: File) -> io::Result<Journal> {
         let file = Locked::take(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         let room = Room::after(&file)?;
-        Ok(Journal { file, room, entries: 0, scratch: Vec::new(), broken: false })
+        Ok(Journal { file, room, entries: 0, scratch: Vec::new(), broken: None })
     }
 
     /// Takes over a journal that has `entries` already.
@@ -294,15 +294,18 @@ impl Journal {
     /// # Errors
     /// If they cannot be written; from then on nothing can.
     pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
-        if self.broken {
-            return Err(io::Error::other("an earlier record could not be written as a whole"));
+        if let Some((kind, why)) = &self.broken {
+            // Who comes second may be the first to tell it.
+            return Err(io::Error::new(*kind, why.clone()));
         }
         self.scratch.clear();
         for entry in entries {
             encode(entry, &mut self.scratch);
         }
         self.room.expect(&self.file, self.scratch.len() as u64);
-        (&*self.file).write_all(&self.scratch).inspect_err(|_| self.broken = true)?;
+        (&*self.file).write_all(&self.scratch).inspect_err(|error| {
+            self.broken = Some((error.kind(), error.to_string()));
+        })?;
         self.entries += entries.len() as u64;
         Ok(())
     }

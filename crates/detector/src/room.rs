@@ -82,7 +82,7 @@ impl Room {
         }
         let mut all = Brought::default();
         [&self.applied, &self.pending, &coming].into_iter().for_each(|brought| all.add(brought));
-        self.cover(space, &[shape.columns_bytes(&all), shape.tree_bytes(&all)])?;
+        let _pieces = self.cover(space, &[shape.columns_bytes(&all), shape.tree_bytes(&all)])?;
         self.shape = shape;
         self.pending.add(&coming);
         Ok(())
@@ -104,17 +104,16 @@ impl Room {
             return Ok(Place { columns: self.take(space, columns)?, tree: 0..0 });
         }
         let tree = self.shape.tree_bytes(&self.applied);
-        if self.pending.is_empty() {
-            self.cover(space, &[columns, tree])?;
-        } else {
-            // The tree of the commit after it is that of this one, and what is pending.
-            let mut both = Brought::default();
-            both.add(&self.applied);
-            both.add(&self.pending);
-            let next = [self.shape.columns_bytes(&self.pending), self.shape.tree_bytes(&both)];
-            self.cover(space, &[columns, tree, next[0], next[1]])?;
+        let mut sizes = vec![columns, tree];
+        if !self.pending.is_empty() {
+            // The tree of the commit after it grows from this one's.
+            let next = Shape { tree, has_fixed: self.shape.has_fixed | self.applied.chunks, ..self.shape };
+            sizes.extend([next.columns_bytes(&self.pending), next.tree_bytes(&self.pending)]);
         }
-        let place = Place { columns: self.take(space, columns)?, tree: self.take(space, tree)? };
+        // These pieces and no others: what else is free is enough for the commit after it.
+        let pieces = self.cover(space, &sizes)?;
+        pieces[..2].iter().for_each(|piece| self.hold(piece));
+        let place = Place { columns: pieces[0].clone(), tree: pieces[1].clone() };
         self.shape.tree = tree;
         self.shape.has_fixed |= self.applied.chunks;
         self.applied = Brought::default();
@@ -153,17 +152,37 @@ impl Room {
         });
     }
 
-    /// Sees to free pieces for all of `sizes` at once.
-    fn cover(&mut self, space: Space<'_>, sizes: &[u64]) -> io::Result<()> {
-        let mut sizes: Vec<u64> = sizes.iter().map(|bytes| rounded(*bytes)).collect();
-        sizes.sort_unstable();
+    /// Sees to free pieces for all of `sizes` at once; answers them in that order, and takes none. The largest are placed
+    /// first: in another order they might not fit.
+    fn cover(&mut self, space: Space<'_>, sizes: &[u64]) -> io::Result<Vec<Range<u64>>> {
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by_key(|at| std::cmp::Reverse(sizes[*at]));
         let mut free = self.free.clone();
-        for bytes in sizes.into_iter().rev() {
-            if cut(&mut free, bytes).is_none() {
-                self.give_back(set_aside(space, bytes.max(PIECE_BYTES_MIN))?);
-            }
+        let mut pieces = vec![0..0; sizes.len()];
+        for at in order {
+            let bytes = rounded(sizes[at]);
+            pieces[at] = match cut(&mut free, bytes) {
+                Some(piece) => piece,
+                None => {
+                    let room = set_aside(space, bytes.max(PIECE_BYTES_MIN))?;
+                    self.give_back(room.clone());
+                    room.start..room.start + bytes
+                }
+            };
         }
-        Ok(())
+        Ok(pieces)
+    }
+
+    /// Takes a piece that is free.
+    fn hold(&mut self, piece: &Range<u64>) {
+        if piece.is_empty() {
+            return;
+        }
+        let at = self.free.partition_point(|free| free.end <= piece.start);
+        let around = self.free[at].clone();
+        assert!(around.start <= piece.start && piece.end <= around.end, "{piece:?} is not free");
+        let rest = [around.start..piece.start, piece.end..around.end];
+        self.free.splice(at..=at, rest.into_iter().filter(|rest| !rest.is_empty()));
     }
 
     fn take(&mut self, space: Space<'_>, bytes: u64) -> io::Result<Range<u64>> {

@@ -215,7 +215,7 @@ impl Service {
         let request =
             StartRequest { sources: joining.sources, ..StartRequest::new(&name, head.file.into(), description) };
         let home = Arc::new(Home { root, records: None, reserve: None });
-        let run = Run::new(Arc::clone(&home), (request, None), path, (Sink::Share(joined, share), board));
+        let run = Run::new(Arc::clone(&home), Record::of(request), path, (Sink::Share(joined, share), board));
         Service::listen(config, home, vec![Known::Share(name, Arc::new(run))], None)
     }
 
@@ -271,9 +271,6 @@ impl Service {
     }
 }
 
-/// What is said of a run before it begins.
-type About = (StartRequest, Option<Box<Taken>>);
-
 /// Who begins a run.
 enum Asker<'a> {
     Control,
@@ -282,10 +279,13 @@ enum Asker<'a> {
 }
 
 impl Asker<'_> {
-    fn series(&self) -> Option<Box<Taken>> {
+    /// Of the run that begins so.
+    fn record(&self, request: StartRequest) -> Record {
+        let record = Record::of(request);
         match self {
-            Asker::Detector(taken) => Some(taken.clone()),
-            Asker::Control | Asker::Client(_) => None,
+            Asker::Detector(taken) => Record { series: Some(taken.clone()), ..record },
+            Asker::Client(_) => Record { by_client: true, ..record },
+            Asker::Control => record,
         }
     }
 }
@@ -372,7 +372,7 @@ impl Shared {
         }
         self.check_plugin(&request).map_err(bad)?;
         let path = request::place(&self.home.root, &request.file).map_err(bad)?;
-        let run = self.create((request, asker.series()), path)?;
+        let run = self.create(asker.record(request), path)?;
         let mut runs = self.runs.lock();
         runs.insert(run.request.name.clone(), Arc::clone(&run));
         self.forget_oldest(&mut runs);

@@ -123,8 +123,22 @@ pub(crate) fn remove_journal(path: &Path) -> io::Result<()> {
     if unnamed.symlink_metadata().is_ok() && journal::is_same(&unnamed, path)? {
         std::fs::remove_file(&unnamed)?;
     }
+    // Of who took the run up, and was killed then.
+    remove_if_there(&rewritten(path))?;
     std::fs::remove_file(journal::path_beside(path))?;
     sync_directory(path)
+}
+
+/// `FILE.journal.new`: the journal of a run that is being taken up, by who has the one before.
+fn rewritten(path: &Path) -> PathBuf {
+    unnamed(&journal::path_beside(path))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// `FILE.new`: a run's file while nobody could open it yet. It is made by who has the journal; one that was there before is
@@ -137,10 +151,7 @@ pub(crate) fn unnamed(path: &Path) -> PathBuf {
 
 /// Removes what is left of a start that was cut short, if anything is: of one whose journal is there, and its file is not.
 pub(crate) fn remove_unnamed(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(unnamed(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    remove_if_there(&unnamed(path))
 }
 
 /// Gives the file `made` the name `path`, unless that is taken: by the first way that the store has.

@@ -34,6 +34,18 @@ fn records_have_their_golden_bytes() {
     assert_eq!(&head[..8], b"VARVEDJ1");
 }
 
+/// Promise: a journal that is full says so to everybody, not only to who met it first.
+#[test]
+fn a_full_journal_says_so_each_time() {
+    let full = OpenOptions::new().append(true).open("/dev/full").expect("a device");
+    let mut journal = Journal::lock(full).expect("nobody has it");
+    for _ in 0..2 {
+        let error = journal.append(&[column()]).expect_err("it is full");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("No space left"), "{error}");
+    }
+}
+
 proptest! {
     /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come
     /// later are known to count others.

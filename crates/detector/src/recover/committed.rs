@@ -1,6 +1,7 @@
 //! What the file's own last commit says, for recovery: its index names the chunks of frames whose records the journal has
 //! lost. Read by a reader that is not ours, for it has no part in what the journal says.
 
+use super::sound::read_stored;
 use crate::catalog::{Catalog, unravel};
 use crate::description::{ScalarColumn, ScalarKind, Structure};
 use crate::frame::{FrameStatus, Nanoseconds};
@@ -165,6 +166,12 @@ impl Committed {
             if spoiled.contains(slab) || !frames.iter().any(more) {
                 continue;
             }
+            let Some(chunks_there) =
+                chunks.iter().map(|chunk| stored(bytes, chunk)).collect::<io::Result<Option<Vec<_>>>>()?
+            else {
+                entries.extend(frames.into_iter().filter(more).map(|frame| (Entry::Damaged { frame }, None)));
+                continue;
+            };
             let times = times.get_or_insert_with(|| self.times(catalog));
             let there = frames.into_iter().filter(|frame| worth(self.status_of(*frame)) > 0);
             let missing = self.missing(catalog, chunks);
@@ -176,9 +183,8 @@ impl Committed {
             };
             let frames: Vec<FrameEntry> = there.map(frame).collect();
             let durable = frames.iter().map(|frame| time(4, frame.number)).max().filter(|time| *time > 0);
-            let chunks = chunks.iter().map(|chunk| stored(bytes, chunk)).collect::<io::Result<_>>()?;
             // It takes the place of what the journal may tell of a part of it.
-            let entry = SlabEntry { slab: *slab, epoch: 0, again: true, frames, chunks };
+            let entry = SlabEntry { slab: *slab, epoch: 0, again: true, frames, chunks: chunks_there };
             entries.push((Entry::Slab(entry), durable));
         }
         for (frame, known) in (0..self.status.len() as u64).map(|frame| (frame, catalog.status_of(frame))) {
@@ -263,15 +269,14 @@ fn worth(status: FrameStatus) -> u8 {
     }
 }
 
-/// A chunk as the journal names it: what a commit names had been synced before.
-fn stored(file: &File, chunk: &ChunkRecord) -> io::Result<ChunkEntry> {
+/// A chunk as the journal names it: what a commit names had been synced before. `None` if the store has lost it.
+fn stored(file: &File, chunk: &ChunkRecord) -> io::Result<Option<ChunkEntry>> {
     let ChunkRecord { address, size, mask } = *chunk;
-    let mut bytes = Vec::new();
-    if !chunk.is_absent() {
-        bytes.resize(size as usize, 0);
-        file.read_exact_at(&mut bytes, address)?;
-    }
-    Ok(ChunkEntry { address, size, mask, checksum: xxh3_64(&bytes) })
+    let bytes = match chunk.is_absent() {
+        true => Some(Vec::new()),
+        false => read_stored(file, address..address.saturating_add(size))?,
+    };
+    Ok(bytes.map(|bytes| ChunkEntry { address, size, mask, checksum: xxh3_64(&bytes) }))
 }
 
 /// The chunks of a dataset, each of `chunk_bytes` before its filters.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -229,11 +230,37 @@ fn whole(file: &File, slab: &SlabEntry) -> io::Result<bool> {
         if chunk.address.checked_add(chunk.size).is_none_or(|end| end > length) {
             return Ok(false);
         }
-        let mut bytes = vec![0; chunk.size as usize];
-        file.read_exact_at(&mut bytes, chunk.address)?;
-        if xxh3_64(&bytes) != chunk.checksum {
-            return Ok(false);
+        match read_stored(file, chunk.range())? {
+            Some(bytes) if xxh3_64(&bytes) == chunk.checksum => {}
+            _ => return Ok(false),
         }
     }
     Ok(true)
 }
+
+/// What lies in the file there; `None` if the store has lost it, which says so: one bad block must not keep all else from
+/// being recovered.
+///
+/// # Errors
+/// If the store does not answer, as one that is away for a while: nothing is known then.
+pub(super) fn read_stored(file: &File, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    match file.read_exact_at(&mut bytes, range.start) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) if is_loss(&error) => {
+            tracing::warn!("the store has lost what lies in the file at {range:?}: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Errors of a medium, of a checksum that a file system or a device keeps, and of a file that was cut just now.
+fn is_loss(error: &io::Error) -> bool {
+    let lost = [Errno::IO, Errno::NODATA, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
+    let errno = Errno::from_io_error(error);
+    error.kind() == io::ErrorKind::UnexpectedEof || errno.is_some_and(|errno| lost.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests;

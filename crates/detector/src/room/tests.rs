@@ -45,6 +45,43 @@ fn entry(description: &Description, frame: u64, what: u8) -> Entry {
     }
 }
 
+/// Promise: a commit that begins leaves the commit after it the room that it was found to have, also where the pieces fit in
+/// one order only.
+#[test]
+fn a_commit_leaves_room_for_the_one_after_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    let file = std::fs::File::create(&path).expect("a file");
+    file.set_len(1 << 20).expect("its length");
+    let (length, allocator) = (Length::new(1 << 30), Allocator::new(1 << 20));
+    let mut room = Room::new(&mut Catalog::new(descriptions().swap_remove(0)));
+    let space = Space { file: &file, length: &length, allocator: &allocator };
+    room.expect(space, &[Entry::Damaged { frame: 0 }]).expect("room");
+    room.apply();
+    room.expect(space, &[Entry::Damaged { frame: 1 }]).expect("room");
+    // Its tree, with which the next one begins, is a little smaller than that one's columns.
+    let tree_of =
+        |room: &Room, brought: &Brought, before: u64| Shape { tree: before, ..room.shape }.tree_bytes(brought);
+    let next_columns = rounded(room.shape.columns_bytes(&room.pending));
+    let grown = tree_of(&room, &room.applied, 0) + tree_of(&room, &room.pending, 0);
+    room.shape.tree = (next_columns - grown) / 8 * 8 - 64;
+    let tree = room.shape.tree_bytes(&room.applied);
+    let next_tree = rounded(tree_of(&room, &room.pending, tree));
+    let tree = rounded(tree);
+    let columns = next_tree + tree - next_columns - 8;
+    assert!(columns < tree && tree < next_tree && next_tree < next_columns);
+    let (small, large) = (next_columns + columns, next_tree + tree);
+    room.free = vec![4096..4096 + small, 1 << 19..(1 << 19) + large];
+    // Nothing can be set aside in a file that is open for reading.
+    let full = std::fs::File::open(&path).expect("the file");
+    let space = Space { file: &full, ..space };
+    let place = room.begin(space, columns).expect("there is room for both");
+    assert!(place.columns.end <= place.tree.start || place.tree.end <= place.columns.start, "{place:?}");
+    room.apply();
+    room.begin(space, next_columns).expect("as was found when the first began");
+    assert_eq!(room.free, []);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

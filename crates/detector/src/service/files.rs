@@ -1,22 +1,24 @@
 //! The files of runs: made, or taken up again from what the service before left.
 
-use super::records::{How, Record, Taken};
+use super::records::{Ended, How, Record, Tallied};
 use super::run::Run;
 use super::sink::Sink;
-use super::{About, Shared, StartRequest, board};
-use crate::frame::Level;
+use super::{Shared, StartRequest, board};
+use crate::frame::{FrameStatus, Level};
 use crate::journal;
 use crate::recover::{self, RecoverError};
+use crate::report;
 use crate::service::board::Board;
-use crate::stream::{ErrorCode, Ranges, Refusal};
-use crate::writer::{Settings, WriteError, Writer, remove_unnamed, unnamed};
+use crate::stream::{ErrorCode, FinishedHead, Ranges, Refusal};
+use crate::writer::{Progress, Settings, WriteError, Writer, remove_unnamed, unnamed};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Shared {
-    pub(super) fn create(&self, (request, series): About, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+    pub(super) fn create(&self, record: Record, path: PathBuf) -> Result<Arc<Run>, Refusal> {
+        let request = &record.request;
         // Looked at before the record is written, which would take up a file of somebody else's after a crash.
         let files = [path.clone(), journal::path_beside(&path), unnamed(&path)];
         let taken = files.into_iter().find(|path| path.symlink_metadata().is_ok());
@@ -32,9 +34,8 @@ impl Shared {
             );
         }
         let keep = |error: io::Error| Refusal::new(ErrorCode::Failed, format!("cannot keep the run's record: {error}"));
-        let record = Record { request: request.clone(), series: series.clone(), begun: false, ended: None };
         self.home.keep(&record).map_err(keep)?;
-        match self.open((&request, series), &path) {
+        match self.open(&record, &path) {
             Ok(run) => Ok(run),
             Err(error) => {
                 if let Err(error) = self.home.forget(&request.name) {
@@ -49,23 +50,20 @@ impl Shared {
         }
     }
 
-    fn open(
-        &self,
-        (request, series): (&StartRequest, Option<Box<Taken>>),
-        path: &Path,
-    ) -> Result<Arc<Run>, WriteError> {
+    fn open(&self, record: &Record, path: &Path) -> Result<Arc<Run>, WriteError> {
+        let request = &record.request;
         let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
         let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
-        let record = Record { request: request.clone(), series: series.clone(), begun: true, ended: None };
+        let record = Record { begun: true, ..record.clone() };
         if let Err(error) = self.home.keep(&record) {
             tracing::warn!(run = request.name, "cannot note that the run's file was made: {error}");
         }
         if request.has_regions() {
             board.tell_apart(writer.reached());
         }
-        Ok(self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board)))
+        Ok(self.made(record, path.to_owned(), (Sink::Own(writer), board)))
     }
 
     /// The service's, or what the run was advised.
@@ -77,8 +75,8 @@ impl Shared {
         }
     }
 
-    fn made(&self, about: About, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
-        Arc::new(Run::new(Arc::clone(&self.home), about, path, sink))
+    fn made(&self, record: Record, path: PathBuf, sink: (Sink, Arc<Board>)) -> Arc<Run> {
+        Arc::new(Run::new(Arc::clone(&self.home), record, path, sink))
     }
 
     /// Goes on with a run that the service before did not end.
@@ -99,6 +97,15 @@ impl Shared {
             Ok(None) => {
                 let what = if path.exists() { "its file is finished" } else { "its file and journal were taken away" };
                 tracing::warn!(run = name, file = %path.display(), "a run is over: {what}");
+                if let Some(ended) = found_finished(&record.request, &path) {
+                    let record = Record { ended: Some(ended.clone()), ..record };
+                    if let Err(error) = self.home.keep(&record) {
+                        tracing::warn!(run = name, "cannot keep how the run ended: {error}");
+                    }
+                    let run = Run::ended(Arc::clone(&self.home), record, ended);
+                    self.runs.lock().insert(name, Arc::new(run));
+                    return;
+                }
                 self.runs.lock().remove(&name);
                 if let Err(error) = self.home.forget(&name) {
                     tracing::warn!("cannot remove the record of a run that is over: {error}");
@@ -129,8 +136,7 @@ impl Shared {
             // Not while it is given up, or another begun.
             let _beginning = self.beginning.lock();
             if run.awaits().is_some() {
-                let (request, series, begun) = (run.request.clone(), run.series.clone(), run.begun);
-                self.take_up(Record { request, series, begun, ended: None });
+                self.take_up(run.record(None));
             }
         }
     }
@@ -151,7 +157,7 @@ impl Shared {
 
     /// `None`: it is over.
     fn resume(&self, record: &Record, path: &Path) -> Result<Option<Arc<Run>>, WriteError> {
-        let (request, series) = (&record.request, record.series.clone());
+        let request = &record.request;
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let beside = journal::path_beside(path);
         if !path.try_exists().map_err(io)? {
@@ -164,7 +170,11 @@ impl Shared {
             } else if record.begun {
                 return Ok(None);
             }
-            return self.open((request, series), path).map(Some);
+            let run = self.open(record, path)?;
+            if record.by_client {
+                run.clients.lock().await_return();
+            }
+            return Ok(Some(run));
         }
         let sets = request.set_of(request.source_count() - 1) + 1;
         let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
@@ -179,10 +189,10 @@ impl Shared {
                 if request.has_regions() {
                     board.tell_apart(reached);
                 }
-                let run = self.made((request.clone(), series), path.to_owned(), (Sink::Own(writer), board));
+                let run = self.made(record.clone(), path.to_owned(), (Sink::Own(writer), board));
                 run.epoch.store(resumed.epoch, SeqCst);
-                // Frames came, so that clients did.
-                if run.board.end(Level::Memory) > 0 {
+                // Where frames came, clients did.
+                if record.by_client || run.board.end(Level::Memory) > 0 {
                     run.clients.lock().await_return();
                 }
                 Ok(Some(run))
@@ -191,4 +201,40 @@ impl Shared {
             Err(error) => Err(error),
         }
     }
+}
+
+/// How a run ended whose file is finished and whose record does not say so, as far as the file tells; `None` if it cannot be
+/// read.
+fn found_finished(request: &StartRequest, path: &Path) -> Option<Ended> {
+    let file_bytes = path.metadata().ok()?.len();
+    let bytes = report::status(path).ok()?;
+    // By that name there may be something else now.
+    if bytes.iter().any(|byte| usize::from(*byte) >= FrameStatus::NAMES.len()) {
+        return None;
+    }
+    let status: Vec<FrameStatus> = bytes.into_iter().map(FrameStatus::from_byte).collect();
+    let count = |wanted: &dyn Fn(FrameStatus) -> bool| status.iter().filter(|status| wanted(**status)).count() as u64;
+    let of = |wanted: FrameStatus| count(&|status| status == wanted);
+    let finished = FinishedHead {
+        frames: status.len() as u64,
+        received: count(&FrameStatus::is_whole),
+        missing: of(FrameStatus::Missing),
+        damaged: of(FrameStatus::Damaged),
+        duplicate: of(FrameStatus::Duplicate),
+        late: of(FrameStatus::Late),
+        partial: of(FrameStatus::Partial),
+        dropped: 0,
+        file_bytes,
+    };
+    let there = (0..).zip(&status).filter(|(_, status)| status.is_whole()).map(|(number, _)| number);
+    let frames: Vec<(u64, u64)> =
+        there.collect::<Ranges>().iter().map(|range| (range.start, range.end - range.start)).collect();
+    // Which regions there are of a frame that is not whole it does not say.
+    let others = vec![frames.clone(); request.set_of(request.source_count() - 1)];
+    let held = finished.received + finished.partial;
+    let progress =
+        Progress { taken: held, written: held, durable: held, published: finished.frames, ..Progress::default() };
+    let why = "its file was finished when the service was started".to_owned();
+    let (tallied, clients) = (Tallied::default(), Vec::new());
+    Some(Ended { how: How::Finished, why, finished, frames, others, progress, tallied, clients })
 }

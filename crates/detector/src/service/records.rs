@@ -20,6 +20,9 @@ pub struct Record {
     /// Its file was made. One that is gone with its journal was recovered and moved away, or removed.
     #[serde(default)]
     pub begun: bool,
+    /// Who began it brings its frames, and is to come back to the next service.
+    #[serde(default)]
+    pub by_client: bool,
     /// Absent while the run goes on.
     #[serde(default)]
     pub ended: Option<Ended>,
@@ -72,6 +75,13 @@ pub enum How {
     Aborted,
     /// The file is valid with all frames so far, or `why` says what to do.
     Failed,
+}
+
+impl Record {
+    /// Of a run that is to begin because somebody asks for it.
+    pub fn of(request: StartRequest) -> Record {
+        Record { request, series: None, begun: false, by_client: false, ended: None }
+    }
 }
 
 impl Ended {

@@ -2,6 +2,7 @@
 //! afterwards, or its status says what is to be done.
 
 mod end;
+mod report;
 mod status;
 
 pub use end::Unfinished;
@@ -14,7 +15,6 @@ use super::request::StartRequest;
 use super::share::Share;
 use super::sink::Sink;
 use crate::frame::{Blob, Frame, Level, Nanoseconds};
-use crate::journal::Entry;
 use crate::stream::{ErrorCode, Notice, NoticeCode, Ranges, Refusal};
 use crate::writer::{Charge, Patience, Progress, WriteError, now};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -53,7 +53,9 @@ pub struct Run {
     /// What a DECTRIS detector said of it.
     pub series: Option<Box<Taken>>,
     /// Its file was made.
-    pub begun: bool,
+    begun: bool,
+    /// A client began it.
+    by_client: bool,
     pub path: PathBuf,
     pub started: Nanoseconds,
     pub board: Arc<Board>,
@@ -87,14 +89,9 @@ enum State {
 }
 
 impl Run {
-    pub fn new(
-        home: Arc<Home>,
-        (request, series): (StartRequest, Option<Box<Taken>>),
-        path: PathBuf,
-        (sink, board): (Sink, Arc<Board>),
-    ) -> Run {
+    pub fn new(home: Arc<Home>, record: Record, path: PathBuf, (sink, board): (Sink, Arc<Board>)) -> Run {
         let claims = board.all_frames(Level::Memory);
-        let record = Record { request, series, begun: true, ended: None };
+        let record = Record { begun: true, ..record };
         Run::made(home, record, path, (Some(sink), board, claims, State::Running))
     }
 
@@ -117,7 +114,7 @@ impl Run {
 
     fn made(
         home: Arc<Home>,
-        Record { request, series, begun, .. }: Record,
+        Record { request, series, begun, by_client, .. }: Record,
         path: PathBuf,
         (sink, board, claims, state): (Option<Sink>, Arc<Board>, Vec<Ranges>, State),
     ) -> Run {
@@ -125,6 +122,7 @@ impl Run {
             request,
             series,
             begun,
+            by_client,
             path,
             started: now(),
             board,
@@ -140,6 +138,12 @@ impl Run {
             epoch: AtomicU32::new(0),
             feeders: AtomicUsize::new(0),
         }
+    }
+
+    /// What the services to come must know of it.
+    pub fn record(&self, ended: Option<Ended>) -> Record {
+        let (request, series) = (self.request.clone(), self.series.clone());
+        Record { request, series, begun: self.begun, by_client: self.by_client, ended }
     }
 
     pub fn is_running(&self) -> bool {
@@ -323,30 +327,5 @@ impl Run {
             ));
         }
         self.with(|sink| sink.grant(bytes))
-    }
-
-    /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
-    /// is a report that may have come already.
-    pub fn report(&self, entries: Vec<Entry>, again: bool) -> Result<(), Refusal> {
-        let mut new = Vec::new();
-        let mut claims = self.claims.lock();
-        for entry in entries {
-            match entry {
-                Entry::Slab(slab) => {
-                    // Each is claimed, whatever the others are.
-                    let fresh = slab.frames.iter().filter(|frame| claims[0].insert(frame.number)).count();
-                    if fresh > 0 || slab.again {
-                        new.push(Entry::Slab(slab));
-                    } else if !again {
-                        self.tallies.duplicate.fetch_add(slab.frames.len() as u64, Relaxed);
-                        new.extend(slab.frames.iter().map(|frame| Entry::Duplicate { frame: frame.number }));
-                    }
-                }
-                Entry::Duplicate { .. } | Entry::Damaged { .. } if again => {}
-                entry => new.push(entry),
-            }
-        }
-        drop(claims);
-        self.with(|sink| sink.report(new))
     }
 }

@@ -10,6 +10,20 @@ const CHUNKS_MAX: u64 = u32::MAX as u64;
 /// How far a frame's number may be above all before it. A number read wrong must not make tables of that length.
 const JUMP_MAX: u64 = 1 << 22;
 
+/// Tables have a place for every number: where only one of so many has a frame, a client that sends little takes much memory.
+const NUMBERS_A_FRAME: u64 = 1 << 10;
+
+/// `taken`: how many frames have come so far.
+pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
+    let most = JUMP_MAX.saturating_add(taken.saturating_mul(NUMBERS_A_FRAME));
+    match number <= most {
+        true => Ok(()),
+        false => Err(format!(
+            "a number above {most} is not taken after {taken} frames: each that comes allows {NUMBERS_A_FRAME} more"
+        )),
+    }
+}
+
 /// `highest`: the highest number so far.
 pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Result<(), String> {
     if let Some(frames) = description.frames_max()

@@ -3,7 +3,7 @@
 
 use super::pipeline::Shared;
 use super::queue::Part;
-use super::{WriteError, Writer, check};
+use super::{WriteError, Writer};
 use crate::allocate::PAGE_BYTES;
 use crate::description::Allocate;
 use crate::frame::{Blob, Frame, Level, Payload};
@@ -147,8 +147,9 @@ fn without_superseded(mut slabs: Vec<SlabEntry>) -> Vec<SlabEntry> {
 }
 
 fn check_report(shared: &Shared, entries: &[Entry]) -> Result<(), WriteError> {
-    let highest = shared.highest.load(Ordering::Relaxed);
-    let number = |frame: u64| check::number(&shared.description, frame, highest);
+    let slabs = entries.iter().map(|entry| if let Entry::Slab(slab) = entry { slab.frames.len() as u64 } else { 0 });
+    let more = slabs.sum();
+    let number = |frame: u64| shared.check_number(frame, more);
     for entry in entries {
         let (frame, checked) = match entry {
             Entry::Slab(slab) => {

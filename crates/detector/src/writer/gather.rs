@@ -27,7 +27,16 @@ const LARGE_PART: u64 = 8;
 pub(super) fn run(shared: &Shared) {
     match Tools::new(shared).and_then(|mut tools| Gather { shared, tools: &mut tools }.run()) {
         Ok(()) => {}
-        Err(error) => shared.fail_at("writing", &error),
+        Err(error) => fail(shared, &error),
+    }
+}
+
+/// What others have written, or this thread before, is told of all the same: nobody else may come to do so.
+fn fail(shared: &Shared, error: &io::Error) {
+    let entered = enter(shared);
+    shared.fail_at("writing", error);
+    if let Err(error) = entered {
+        shared.fail_at("writing", &error);
     }
 }
 
@@ -36,7 +45,7 @@ pub(super) fn flush(shared: &Shared) {
     if !shared.stripes.is_empty()
         && let Err(error) = shared.stripes.write(&shared.file, true).and_then(|()| enter(shared))
     {
-        shared.fail_at("writing", &error);
+        fail(shared, &error);
     }
 }
 
@@ -68,7 +77,7 @@ impl Charge {
             enter(shared)
         });
         if let Err(error) = written {
-            shared.fail_at("writing", &error);
+            fail(shared, &error);
         }
     }
 }

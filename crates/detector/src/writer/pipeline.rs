@@ -151,6 +151,12 @@ impl Shared {
         }
     }
 
+    /// Whether this may be the number of a frame, where `more` came beside those that have been counted.
+    pub(super) fn check_number(&self, frame: u64, more: u64) -> Result<(), String> {
+        check::number(&self.description, frame, self.highest.load(Ordering::Relaxed))?;
+        check::density(frame, self.progress.lock().taken + more)
+    }
+
     /// Something of these frames has been taken; each is counted once.
     pub(super) fn took(&self, frames: &[u64]) {
         let new = frames.iter().filter(|frame| self.levels.count_taken(**frame)).count();
@@ -302,8 +308,7 @@ impl Shared {
 
     /// Takes a row for the committer.
     fn row(&self, frame: u64, entry: Entry, scalars: usize) -> Result<(), WriteError> {
-        let highest = self.highest.load(Ordering::Relaxed);
-        check::number(&self.description, frame, highest).map_err(|why| WriteError::Frame { number: frame, why })?;
+        self.check_number(frame, 0).map_err(|why| WriteError::Frame { number: frame, why })?;
         let mut rows = self.rows.lock();
         if rows.scalars + scalars > SCALARS_MAX {
             return Err(WriteError::Full);
@@ -364,8 +369,8 @@ impl Pipeline {
     pub fn hand_in(&self, source: u32, frame: Frame, patience: Patience) -> Result<Option<Charge>, WriteError> {
         let shared = &self.shared;
         let number = frame.number;
-        let highest = shared.highest.load(Ordering::Relaxed);
-        check::number(&shared.description, number, highest)
+        shared
+            .check_number(number, 0)
             .and_then(|()| check::frame(&shared.description, &self.shapes, source, &frame))
             .map_err(|why| WriteError::Frame { number, why })?;
         if let Some(level) = shared.levels.take(number, source) {

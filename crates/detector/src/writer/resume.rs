@@ -3,7 +3,7 @@
 use super::committer::Committed;
 use super::ground::{Ground, Own};
 use super::pipeline::Shared;
-use super::{Listener, Settings, WriteError, Writer, now, sync_directory};
+use super::{Listener, Settings, WriteError, Writer, now, remove_if_there, rewritten, sync_directory};
 use crate::allocate::Allocator;
 use crate::catalog::Counts;
 use crate::frame::FrameStatus;
@@ -98,8 +98,7 @@ fn rewrite(
     lost: (&Damage, u64),
 ) -> io::Result<Journal> {
     let beside = journal::path_beside(path);
-    let mut name = beside.clone().into_os_string();
-    name.push(".new");
+    let name = rewritten(path);
     let mut bytes = journal::encode_head(&found.contents.description);
     journal::encode(&Entry::Granted { end: free }, &mut bytes);
     for entry in entries {
@@ -107,10 +106,7 @@ fn rewrite(
     }
     let covered = entries.len() as u64 + 1;
     journal::encode(&Entry::Durable { entries: covered, time: now() }, &mut bytes);
-    match std::fs::remove_file(&name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&name)?;
     let mut file = OpenOptions::new().append(true).create_new(true).open(&name)?;
     if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_all()) {
         // A disk that is full needs the room.

@@ -26,8 +26,8 @@ impl Pipeline {
         let shared = &self.shared;
         let (first, last) = (numbers.start, numbers.end.saturating_sub(1));
         let refused = |why| WriteError::Frame { number: first, why };
-        let highest = shared.highest.load(Ordering::Relaxed);
-        check::number(&shared.description, last, highest)
+        shared
+            .check_number(last, 0)
             .and_then(|()| check::slab(&shared.description, &self.shapes, source, &numbers, &chunks))
             .map_err(refused)?;
         let (slab, _) = shared.description.slab_of(first);

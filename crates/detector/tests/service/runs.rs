@@ -83,6 +83,25 @@ fn a_run_that_was_recovered_and_moved_away_is_over() {
     }
 }
 
+/// Promise: a run whose file is finished, though its record does not say so, has ended: who comes to it hears that, and its
+/// status stays. So it is where the service was killed between both, or the file was recovered meanwhile.
+#[test]
+fn a_run_whose_file_is_finished_has_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    leave_a_run(directory.path(), "whole");
+    varve_detector::recover::recover(&directory.path().join("whole.h5")).expect("recovered");
+    for _ in 0..2 {
+        let service = Service::start(config(directory.path())).expect("a service");
+        let ended = service.shared().run("whole").expect("known").ended_as().expect("ended");
+        assert_eq!((ended.how, ended.finished.received, ended.frames), (How::Finished, 10, vec![(0, 10)]));
+        match Client::connect(options(&service, &start("whole"))) {
+            Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Ended, "{refusal}"),
+            other => panic!("{:?}", other.err()),
+        }
+        service.stop();
+    }
+}
+
 /// Promise: a run that cannot be taken up can be given up; recovery makes its file whole when the cause is gone.
 #[test]
 fn a_run_that_waits_can_be_given_up() {
@@ -116,12 +135,19 @@ fn clients_that_do_not_come_back_are_waited_for_no_longer_than_the_run_says() {
     let client = Client::connect(options(&service, &request)).expect("in");
     (0..10).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
+    // One that has brought nothing yet, and a run for whose clients somebody else has asked.
+    let early = StartRequest { absence_s: 1.0, ..start("early") };
+    let idle = Client::connect(options(&service, &early)).expect("in");
+    service.shared().begin(StartRequest { absence_s: 1.0, ..start("asked") }).expect("begun");
     service.stop();
-    drop(client);
+    drop((client, idle));
     let service = Service::start(config(directory.path())).expect("a service");
     let ended = service.shared().run("gone").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
     assert!(ended.how == How::Finished && ended.why.contains("its clients were gone"), "{ended:?}");
     assert_eq!(ended.finished.received, 10);
+    let early = service.shared().run("early").expect("taken up").wait_ended(WAIT).expect("it ends by itself");
+    assert!(early.how == How::Finished && early.why.contains("its clients were gone"), "{early:?}");
+    assert!(service.shared().run("asked").expect("taken up").is_running());
     service.stop();
 }
 

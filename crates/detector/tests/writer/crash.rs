@@ -68,6 +68,19 @@ fn a_run_goes_on_with_its_parts_and_columns() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
 }
 
+/// Promise: what is left of a service that was killed while it took a run up goes with the run's journal.
+#[test]
+fn a_recovered_run_leaves_its_file_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let description = Description::new(ElementType::U16, vec![8, 8]);
+    drop(Writer::create(&path, description, settings(), quiet()).expect("a run started"));
+    std::fs::write(directory.path().join("run.h5.journal.new"), "the half of a journal").expect("written");
+    recover(&path).expect("recovered");
+    let left = std::fs::read_dir(directory.path()).expect("the directory").map(|entry| entry.expect("an entry").path());
+    assert_eq!(left.collect::<Vec<_>>(), [path]);
+}
+
 /// A chunk that a loss of power took, though the journal names it: its frame is marked damaged and reads as nothing.
 #[test]
 fn a_chunk_that_was_never_synced_is_found_damaged() {

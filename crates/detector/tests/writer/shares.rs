@@ -6,7 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use varve_detector::description::Description;
 use varve_detector::filters::Filter;
@@ -239,4 +240,64 @@ fn frames_of_one_chunk_come_to_several_writers() {
         tell(directory.path(), "run", &description, &(0..FRAMES).collect::<Vec<u64>>(), true);
         assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
     }
+}
+
+/// Where the store ends for any file: what is written past it fails.
+const FAR: u64 = (i64::MAX as u64) & !0xfff;
+
+/// Grants room for one frame, when it may, and then room that cannot be written to.
+struct Failing {
+    may: Mutex<mpsc::Receiver<()>>,
+    next: AtomicU64,
+    reported: Mutex<Vec<u64>>,
+}
+
+impl Coordinator for Failing {
+    fn extent(&self, bytes: u64) -> io::Result<Range<u64>> {
+        self.may.lock().expect("not poisoned").recv().map_err(io::Error::other)?;
+        let start = self.next.swap(FAR, Ordering::Relaxed);
+        Ok(start..start + bytes)
+    }
+
+    fn report(&self, entries: Vec<Entry>) -> io::Result<()> {
+        let slabs = entries.into_iter().filter_map(|entry| match entry {
+            Entry::Slab(slab) => Some(slab.slab),
+            _ => None,
+        });
+        self.reported.lock().expect("not poisoned").extend(slabs);
+        Ok(())
+    }
+}
+
+/// Promise: what a thread had written when it could not write what came after it is told of.
+#[test]
+fn what_was_written_before_a_failure_is_reported() {
+    const FRAME: u64 = 64 * 64 * 2;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![64, 64]);
+    description.filter = "raw".parse().expect("a filter");
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let (tell, may) = mpsc::channel();
+    let next = writer.grant(FRAME).expect("an extent").start;
+    let coordinator =
+        Arc::new(Failing { may: Mutex::new(may), next: AtomicU64::new(next), reported: Mutex::default() });
+    // Extents of a frame, none of which fills a stripe.
+    let settings = Settings {
+        threads: 1,
+        stripe_bytes: 1 << 20,
+        extent_bytes: FRAME,
+        commit_interval: Duration::from_secs(3600),
+        ..settings()
+    };
+    let joined = (1, Arc::clone(&coordinator) as Arc<dyn Coordinator>);
+    let joined = Joined::join(&path, description, settings, joined, quiet()).expect("joined");
+    for number in 0..2 {
+        let payload = Payload::Plain(frames::frame(number, 64 * 64));
+        joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+    }
+    // Now that the second waits, the first is not written before it.
+    (0..2).for_each(|_| tell.send(()).expect("it is asked for"));
+    joined.leave().expect_err("the second cannot be written");
+    assert_eq!(*coordinator.reported.lock().expect("not poisoned"), [0]);
 }

@@ -2,12 +2,12 @@
 
 use super::{FOR_EVER, Run, State};
 use crate::frame::Level;
-use crate::recover::recover;
-use crate::service::records::{Ended, How, Record};
+use crate::recover::{RecoverError, Recovered, recover};
+use crate::service::records::{Ended, How};
 use crate::service::sink::Sink;
 use crate::stream::{ErrorCode, FinishedHead, FromService, Ranges, Refusal};
 use crate::writer::Progress;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -98,9 +98,7 @@ impl Run {
 
     /// For the services to come, and for everybody who is connected.
     fn keep_end(&self, ended: &Ended) {
-        let (request, series) = (self.request.clone(), self.series.clone());
-        let record = Record { request, series, begun: self.begun, ended: Some(ended.clone()) };
-        if let Err(error) = self.home.keep(&record) {
+        if let Err(error) = self.home.keep(&self.record(Some(ended.clone()))) {
             tracing::error!(run = self.request.name, "cannot keep how the run ended: {error}");
         }
         *self.state.lock() = State::Ended(Box::new(ended.clone()));
@@ -169,7 +167,7 @@ impl Run {
 
     /// After a failure: the journal makes the file valid with all frames so far, if the store lets it.
     fn rescue(&self, why: &str, finished: &mut FinishedHead) -> String {
-        let mut rescued = recover(&self.path);
+        let mut rescued = recover_when_let_go(&self.path);
         if rescued.is_err() && self.home.reserve.as_ref().is_some_and(Reserve::release) {
             rescued = recover(&self.path);
         }
@@ -264,6 +262,22 @@ impl Run {
         };
         let (run, file) = (self.request.name.clone(), self.path.clone());
         Some(Unfinished { run, file, durable: observer().durable, trouble: left.err() })
+    }
+}
+
+/// As [`recover`]: a connection's thread that was about to write a frame when the run failed holds the journal until it has
+/// seen that.
+fn recover_when_let_go(path: &Path) -> Result<Recovered, RecoverError> {
+    /// One write, on a store that is full or in trouble.
+    const LET_GO_WAIT: Duration = Duration::from_secs(3);
+    let deadline = Instant::now() + LET_GO_WAIT;
+    loop {
+        match recover(path) {
+            Err(RecoverError::Running { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            recovered => return recovered,
+        }
     }
 }
 

@@ -45,3 +45,28 @@ fn syncing_hurries_for_who_waits() {
     unheard.finish().unwrap();
     waited_for.finish().unwrap();
 }
+
+/// Promise: tables have no more places than so many for each frame that came, however far apart these are.
+#[test]
+fn numbers_grow_with_what_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let description = Description::new(ElementType::U16, vec![2, 2]);
+    let path = directory.path().join("run.h5");
+    let writer = Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap();
+    // As after several jumps.
+    writer.shared.highest.store(40 << 20, Ordering::Relaxed);
+    let far = (4 << 20) + 1024;
+    let refused = |taken: u64| {
+        writer.shared.progress.lock().taken = taken;
+        let frame = Frame { number: far, taken: 1, payload: Payload::Plain(vec![0; 8]) };
+        let (submitted, row) = (writer.shared.check_number(frame.number, 0), writer.mark_damaged(far + 1024 * taken));
+        assert!(row.is_err(), "a row is as far");
+        if taken == 0 {
+            let why = writer.submit(frame, Duration::from_secs(10)).unwrap_err().to_string();
+            assert!(why.contains("is not taken after 0 frames"), "{why}");
+        }
+        submitted.is_err()
+    };
+    assert_eq!([0, 1].map(refused), [true, false]);
+    assert!(writer.shared.check_number(far, 1).is_ok(), "those of one report count");
+}

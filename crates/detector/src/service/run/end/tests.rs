@@ -4,6 +4,7 @@ use crate::frame::{Frame, Payload};
 use crate::hdf5::ElementType;
 use crate::journal::{self, Entry};
 use crate::service::StartRequest;
+use crate::service::records::Record;
 use crate::service::run::Home;
 use crate::writer::{Settings, Writer};
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,39 @@ const FRAMES: u64 = 4;
 #[test]
 fn what_the_store_has_lost_is_not_called_durable() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("run.h5");
+    let (run, chunk) = failed_run(directory.path());
+    // It never reached the store.
+    let file = std::fs::File::options().write(true).open(&run.path).expect("the file");
+    file.write_all_at(&[0; 16], chunk).expect("damaged");
+    let mut finished = FinishedHead::default();
+    let why = run.rescue("syncing has failed", &mut finished);
+    assert_eq!((finished.received, finished.damaged), (3, 1));
+    assert!(why.contains("3 frames so far, and 1 are damaged"), "{why}");
+    assert_eq!(run.board.all_frames(Level::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
+}
+
+/// Promise: a run that has failed is made valid also where a thread that was about to write still holds its journal.
+#[test]
+fn a_failed_run_is_made_valid_when_its_journal_is_let_go() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (run, _) = failed_run(directory.path());
+    let held = std::fs::File::options().append(true).open(journal::path_beside(&run.path)).expect("the journal");
+    let held = journal::Journal::lock(held).expect("nobody has it");
+    let mut finished = FinishedHead::default();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(held);
+        });
+        let why = run.rescue("writing has failed", &mut finished);
+        assert!(why.contains("the file holds all 4 frames so far"), "{why}");
+    });
+    assert_eq!(finished.received, FRAMES);
+}
+
+/// What a writer leaves that has failed, and where the chunk of frame 2 lies in its file.
+fn failed_run(directory: &Path) -> (Run, u64) {
+    let path = directory.join("run.h5");
     let (description, settings) = (Description::new(ElementType::U16, vec![8, 8]), Settings::default());
     let settings = Settings { commit_interval: Duration::from_secs(3600), ..settings };
     let writer = Writer::create(&path, description.clone(), settings, Arc::new(())).expect("a run started");
@@ -26,8 +59,7 @@ fn what_the_store_has_lost_is_not_called_durable() {
     while writer.progress().written < FRAMES {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // What a writer leaves whose sync has failed; one chunk never reached the store.
-    let failed = directory.path().join("failed.h5");
+    let failed = directory.join("failed.h5");
     std::fs::copy(&path, &failed).expect("copied");
     std::fs::copy(journal::path_beside(&path), journal::path_beside(&failed)).expect("copied");
     let entries = journal::read(&journal::path_beside(&failed)).expect("a journal").entries;
@@ -35,16 +67,10 @@ fn what_the_store_has_lost_is_not_called_durable() {
         Entry::Slab(slab) if slab.slab == 2 => Some(slab.chunks[0].clone()),
         _ => None,
     });
-    let file = std::fs::File::options().write(true).open(&failed).expect("the file");
-    file.write_all_at(&[0; 16], chunk.expect("frame 2").address).expect("damaged");
     let request = StartRequest::new("failed", "failed.h5".into(), description);
-    let record = Record { request, series: None, begun: true, ended: None };
-    let home = Home { root: directory.path().to_owned(), records: None, reserve: None };
+    let record = Record { begun: true, ..Record::of(request) };
+    let home = Home { root: directory.to_owned(), records: None, reserve: None };
     let run = Run::waiting(Arc::new(home), record, String::new());
     run.board.post_ranges(0, Level::Written, &(0..FRAMES).collect());
-    let mut finished = FinishedHead::default();
-    let why = run.rescue("syncing has failed", &mut finished);
-    assert_eq!((finished.received, finished.damaged), (3, 1));
-    assert!(why.contains("3 frames so far, and 1 are damaged"), "{why}");
-    assert_eq!(run.board.all_frames(Level::Durable), [[0, 1, 3].into_iter().collect::<Ranges>()]);
+    (run, chunk.expect("frame 2").address)
 }

@@ -1,0 +1,94 @@
+//! What processes that have a share of the run report to have written.
+
+use super::Run;
+use crate::frame::Level;
+use crate::journal::{Entry, FrameEntry};
+use crate::service::sink::Sink;
+use crate::stream::{ErrorCode, Refusal};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// For the report before, which another thread may still be entering: shorter than the writer waits for its answer, so that
+/// it is told to ask again.
+const BEFORE_WAIT: Duration = Duration::from_secs(30);
+/// How often that is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Run {
+    /// What a process that has a share has written. A frame that another brought before becomes a duplicate, unless this
+    /// is a report that may have come already: then all of its frames are in the journal when this returns, whoever enters
+    /// them.
+    pub fn report(&self, entries: Vec<Entry>, again: bool) -> Result<(), Refusal> {
+        let (mut new, mut fresh, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        let mut claims = self.claims.lock();
+        for entry in entries {
+            match entry {
+                Entry::Slab(slab) => {
+                    // Each is claimed, whatever the others are.
+                    let numbers = slab.frames.iter().map(|frame| frame.number);
+                    let claimed: Vec<u64> = numbers.filter(|number| claims[0].insert(*number)).collect();
+                    if !claimed.is_empty() || slab.again {
+                        fresh.extend(claimed);
+                        new.push(Entry::Slab(slab));
+                    } else if again {
+                        before.extend(slab.frames);
+                    } else {
+                        self.tallies.duplicate.fetch_add(slab.frames.len() as u64, Relaxed);
+                        new.extend(slab.frames.iter().map(|frame| Entry::Duplicate { frame: frame.number }));
+                    }
+                }
+                Entry::Duplicate { .. } | Entry::Damaged { .. } if again => {}
+                entry => new.push(entry),
+            }
+        }
+        drop(claims);
+        if let Err(refusal) = self.with(|sink| sink.report(new)) {
+            self.give_back(&fresh);
+            return Err(refusal);
+        }
+        self.await_written(&before)
+    }
+
+    /// Lets others bring those of these frames that the writer has not got.
+    fn give_back(&self, fresh: &[u64]) {
+        let lacks = |sink: &Sink| {
+            let lacking = fresh.iter().copied().filter(|number| sink.level(*number, 0).is_none());
+            Ok(lacking.collect::<Vec<u64>>())
+        };
+        // Of a run that is over nothing more is taken.
+        let lacking = self.with(lacks).unwrap_or_default();
+        let mut claims = self.claims.lock();
+        lacking.into_iter().for_each(|number| claims[0].remove(number));
+    }
+
+    /// Until frames that were claimed before are in the journal.
+    ///
+    /// # Errors
+    /// If they are not in time, or were given back: who has them is to report them once more.
+    fn await_written(&self, frames: &[FrameEntry]) -> Result<(), Refusal> {
+        let deadline = Instant::now() + BEFORE_WAIT;
+        for frame in frames {
+            while !self.with(|sink| Ok(is_written(sink, frame)))? {
+                if let Some(failure) = self.with(|sink| Ok(sink.state().failure))? {
+                    return Err(Refusal::new(ErrorCode::Failed, failure));
+                }
+                if Instant::now() > deadline || !self.claims.lock()[0].contains(frame.number) {
+                    let text = format!("frame {} was reported before and is not in the journal yet", frame.number);
+                    return Err(Refusal::new(ErrorCode::Stopping, text));
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether all that has come of a frame, and something has, is in the journal.
+fn is_written(sink: &Sink, frame: &FrameEntry) -> bool {
+    let sources = sink.description().regions().len() as u32;
+    let mut come = (0..sources).filter_map(|source| sink.level(frame.number, source)).peekable();
+    come.peek().is_some() && come.all(|level| level >= Level::Written)
+}
+
+#[cfg(test)]
+mod tests;

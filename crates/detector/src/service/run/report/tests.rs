@@ -1,0 +1,78 @@
+use super::*;
+use crate::description::Description;
+use crate::frame::{Frame, Payload};
+use crate::hdf5::ElementType;
+use crate::journal::{ChunkEntry, SlabEntry};
+use crate::service::StartRequest;
+use crate::service::board::Board;
+use crate::service::records::Record;
+use crate::service::run::Home;
+use crate::service::sink::Sink;
+use crate::stream::Ranges;
+use crate::writer::{Patience, Settings, Writer};
+use std::path::Path;
+use std::sync::Arc;
+
+const FRAME_BYTES: u64 = 128;
+
+fn run(directory: &Path) -> Run {
+    let mut description = Description::new(ElementType::U16, vec![8, 8]);
+    description.filter = "raw".parse().expect("a filter");
+    let path = directory.join("run.h5");
+    let board = Arc::new(Board::with(vec![Ranges::default()]));
+    let writer = Writer::create(&path, description.clone(), Settings::default(), board.clone()).expect("a run started");
+    let home = Home { root: directory.to_owned(), records: None, reserve: None };
+    let request = StartRequest::new("run", "run.h5".into(), description);
+    Run::new(Arc::new(home), Record::of(request), path, (Sink::Own(writer), board))
+}
+
+/// What a process with a share says of a frame that it has written.
+fn entry(run: &Run, frame: u64) -> Entry {
+    let address = run.grant(FRAME_BYTES).expect("an extent").start;
+    let chunk = ChunkEntry { address, size: FRAME_BYTES, mask: 0, checksum: 0 };
+    let frames = vec![FrameEntry { number: frame, times: [1; 4], missing: Vec::new() }];
+    Entry::Slab(SlabEntry { slab: frame, epoch: 1, again: false, frames, chunks: vec![chunk] })
+}
+
+/// Promise: a report that comes again while the first is still being entered is answered when that has been, and not before:
+/// the service could be killed between.
+#[test]
+fn a_report_that_comes_again_is_answered_when_the_first_is_in_the_journal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let run = run(directory.path());
+    let entry = entry(&run, 0);
+    // As far as the first has come.
+    run.claims.lock()[0].insert(0);
+    std::thread::scope(|scope| {
+        let repeated = scope.spawn(|| run.report(vec![entry.clone()], true));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!repeated.is_finished(), "{:?}", repeated.join());
+        run.with(|sink| sink.report(vec![entry.clone()])).expect("entered");
+        assert_eq!(repeated.join().expect("no panic"), Ok(()));
+    });
+    // Where the first could not be entered, it is to be reported once more.
+    run.claims.lock()[0].insert(1);
+    let entry = self::entry(&run, 1);
+    std::thread::scope(|scope| {
+        let repeated = scope.spawn(|| run.report(vec![entry.clone()], true));
+        std::thread::sleep(Duration::from_millis(50));
+        run.claims.lock()[0].remove(1);
+        let refusal = repeated.join().expect("no panic").expect_err("it is not in the journal");
+        assert!(refusal.code.passes(), "{refusal}");
+        run.report(vec![entry.clone()], true).expect("entered");
+    });
+    assert_eq!(run.with(|sink| Ok(sink.level(1, 0))), Ok(Some(Level::Written)));
+}
+
+/// Promise: frames of a report that is refused may be brought by somebody else.
+#[test]
+fn frames_of_a_refused_report_are_nobodys() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let run = run(directory.path());
+    let Entry::Slab(mut slab) = entry(&run, 0) else { unreachable!("it is one") };
+    slab.chunks[0].address = 1 << 50;
+    run.report(vec![Entry::Slab(slab)], false).expect_err("its chunk is not in the file");
+    let frame = Frame { number: 0, taken: 0, payload: Payload::Plain(vec![7; FRAME_BYTES as usize]) };
+    let taken = run.take(0, frame, || false, Patience::from(Duration::from_secs(60)));
+    assert!(matches!(taken, Ok(Ok(()))), "it is no duplicate");
+}

@@ -82,6 +82,14 @@ enum Registered {
     Refused,
 }
 
+/// A file that is open in this session.
+#[derive(Clone, Copy)]
+struct Opened {
+    mode: OpenMode,
+    /// Before, the server may be about to open it for a call that was given up, and is not told that it is closed.
+    release_from: Moment,
+}
+
 /// Open files that a server could not be told of yet: it takes them for closed.
 #[derive(Default)]
 struct Unregistered {
@@ -90,10 +98,13 @@ struct Unregistered {
     inodes: HashSet<InodeId>,
 }
 
-/// After so long a server has opened a file or answered that it does not: a call waits five seconds for its shard to be opened,
-/// and is then answered that it is busy. Who told the server earlier that the file is closed, having given up, might be heard
+/// How long a server is waited for to take a file that is open already: longer than a call waits there for its shard to be opened.
+const REGISTERED_MAX: Duration = Duration::from_secs(6);
+
+/// After so long a server has opened a file or answered that it does not: a call waits there for five seconds until its shard is
+/// opened, and for ten at most for its rows. Who told the server earlier that the file is closed, having given up, might be heard
 /// before it is opened there, and nobody would close it any more.
-const OPENED_MAX: Duration = Duration::from_secs(6);
+const OPENED_MAX: Duration = Duration::from_secs(16);
 
 /// Everything that calls share.
 pub(crate) struct Core {
@@ -110,7 +121,7 @@ pub(crate) struct Core {
     /// One thread at a time looks for a lost server.
     finding: futures::lock::Mutex<()>,
     /// Files that the server has as open in this session; told again to the next server.
-    registered: Mutex<HashMap<InodeId, OpenMode>>,
+    registered: Mutex<HashMap<InodeId, Opened>>,
     unregistered: Mutex<Unregistered>,
     closed: AtomicBool,
 }
@@ -170,19 +181,23 @@ impl Core {
         }
     }
 
-    /// `inode` is open in this session.
-    pub fn register(&self, inode: InodeId, mode: OpenMode) {
+    /// `inode` is open in this session. `taken_back`: as [`Core::settle_releases`] has answered.
+    pub fn register(&self, inode: InodeId, mode: OpenMode, taken_back: Option<Moment>) {
+        let release_from = taken_back.unwrap_or(Moment(Duration::ZERO));
         let mut registered = self.registered.lock();
-        let known = registered.entry(inode).or_insert(mode);
-        if *known != mode {
-            *known = OpenMode::ReadWrite;
+        let known = registered.entry(inode).or_insert(Opened { mode, release_from });
+        known.release_from = known.release_from.max(release_from);
+        if known.mode != mode {
+            known.mode = OpenMode::ReadWrite;
         }
     }
 
     /// The last handle of `inode` is closed: the server hears of it with the next request, or soon.
     pub fn unregister(&self, inode: InodeId) {
-        if self.registered.lock().remove(&inode).is_some() {
-            self.session.release(self.row_shard(inode), inode);
+        let Some(opened) = self.registered.lock().remove(&inode) else { return };
+        match opened.release_from > self.clock.monotonic() {
+            true => self.session.release_from(opened.release_from, self.row_shard(inode), inode),
+            false => self.session.release(self.row_shard(inode), inode),
         }
     }
 
@@ -276,7 +291,7 @@ impl Core {
     /// cannot be opened there yet, as where a shard's store is in trouble; that is tried again by the background.
     async fn register_again(&self, server: &Server, deadline: Moment) -> std::result::Result<(), CallError> {
         let open: Vec<(InodeId, OpenMode)> =
-            self.registered.lock().iter().map(|(inode, mode)| (*inode, *mode)).collect();
+            self.registered.lock().iter().map(|(inode, opened)| (*inode, opened.mode)).collect();
         let (mut refused, mut busy) = (HashSet::new(), HashSet::new());
         for (inode, mode) in open {
             let shard = self.row_shard(inode);
@@ -284,13 +299,14 @@ impl Core {
                 refused.insert(inode);
                 continue;
             }
-            match self.register_one(server, inode, mode, self.opened_by().min(deadline)).await {
+            match self.register_one(server, inode, mode, self.registered_by().min(deadline)).await {
                 Ok(Registered::Done) => {}
                 Ok(Registered::NotHere) => tracing::warn!(%inode, "an open file is not there any more"),
                 Ok(Registered::Refused) => {
                     refused.insert(inode);
                 }
                 Err(CallError::Deadline) => {
+                    self.not_registered_yet(inode);
                     busy.insert(shard);
                     refused.insert(inode);
                 }
@@ -317,11 +333,15 @@ impl Core {
     /// now.
     pub async fn register_late(&self, inode: InodeId) -> std::result::Result<bool, CallError> {
         let server = self.server();
-        let mode = self.registered.lock().get(&inode).copied();
-        if let Some(mode) = mode
-            && self.register_one(&server, inode, mode, self.opened_by()).await? == Registered::Refused
-        {
-            return Ok(false);
+        let mode = self.registered.lock().get(&inode).map(|opened| opened.mode);
+        if let Some(mode) = mode {
+            let asked = self.register_one(&server, inode, mode, self.registered_by()).await;
+            if let Err(CallError::Deadline) = asked {
+                self.not_registered_yet(inode);
+            }
+            if asked? == Registered::Refused {
+                return Ok(false);
+            }
         }
         let mut unregistered = self.unregistered.lock();
         // The next server may have been found meanwhile.
@@ -331,9 +351,22 @@ impl Core {
         Ok(true)
     }
 
-    /// When a server that is asked now has taken an open file, or does not.
+    /// Until when a server that is asked now is waited for.
+    fn registered_by(&self) -> Moment {
+        self.clock.monotonic().after(REGISTERED_MAX)
+    }
+
+    /// When a server that was asked before now has taken an open file, or does not.
     fn opened_by(&self) -> Moment {
         self.clock.monotonic().after(OPENED_MAX)
+    }
+
+    /// The server may be about to register `inode`.
+    fn not_registered_yet(&self, inode: InodeId) {
+        let then = self.opened_by();
+        if let Some(opened) = self.registered.lock().get_mut(&inode) {
+            opened.release_from = then;
+        }
     }
 
     async fn register_one(

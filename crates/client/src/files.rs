@@ -93,8 +93,6 @@ impl OpenFlags {
 pub struct WriteFlags {
     /// `O_APPEND`: to the end.
     pub append: bool,
-    /// `O_DIRECT`: past the kernel's page cache, whichever way the file is open.
-    pub direct: bool,
     /// `O_DSYNC` or `O_SYNC`: on disk before it is answered, as far as the kernel does not see to that.
     pub sync: bool,
     /// `O_DSYNC` alone: as by fdatasync(2).
@@ -105,12 +103,7 @@ impl WriteFlags {
     /// From the file's flags of the moment, as fcntl(2) has them.
     pub fn from_bits(bits: i32) -> WriteFlags {
         let has = |flag| bits & flag == flag;
-        WriteFlags {
-            append: has(libc::O_APPEND),
-            direct: has(libc::O_DIRECT),
-            sync: has(libc::O_DSYNC),
-            data_only: !has(libc::O_SYNC),
-        }
+        WriteFlags { append: has(libc::O_APPEND), sync: has(libc::O_DSYNC), data_only: !has(libc::O_SYNC) }
     }
 }
 

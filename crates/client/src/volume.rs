@@ -2,8 +2,10 @@
 
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
+use std::time::Duration;
 use varve_types::{Errno, Name, ShardId};
 use varve_wire::{Call, Reply, ShardStatus};
+use varve_world::clock::Moment;
 use varve_world::{disk, reserve};
 
 /// What statfs(2) shows: the store's space and files, for the volume lives in them.
@@ -146,6 +148,8 @@ impl FileSystem {
         for handle in self.files.handles() {
             self.release(handle).await;
         }
+        // Of what was given up just now, too: the server hears no more of this session.
+        self.core.session.release_due(Moment(Duration::MAX));
         self.tell_releases().await;
         self.settle_all().await;
         let synced = self.sync().await;

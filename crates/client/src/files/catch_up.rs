@@ -17,7 +17,7 @@ impl FileSystem {
         // The right to open was checked when it was opened.
         let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
         let mut reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-        self.core.register(open.inode, OpenMode::ReadWrite);
+        self.core.register(open.inode, OpenMode::ReadWrite, None);
         if content.dirty() && matches!(reply.content, FileContent::Backing(_)) {
             reply = self.put_into_backing(open, content, reply.generation).await?;
         }

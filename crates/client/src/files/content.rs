@@ -452,7 +452,7 @@ impl FileSystem {
                 Err(Refusal::Stale) => {
                     let call = |at| Call::Open { at, mode: OpenMode::ReadWrite, truncate: false };
                     let reply = self.ask_open(&Credentials::root(), open.inode, call).await?;
-                    self.core.register(open.inode, OpenMode::ReadWrite);
+                    self.core.register(open.inode, OpenMode::ReadWrite, None);
                     self.take_in(open, content, reply, false)?;
                 }
                 Err(refusal) => return Err(refusal.into()),

@@ -67,23 +67,11 @@ impl FileSystem {
     /// Bytes written: all of `data`, or, when the store is full, fewer. A handle that was opened to append ignores `offset`.
     pub async fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let append = self.files.handle(handle)?.flags.append;
-        self.write_as(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
+        self.write_with(handle, offset, data, WriteFlags { append, ..WriteFlags::default() }).await
     }
 
-    /// The same for a door's kernel, as `flags` say and not as the handle was opened.
-    ///
-    /// Where it may send a write in pieces, all at once, these come in any order, and each has the offset that it is to have in the
-    /// file as the kernel knows it. So appending ignores the offset only where a kernel does not know where the file ends, and
-    /// then it sends one piece after the other.
-    pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], mut flags: WriteFlags) -> Result<usize> {
-        if flags.append && self.embedded() {
-            let past_pages = flags.direct || *self.files.handle(handle)?.way.lock() != Way::Cached;
-            flags.append = !past_pages;
-        }
-        self.write_as(handle, offset, data, flags).await
-    }
-
-    async fn write_as(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
+    /// The same, as `flags` say and not as the handle was opened. `offset` is ignored where they append.
+    pub async fn write_with(&self, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize> {
         let written = self.count(Operation::Write, async {
             let handle = self.files.handle(handle)?;
             let written = self.write_open(&handle, offset, data, flags.append).await?;

@@ -117,7 +117,7 @@ impl FileSystem {
             self.core.not_opened(inode, taken_back.max(Some(now)), false);
             return Err(failure);
         }
-        self.core.register(inode, flags.mode);
+        self.core.register(inode, flags.mode, taken_back);
         self.register_if_lost(inode, flags.mode, server).await?;
         self.take_in(open, content, reply, flags.truncate)
     }
@@ -254,7 +254,7 @@ impl FileSystem {
         let inode = InodeId(made.inode);
         let open = self.files.enter(inode, flags.writable());
         self.core.inodes.opened(inode);
-        self.core.register(inode, flags.mode);
+        self.core.register(inode, flags.mode, None);
         let mut content = open.content.lock().await;
         let mut take_in = || self.take_in(&open, &mut content, made.clone(), true);
         let taken = match made.content {

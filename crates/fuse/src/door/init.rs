@@ -24,6 +24,11 @@ const STACK_DEPTH_MAX: u32 = 1;
 /// passthrough beside it), FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS (one mount: the kernel keeps locks itself),
 /// FUSE_DONT_MASK and FUSE_POSIX_ACL (no ACLs), FUSE_SPLICE_* (payloads are copied once either way),
 /// FUSE_EXPORT_SUPPORT (an inode that nobody looked up cannot be found by its number alone).
+///
+/// FUSE_ASYNC_DIO is not among them: by it the pieces of one direct write that is larger than a request are sent at once, and come
+/// in any order. To append them in theirs would take a kernel that knows where the file ends, which none does of what others
+/// write, or a store cuts and does not say so. It costs a single thread the overlap of its requests past the page cache: those of
+/// a large O_DIRECT write or read, and of libaio.
 const WANTED: &[InitFlags] = &[
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
@@ -43,13 +48,6 @@ const WANTED: &[InitFlags] = &[
 pub(crate) fn negotiate(config: &mut KernelConfig, passthrough: bool, alone: bool) -> bool {
     for flag in WANTED {
         request(config, *flag);
-    }
-    // The pieces of a direct write that is larger than a request are sent at once, and come in any order. To append them in the
-    // right one takes a kernel that knows where the file ends, which only one that is alone does; another sends them one after
-    // the other. It costs a single thread the overlap of its requests past the page cache: those of a large O_DIRECT write
-    // or read, and of libaio.
-    if alone {
-        request(config, InitFlags::FUSE_ASYNC_DIO);
     }
     let direct_is_coherent = request(config, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
     if !alone {

@@ -20,15 +20,16 @@ const TRUNCATES_MAX: usize = 16;
 #[derive(Default)]
 pub(super) struct Turns {
     turn: tokio::sync::Mutex<()>,
-    /// The last one that was given up, and why: whoever decided it may not be the one who tried it.
-    given_up: RefCell<Option<(Begun, Refusal)>>,
+    /// Why the last one was given up, if it was: whoever decided it may not be the one who tried it, and it may have taken the
+    /// place of another.
+    given_up: RefCell<Option<Refusal>>,
 }
 
 impl Turns {
     /// What became of a truncate that the row does not ask for any more.
     fn ended(&self, decided: Option<Begun>) -> Result<(), Refusal> {
-        match (&*self.given_up.borrow(), decided) {
-            (Some((begun, refusal)), Some(decided)) if *begun == decided => Err(refusal.clone()),
+        match &*self.given_up.borrow() {
+            Some(refusal) if decided.is_some() => Err(refusal.clone()),
             _ => Ok(()),
         }
     }
@@ -83,7 +84,10 @@ impl Shard {
                 Err(refusal) => (decided, Err(moved(refusal))),
             };
             match tried {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    turns.given_up.replace(None);
+                    return Ok(());
+                }
                 Ok(false) => {}
                 // It is asked again, and goes on where the row is by then.
                 Err(Refusal::Busy) => return Err(Refusal::Busy),
@@ -146,7 +150,7 @@ impl Shard {
         asked: Option<Asked>,
         refusal: &Refusal,
     ) -> Option<tokio::task::JoinHandle<()>> {
-        turns.given_up.replace(Some((begun, refusal.clone())));
+        turns.given_up.replace(Some(refusal.clone()));
         // Not in a later batch than that it is given up.
         self.take_back(asked);
         let (shard, turns, verb) = (Rc::clone(self), Rc::clone(turns), AbandonTruncate { at: at.clone(), begun });

@@ -204,6 +204,29 @@ fn a_cut_that_another_gave_up_has_failed() {
     });
 }
 
+/// Promise: so is who has decided one in the place of which another came, when nobody could make that.
+#[test]
+fn a_cut_whose_successor_was_given_up_has_failed() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        std::fs::remove_file(&large.path).unwrap();
+        let decided = [3, 5].map(|size| {
+            let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+            let verb = ChangeAttributes { at: large.at.clone(), set };
+            let (caller, makes) = (&Credentials::root(), Makes::Nothing);
+            let run = Run { caller, address: address(&large.at), makes, record: None };
+            let ran = large.shard.run_at_once(&verb, &run);
+            let Some(Ran::Changed { effects, batch, .. }) = ran else { panic!("it has to wait") };
+            (effects, batch)
+        });
+        large.shard.appended_with_work(decided[1].1).await.unwrap();
+        let [first, second] = decided.map(|(effects, _)| large.shard.perform(effects, None));
+        let (second, first) = futures::join!(second, first);
+        assert!(matches!(&second, Err(Refusal::Failed(_))), "{second:?}");
+        assert_eq!(first, second);
+    });
+}
+
 /// Promise: a cut is given up also where the file's row is in another shard by then.
 #[test]
 fn a_cut_is_given_up_in_another_shard() {

@@ -214,10 +214,10 @@ impl Server {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
-            // To a mount's own server they do not come back, but perhaps to the one after it.
+            // The one session of a mount's own server begins with it.
             sessions_known_from: match left {
-                Left::OpenFiles => owned_since.after(SESSIONS_RETURN),
-                Left::Nothing => owned_since,
+                Left::OpenFiles if !config.embedded => owned_since.after(SESSIONS_RETURN),
+                Left::OpenFiles | Left::Nothing => owned_since,
             },
             number: varve_world::random::number(),
             reserve,

@@ -33,7 +33,7 @@ use varve_wire::Failure;
 const OPENING_MAX: usize = 2;
 
 /// How long a call waits for its shard to be open before it is answered Busy, whereupon the client asks again until its own
-/// deadline.
+/// deadline. Clients count on it (`client/calls.rs`).
 const WANTED_MAX: Duration = Duration::from_secs(5);
 
 /// How long a sync waits for a shard: an attempt that the store refuses takes some seconds, one may be under way, and the

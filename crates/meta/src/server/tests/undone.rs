@@ -53,6 +53,16 @@ fn a_time_that_was_set_is_set_by_the_retry() {
     server.stop(STOP).unwrap();
 }
 
+/// As if the server that has cut the large file had died between the row and the file.
+fn leave_to_be_cut(site: &Site, path: &Path) {
+    std::fs::write(path, b"content").unwrap();
+    edit(site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
+        let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
+        node.content = Content::Backing(BackingSize::Truncating(0));
+        node.attributes.size = 0;
+    });
+}
+
 /// Else who opens the file later would cut away what was written since.
 #[test]
 fn a_file_that_is_to_be_cut_is_cut_by_the_retry() {
@@ -65,13 +75,7 @@ fn a_file_that_is_to_be_cut_is_cut_by_the_retry() {
     let answer = client.exchange(first.clone()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"");
     server.stop(STOP).unwrap();
-    // As if that server had died between the row and the file.
-    std::fs::write(&path, b"content").unwrap();
-    edit(&site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
-        let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
-        node.content = Content::Backing(BackingSize::Truncating(0));
-        node.attributes.size = 0;
-    });
+    leave_to_be_cut(&site, &path);
     let server = site.start();
     let mut client = Client::of(&server, &site, 1, Purpose::Work);
     assert_eq!(client.exchange(first).unwrap(), answer);
@@ -97,13 +101,7 @@ fn a_file_that_the_retry_cannot_cut_is_not_answered_as_cut() {
     let first = request(1, 3, 1, 0, Call::Open { at, mode: OpenMode::ReadWrite, truncate: true });
     assert!(client.exchange(first.clone()).unwrap().is_ok());
     server.stop(STOP).unwrap();
-    // As if that server had died between the row and the file.
-    std::fs::write(&path, b"content").unwrap();
-    edit(&site, &Key::Entry(InodeId::ROOT, Name::new(b"large").unwrap()), |row| {
-        let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
-        node.content = Content::Backing(BackingSize::Truncating(0));
-        node.attributes.size = 0;
-    });
+    leave_to_be_cut(&site, &path);
     let server = site.start();
     let mut client = Client::of(&server, &site, 1, Purpose::Work);
     let aside = site.directory.path().join("aside");

@@ -214,10 +214,10 @@ impl Server {
             sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
-            // The one session of a mount's own server begins with it.
+            // Also of a mount's own server: clients of the one before come to the next, and what they have open has to be there.
             sessions_known_from: match left {
-                Left::OpenFiles if !config.embedded => owned_since.after(SESSIONS_RETURN),
-                Left::OpenFiles | Left::Nothing => owned_since,
+                Left::OpenFiles => owned_since.after(SESSIONS_RETURN),
+                Left::Nothing => owned_since,
             },
             number: varve_world::random::number(),
             reserve,

@@ -217,8 +217,8 @@ impl VolumeDir {
         rename_if_there(&self.left_server_file(), &self.server_file())?;
         Ok(match self.read_server_record() {
             Ok(None) => Left::Nothing,
-            // Its only client has died with it; those of the server before it may not have.
-            Ok(Some(record)) if record.embedded && !record.after_open_files && record.is_of_the_dead() => Left::Nothing,
+            // Its only client has ended with it, as the lock tells; those of the server before it may not have.
+            Ok(Some(record)) if record.embedded && !record.after_open_files => Left::Nothing,
             Ok(Some(_)) | Err(_) => Left::OpenFiles,
         })
     }

@@ -116,6 +116,8 @@ fn what_a_server_left_is_known_to_the_next() {
     assert_eq!(left(), Left::OpenFiles, "it was killed");
     announce(record(true, NOBODY));
     assert_eq!(left(), Left::Nothing, "a mount was killed, with the server that only it used");
+    announce(record(true, std::process::id()));
+    assert_eq!(left(), Left::Nothing, "the lock is had: whatever has its number now, that mount has ended");
     announce(ServerRecord { after_open_files: true, ..record(true, NOBODY) });
     assert_eq!(left(), Left::OpenFiles, "clients of the server before the mount's may come back");
     for at_its_end in [Left::OpenFiles, Left::Nothing] {

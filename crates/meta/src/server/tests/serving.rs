@@ -423,20 +423,25 @@ fn make_somewhere(clients: &mut [Client<UnixStream>; 2], name: &str) {
 }
 
 /// Promise: what clients had open at a server that was stopped, or killed, is not forgotten because a mount served for itself
-/// in between, which ends well or is killed: the next server waits for them.
+/// in between, which ends well or is killed: the next server waits for them, and what the mount removed is there for those who
+/// have it open.
 #[test]
 fn a_mount_in_between_leaves_what_others_have_open() {
     let mut site = Site::new(1);
     let server = site.start();
     let mut client = Client::of(&server, &site, 1, Purpose::Work);
-    let (name, node) = (b"file".to_vec(), NewNode::Regular);
-    let create = Call::Create { parent: InodeId::ROOT.0, name, node, mode: 0o644, open: true };
-    assert!(client.call(0, create).is_ok());
+    let (name, kind) = (b"file".to_vec(), NewNode::Regular);
+    let create = Call::Create { parent: ROOT, name: name.clone(), node: kind, mode: 0o644, open: true };
+    let file = node(client.call(0, create)).inode;
     server.stop(STOP).unwrap();
     let volume = site.config.volume.clone();
-    for killed in [false, true, false] {
+    for (killed, removes) in [(false, true), (true, false), (false, false)] {
         site.config.embedded = true;
         let server = site.start();
+        if removes {
+            let mut own = Client::of(&server, &site, 2, Purpose::Work);
+            assert!(own.call(0, Call::Unlink { parent: ROOT, name: name.clone() }).is_ok());
+        }
         let of_a_mount = volume.read_server_record().unwrap().unwrap();
         server.stop(STOP).unwrap();
         if killed {
@@ -451,5 +456,11 @@ fn a_mount_in_between_leaves_what_others_have_open() {
     let server = site.start();
     let waits = server.shared.sessions_known_from.since(server.shared.clock.monotonic());
     assert!(!waits.is_zero(), "it waits for those who may have files open");
+    let calls_before = client.number;
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    client.number = calls_before;
+    let open = Call::Open { at: Locator::Inode { inode: file }, mode: OpenMode::ReadWrite, truncate: false };
+    let opened = node(client.call(0, open));
+    assert_eq!((opened.inode, opened.attributes.nlink), (file, 0));
     server.stop(STOP).unwrap();
 }

@@ -242,7 +242,7 @@ impl Shard {
         };
         let (row, settled_in, arrived) = match row {
             Some(row) if row.state == PartitionState::Arriving => {
-                let (row, settled_in) = self.settle_arrival(directory, row).await?;
+                let (row, settled_in) = self.settle_arrival(directory, row.index).await?;
                 (row, settled_in, self.arrived_names(directory))
             }
             Some(row) => (row, BatchNumber(0), None),
@@ -378,13 +378,16 @@ impl Shard {
         Ok(read)
     }
 
-    /// A split's target found its partition not live: the source knows whether it is.
+    /// A split's target found its partition not live: the source knows whether it is. The row is read when it has said so, for the
+    /// one that was there before may be an earlier attempt's; what this one wrote was durable before the source committed.
     async fn settle_arrival(
         self: &Rc<Self>,
         directory: InodeId,
-        mut row: PartitionRow,
+        index: PartitionIndex,
     ) -> Result<(PartitionRow, BatchNumber), Refusal> {
-        self.ask_source(directory, row.index).await?;
+        self.ask_source(directory, index).await?;
+        let arrived = self.read_table(&Key::Partition(directory, index)).await?;
+        let Some(Row::Partition(mut row)) = arrived else { return Err(Refusal::Busy) };
         row.state = PartitionState::Live;
         let batch = {
             let mut state = self.state.borrow_mut();

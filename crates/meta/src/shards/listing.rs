@@ -4,9 +4,10 @@
 //! equal hash are never parted, so a page ends between two hashes.
 
 use super::refusal::Refusal;
-use super::shard::{Address, Shard};
+use super::shard::{Address, Shard, State};
 use crate::tables::codec;
 use crate::tables::{EntryRow, Key, PartitionRow, Row, TransactionId};
+use std::collections::HashSet;
 use std::rc::Rc;
 use varve_types::{HashRange, InodeId, Name, NameHash, PartitionMap};
 
@@ -25,9 +26,12 @@ impl Shard {
     /// names and attributes. Shows everything that was acknowledged before.
     pub async fn list(self: &Rc<Self>, directory: InodeId, from: NameHash, bytes_max: usize) -> Result<Page, Refusal> {
         self.check_address(Address::Name(directory, from)).await?;
-        // A several-shard change is acknowledged when it is decided, and its names change a little later.
+        // A several-shard change is acknowledged when it is decided, and its names change a little later. Others that come meanwhile
+        // are not waited for: there may always be one.
         let by = |(key, by): (&Key, &TransactionId)| is_name_of(key, directory).then_some(*by);
-        if self.wait_while_locked(|state| state.locks.iter().find_map(by)).await? {
+        let found: HashSet<TransactionId> = self.state.borrow().locks.iter().filter_map(by).collect();
+        let left = |state: &State| state.locks.iter().filter_map(by).find(|by| found.contains(by));
+        if !found.is_empty() && self.wait_while_locked(left).await? {
             self.check_address(Address::Name(directory, from)).await?;
         }
         let (range, map, changed_in) = {

@@ -67,15 +67,7 @@ impl Shard {
         unopened: &[InodeId],
         kept: IntentKept,
     ) -> Result<Option<BatchNumber>, PeerReply> {
-        let locked = |key: &Key| self.state.borrow().locks.contains_key(key);
-        let changed = intent.changes.iter().filter_map(|change| match change {
-            Change::Put(key, _) | Change::Delete(key) => Some(key),
-            Change::Tally { .. } => None,
-        });
-        if changed.chain(intent.reads.iter().map(|record| &record.key)).any(locked) {
-            return Err(PeerReply::Vote(false));
-        }
-        self.fetch_for_intent(&intent).await.map_err(peer_reply)?;
+        self.fetch_for_intent(&intent).await?;
         let mut state = self.state.borrow_mut();
         if !self.may_prepare(&state, &intent) || unopened.iter().any(|inode| self.open_files.is_open(*inode)) {
             return Err(PeerReply::Vote(false));
@@ -119,16 +111,28 @@ impl Shard {
         }
     }
 
-    async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), Refusal> {
-        for record in &intent.reads {
-            self.fetch_here(&record.key).await?;
+    /// Makes resident what an intent rests on and changes, if none of it is hidden by another change or by a split: whoever hides
+    /// it may itself be waiting for what this change has locked elsewhere.
+    async fn fetch_for_intent(self: &Rc<Self>, intent: &IntentRow) -> Result<(), PeerReply> {
+        let changed = intent.changes.iter().filter_map(|change| match change {
+            Change::Put(key, _) | Change::Delete(key) => Some(key),
+            Change::Tally { .. } => None,
+        });
+        let hidden = |key: &Key| self.is_hidden(&self.state.borrow(), key);
+        let keys = || intent.reads.iter().map(|record| &record.key).chain(changed.clone());
+        if keys().any(hidden) {
+            return Err(PeerReply::Vote(false));
+        }
+        for key in keys() {
+            // It may have come to be, while the ones before were read.
+            if hidden(key) {
+                return Err(PeerReply::Vote(false));
+            }
+            self.fetch_here(key).await.map_err(peer_reply)?;
         }
         for change in &intent.changes {
-            match change {
-                Change::Put(key, _) | Change::Delete(key) => self.fetch_here(key).await?,
-                Change::Tally { directory, name, .. } => {
-                    self.check_address(Address::Name(*directory, name.hash())).await?;
-                }
+            if let Change::Tally { directory, name, .. } = change {
+                self.check_address(Address::Name(*directory, name.hash())).await.map_err(peer_reply)?;
             }
         }
         Ok(())

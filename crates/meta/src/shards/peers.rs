@@ -85,6 +85,8 @@ pub enum PeerCall {
     /// Serialises renames of directories across parents; held until `UnlockRenames`.
     LockRenames(u64),
     UnlockRenames(u64),
+    /// Whether it is held as this one: the shard may have been opened again since.
+    HoldsRenames(u64),
 }
 
 impl PeerCall {

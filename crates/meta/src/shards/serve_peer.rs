@@ -57,6 +57,9 @@ impl Shard {
             }
             PeerCall::LockRenames(holder) => self.lock_renames(holder),
             PeerCall::UnlockRenames(holder) => self.unlock_renames(holder),
+            PeerCall::HoldsRenames(holder) => {
+                PeerReply::Vote(self.state.borrow().transactions.rename_lock == Some(holder))
+            }
         }
     }
 

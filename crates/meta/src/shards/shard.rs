@@ -23,7 +23,7 @@ use super::replies::{Asked, Replies};
 use super::resident::{BatchNumber, CacheBudget, Resident};
 use super::rows::{self, Rows};
 use super::table::TableConfig;
-use super::transaction::{AnswerWhen, Sorted, Transactions};
+use super::transaction::{Sorted, Transactions};
 use super::truncates::Turns;
 use crate::namespace::{self, Context, Decision, Effect, Missing, Seen, Verb, View};
 use crate::tables::{Change, Key, Row, TransactionId};
@@ -331,13 +331,10 @@ impl Shard {
                 return Ok(None);
             }
             Decided::Several { own, elsewhere, effects, outcome, reply, unopened } => {
-                let answer = match way.rename_lock {
-                    Some(_) => AnswerWhen::Applied,
-                    None => AnswerWhen::Decided,
-                };
-                let held = way.held.as_ref().filter(|_| answer == AnswerWhen::Decided);
+                let held = way.held.as_ref().filter(|_| way.rename_lock.is_none());
                 let sorted = Sorted { unopened, ..self.sort(own, elsewhere, &foreign, held) };
-                let committed = Box::pin(self.commit_over_shards(sorted, &mut way.held, reply, answer)).await;
+                let committed = self.commit_over_shards(sorted, &mut way.held, reply, &mut way.rename_lock);
+                let committed = Box::pin(committed).await;
                 // Perhaps because it was opened meanwhile. What is taken to be open and is not is an orphan for a moment.
                 way.as_if_open |= matches!(committed, Err(Refusal::Busy));
                 // Else it may be decided.
@@ -476,6 +473,15 @@ impl Shard {
             },
             _ => state.resident.seen(key),
         }
+    }
+
+    /// Whether an undecided several-shard change or the last steps of a split hide a row of this shard.
+    pub(super) fn is_hidden(&self, state: &State, key: &Key) -> bool {
+        let held = match key {
+            Key::Entry(directory, name) => state.partitions.get(*directory).is_some_and(|p| p.holds_name(name)),
+            _ => false,
+        };
+        held || state.locks.contains_key(key)
     }
 
     /// Whether `change` collides with an undecided several-shard change, or with the last steps of a split.

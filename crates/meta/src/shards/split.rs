@@ -202,19 +202,18 @@ impl Shard {
         moved.add(self.copy_changed(&adoption).await?);
         self.send_replies(&adoption).await?;
 
-        let (depth, mtime) = match self.partition_here(&self.state.borrow(), directory) {
-            Some(now) => (now.depth + 1, now.mtime),
-            None => return Err(Errno::ENOENT.into()),
+        // As it is by now: a change of its mode or owner may have been under way when the split began, and none has begun since.
+        let Some(now) = self.partition_here(&self.state.borrow(), directory).cloned() else {
+            return Err(Errno::ENOENT.into());
         };
         let arriving = PartitionRow {
             index: upper,
-            depth,
+            depth: now.depth + 1,
             state: PartitionState::Arriving,
             entries: 0,
             subdirectories: 0,
-            mtime,
             map: map.clone(),
-            ..row
+            ..now
         };
         let end = PeerCall::AdoptEnd { directory, attempt, partition: Row::Partition(arriving) };
         match self.ask(target, end).await? {

@@ -128,18 +128,19 @@ impl Shard {
         sorted: Sorted,
         held: &mut Option<Held>,
         reply: Option<ReplyRecord>,
-        answer: AnswerWhen,
+        rename_lock: &mut Option<u64>,
     ) -> Result<(), Refusal> {
         let begun = self.begin(sorted, held.as_ref())?;
         let held = held.take();
-        if answer == AnswerWhen::Decided && only_removes(&begun.sorted.parts) {
+        if rename_lock.is_none() && only_removes(&begun.sorted.parts) {
             return self.remove_in_order(begun, held, reply).await;
         }
         if let Some(held) = &held {
             self.call_off(held.transaction, [held.shard]).await;
         }
-        let carried_out = self.commit_in_two_phases(begun, reply).await?;
-        if answer == AnswerWhen::Applied && !carried_out.await.unwrap_or(false) {
+        let carried_out = self.commit_in_two_phases(begun, reply, rename_lock).await?;
+        // Who takes the lock next must find it applied everywhere.
+        if rename_lock.is_some() && !carried_out.await.unwrap_or(false) {
             // It is committed: who asks again, of this shard's next owner, is told so.
             let ended = format!("shard {} has ended before a committed change was applied everywhere", self.id);
             return Err(Refusal::Failed(self.failed().unwrap_or_else(|| ended.into())));
@@ -152,6 +153,7 @@ impl Shard {
         self: &Rc<Self>,
         begun: Begun,
         reply: Option<ReplyRecord>,
+        rename_lock: &mut Option<u64>,
     ) -> Result<tokio::task::JoinHandle<bool>, Refusal> {
         let Begun { transaction, sorted: Sorted { own, parts, unopened, .. } } = begun;
         let participants: Vec<_> = parts.keys().copied().collect();
@@ -162,7 +164,10 @@ impl Shard {
         .await;
         let refused = votes.iter().find(|(_, vote)| !matches!(vote, PeerReply::Vote(true)));
         let decided = match refused {
-            None => self.decide_commit(transaction, &own, &participants, reply),
+            None => {
+                let locked = self.check_rename_lock(rename_lock).await;
+                locked.and_then(|()| self.decide_commit(transaction, &own, &participants, reply))
+            }
             Some((shard, vote)) => {
                 tracing::debug!("transaction {transaction:?}: shard {shard} votes {vote:?}");
                 Err(match vote {
@@ -186,6 +191,22 @@ impl Shard {
             return Err(refusal);
         }
         Ok(tokio::task::spawn_local(self.clone().carry_out(transaction, participants)))
+    }
+
+    /// Whether the lock on renames that was taken, if one was, is held yet: it is in the memory of the root's shard alone, which may
+    /// have been opened again. Who takes it after this finds locked what the votes have locked; who had it before may have moved
+    /// what this change rests on.
+    async fn check_rename_lock(&self, rename_lock: &mut Option<u64>) -> Result<(), Refusal> {
+        let Some(holder) = *rename_lock else { return Ok(()) };
+        match self.peers.call(InodeId::ROOT.shard(), PeerCall::HoldsRenames(holder)).await {
+            PeerReply::Vote(true) => Ok(()),
+            PeerReply::Vote(false) => {
+                *rename_lock = None;
+                Err(Refusal::Busy)
+            }
+            PeerReply::Busy => Err(Refusal::Busy),
+            other => Err(other.unexpected("it is not known whether the rename lock is held yet")),
+        }
     }
 
     /// Has others drop what they keep for a change that is not committed.
@@ -397,12 +418,4 @@ pub(super) struct Sorted {
     pub holder: Option<ShardId>,
     /// Inodes that the decision takes to be open nowhere.
     pub unopened: Vec<InodeId>,
-}
-
-/// When a several-shard change is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AnswerWhen {
-    Decided,
-    /// Whoever comes next must find it applied everywhere.
-    Applied,
 }

@@ -40,6 +40,8 @@ pub struct LocalPeers {
     pub before_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
     /// What happens as soon as the next change over shards is prepared.
     pub after_prepare: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// So often the lock on renames was asked for.
+    pub rename_locks: Cell<usize>,
     /// What is decided over shards is not heard of in others, nor told to who asks.
     pub keeps_decisions: Cell<bool>,
     /// So often.
@@ -55,6 +57,9 @@ impl Peers for LocalPeers {
                 && let Some(first) = self.before_prepare.take()
             {
                 first();
+            }
+            if let PeerCall::LockRenames(_) = call {
+                self.rename_locks.set(self.rename_locks.get() + 1);
             }
             if self.keeps_decisions.get()
                 && matches!(call, PeerCall::Resolve { commit: true, .. } | PeerCall::Outcome(_))

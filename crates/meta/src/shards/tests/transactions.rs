@@ -1,9 +1,11 @@
 use super::cluster::{Cluster, PATIENCE, name};
 use crate::namespace::{At, ChangeAttributes, Link, RemoveDirectory, Rename, RenameFlags, ReviveDirectory, Unlink};
+use crate::shards::partitions::Split;
 use crate::shards::{Makes, PeerCall, PeerReply, Peers, Refusal};
-use crate::tables::{Change, Key};
+use crate::tables::{Change, EntryBody, EntryRow, IntentRow, Key, Row, TransactionId};
+use std::task::Poll;
 use std::time::Duration;
-use varve_types::{Errno, InodeId, Mode, PartitionIndex, SetAttributes, ShardId};
+use varve_types::{Errno, FileKind, HashRange, InodeId, Mode, NameHash, PartitionIndex, SetAttributes, ShardId};
 
 async fn rename(cluster: &Cluster, from: (InodeId, &str), to: (InodeId, &str)) -> Result<(), Refusal> {
     let verb = Rename {
@@ -234,6 +236,136 @@ fn a_move_whose_shard_fails_before_it_is_applied_ends_and_is_done_by_the_next() 
         assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
         assert_eq!(cluster.lookup(a, "x").await, None);
         assert_eq!(cluster.parent_of(moved).await, b);
+    });
+}
+
+/// Promise: who moves a directory while the root's shard forgets, being opened again, who may, decides again under the lock: else
+/// two moves could each put a directory beneath the other's.
+#[test]
+fn a_move_whose_lock_was_forgotten_is_decided_again() {
+    for forgotten in [false, true] {
+        Cluster::run(4, 1000, |cluster| async move {
+            let a = cluster.mkdir(InodeId::ROOT, "a", ShardId(1)).await;
+            let b = cluster.mkdir(InodeId::ROOT, "b", ShardId(2)).await;
+            let moved = cluster.mkdir(a, "x", ShardId(3)).await;
+            let root = cluster.shard(InodeId::ROOT.shard());
+            *cluster.peers.after_prepare.borrow_mut() = Some(Box::new(move || {
+                let mut state = root.state.borrow_mut();
+                assert!(state.transactions.rename_lock.is_some());
+                if forgotten {
+                    state.transactions.rename_lock = None;
+                }
+            }));
+            rename(&cluster, (a, "x"), (b, "x")).await.unwrap();
+            assert!(cluster.peers.after_prepare.borrow().is_none());
+            assert_eq!(cluster.peers.rename_locks.get(), 1 + usize::from(forgotten));
+            assert_eq!(cluster.lookup(b, "x").await, Some((moved, true)));
+            assert_eq!(cluster.parent_of(moved).await, b);
+            let lock = PeerCall::LockRenames(7);
+            assert!(
+                matches!(cluster.peers.call(InodeId::ROOT.shard(), lock).await, PeerReply::Done),
+                "the lock is free"
+            );
+        });
+    }
+}
+
+fn nth(cluster: &Cluster, counter: u64) -> TransactionId {
+    TransactionId { coordinator: ShardId(1), epoch: cluster.shard(ShardId(1)).table.epoch(), counter }
+}
+
+/// A change over shards, as one of its participants hears of it first.
+fn under_way(cluster: &Cluster, counter: u64, change: Change) -> PeerCall {
+    let participants = vec![ShardId(0), ShardId(1)];
+    let intent = IntentRow { participants, changes: vec![change], reads: Vec::new(), reply: None };
+    PeerCall::Prepare(nth(cluster, counter), intent, Vec::new())
+}
+
+fn makes(cluster: &Cluster, counter: u64, at: &str) -> PeerCall {
+    let row = EntryRow { inode: InodeId::new(ShardId(1), 1_000), body: EntryBody::Reference(FileKind::Regular) };
+    under_way(cluster, counter, Change::Put(Key::Entry(InodeId::ROOT, name(at)), Row::Entry(row)))
+}
+
+fn ended(cluster: &Cluster, counter: u64, commit: bool) -> PeerCall {
+    PeerCall::Resolve { transaction: nth(cluster, counter), commit }
+}
+
+/// Promise: a listing waits for the changes over shards that it finds under way, and not for those that come meanwhile: where others
+/// rename without a pause there is always one.
+#[test]
+fn a_listing_waits_for_the_changes_that_it_finds() {
+    Cluster::run(2, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "f").await.unwrap();
+        let root = cluster.shard(InodeId::ROOT.shard());
+        assert!(matches!(root.peer_call(makes(&cluster, 1, "one")).await, PeerReply::Vote(true)));
+        let mut listing = Box::pin(root.list(InodeId::ROOT, NameHash(0), 2000));
+        assert!(futures::poll!(&mut listing).is_pending(), "it may be decided");
+        assert!(matches!(root.peer_call(makes(&cluster, 2, "other")).await, PeerReply::Vote(true)));
+        assert!(futures::poll!(&mut listing).is_pending());
+        assert!(matches!(root.peer_call(ended(&cluster, 1, false)).await, PeerReply::Done));
+        let listed = tokio::time::timeout(PATIENCE, listing).await.unwrap().unwrap();
+        assert_eq!(listed.entries.len(), 1);
+        assert!(!root.state.borrow().locks.is_empty());
+        assert!(matches!(root.peer_call(ended(&cluster, 2, false)).await, PeerReply::Done));
+    });
+}
+
+/// Promise: a change over shards does not wait for the last steps of a split, which may themselves wait for a change that waits
+/// for it: it is decided again.
+#[test]
+fn a_change_over_shards_does_not_wait_for_a_split() {
+    Cluster::run(2, 1000, |cluster| async move {
+        cluster.create(InodeId::ROOT, "f").await.unwrap();
+        let root = cluster.shard(InodeId::ROOT.shard());
+        let split = |held| {
+            let mut split = Split::of(HashRange::ALL);
+            split.held = held;
+            root.state.borrow_mut().partitions.get_mut(InodeId::ROOT).unwrap().split = held.then_some(split);
+        };
+        split(true);
+        let mut refused = Box::pin(root.peer_call(makes(&cluster, 1, "g")));
+        assert!(matches!(futures::poll!(&mut refused), Poll::Ready(PeerReply::Vote(false))));
+        split(false);
+        assert!(matches!(root.peer_call(makes(&cluster, 2, "g")).await, PeerReply::Vote(true)));
+        assert!(matches!(root.peer_call(ended(&cluster, 2, false)).await, PeerReply::Done));
+    });
+}
+
+/// Promise: the half that a split parts has the mode of the directory also where that was being changed when the split began.
+#[test]
+fn a_change_of_mode_that_a_split_finds_under_way_is_of_both_halves() {
+    Cluster::run(2, 1000, |cluster| async move {
+        for n in 0..20 {
+            cluster.create(InodeId::ROOT, &format!("{n}")).await.unwrap();
+        }
+        let root = cluster.shard(InodeId::ROOT.shard());
+        let row = async |index: u16| {
+            let key = Key::Partition(InodeId::ROOT, PartitionIndex(index));
+            match cluster.peers.call(ShardId(index), PeerCall::Fetch(vec![key.clone()])).await {
+                PeerReply::Rows(rows) => match rows[0].clone() {
+                    Some(Row::Partition(row)) => (key, row),
+                    other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        let (key, mut changed) = row(0).await;
+        changed.mode = Mode::new(0o700);
+        let change = under_way(&cluster, 1, Change::Put(key, Row::Partition(changed)));
+        assert!(matches!(root.peer_call(change).await, PeerReply::Vote(true)));
+        let split = tokio::task::spawn_local({
+            let root = root.clone();
+            async move { root.split(InodeId::ROOT).await }
+        });
+        let waits = || {
+            root.state.borrow().partitions.get(InodeId::ROOT).is_some_and(|p| p.split.as_ref().is_some_and(|s| s.held))
+        };
+        while !waits() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(matches!(root.peer_call(ended(&cluster, 1, true)).await, PeerReply::Done));
+        split.await.unwrap();
+        assert_eq!([row(0).await.1.mode, row(1).await.1.mode], [Mode::new(0o700); 2]);
     });
 }
 

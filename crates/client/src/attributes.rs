@@ -1,5 +1,6 @@
 //! Operations on what a file is: attributes and extended attributes.
 
+use crate::files::Asking;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Handle, Node, Operation, Result, XattrMode};
 use std::time::Duration;
@@ -74,10 +75,12 @@ impl FileSystem {
         Ok(self.node(&reply, Duration::ZERO))
     }
 
-    /// The node of `reply`, just received, or newer if this client has the file open.
-    pub(crate) async fn file_node(&self, reply: NodeReply) -> Result<Node> {
-        match self.files.find(InodeId(reply.inode)) {
+    /// The node of `reply`, just received, or newer if this client has the file open, or has closed it since that was asked for.
+    pub(crate) async fn file_node(&self, reply: NodeReply, asked: Asking) -> Result<Node> {
+        let inode = InodeId(reply.inode);
+        match self.files.find(inode) {
             Some(open) if !open.quiet(&self.files) => Box::pin(self.open_attributes(&Credentials::root(), &open)).await,
+            _ if self.files.is_outdated(inode, asked) => Box::pin(self.file_row(&Credentials::root(), inode)).await,
             _ => Ok(self.node(&reply, Duration::ZERO)),
         }
     }
@@ -138,9 +141,11 @@ impl FileSystem {
         }
         let ticket = known.ask(directory);
         let reply = self.ask_home(caller, directory, Call::StatDirectory { directory: directory.0 }).await?;
-        let node = self.node(&reply.node, reply.lease);
-        if let Some(ticket) = ticket {
-            known.keep(directory, ticket, node, self.core.clock.monotonic());
+        let mut node = self.node(&reply.node, reply.lease);
+        // Else a change of this client's was under way, and may be missing in what is answered after it.
+        let kept = ticket.is_some_and(|ticket| known.keep(directory, ticket, node, self.core.clock.monotonic()));
+        if !kept {
+            node.attributes_ttl = Duration::ZERO;
         }
         Ok(node)
     }

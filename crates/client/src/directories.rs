@@ -3,6 +3,7 @@
 
 mod cookies;
 
+use crate::files::Asking;
 use crate::inodes::Sighting;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Node, Operation, Result};
@@ -63,6 +64,8 @@ impl Batch {
 
 struct Listing {
     batch: Option<Batch>,
+    /// The batch is the one that opening fetched, and nothing was shown of it yet.
+    unread: bool,
     cookies: Cookies,
     plus_batch_bytes: u32,
 }
@@ -86,8 +89,12 @@ impl FileSystem {
         self.count(Operation::ReadDirectory, async {
             // The first batch, in the caller's name: later ones are listed with the right that was checked here.
             let batch = self.fetch(caller, inode, 0, BATCH_BYTES).await?;
-            let listing =
-                Listing { batch: Some(batch), cookies: Cookies::default(), plus_batch_bytes: PLUS_BATCH_BYTES_MIN };
+            let listing = Listing {
+                batch: Some(batch),
+                unread: true,
+                cookies: Cookies::default(),
+                plus_batch_bytes: PLUS_BATCH_BYTES_MIN,
+            };
             let open = OpenDirectory { inode, listing: futures::lock::Mutex::new(listing) };
             let number = self.directories.made.fetch_add(1, Relaxed) + 1;
             self.directories.open.lock().insert(number, Arc::new(open));
@@ -157,8 +164,7 @@ impl FileSystem {
         visit: &mut Visit<'_>,
     ) -> Result<()> {
         // The batch that opening fetched is fresh enough for the first reading.
-        let untouched = listing.batch.as_ref().is_some_and(|batch| batch.from == 0);
-        if rewound && !untouched {
+        if rewound && !std::mem::take(&mut listing.unread) {
             listing.batch = None;
         }
         loop {
@@ -187,10 +193,11 @@ impl FileSystem {
     ) -> Result<()> {
         listing.batch = None;
         loop {
+            let asked = self.files.asking();
             let batch = self.fetch_on(inode, position.hash(), listing.plus_batch_bytes).await?;
             let mut shown = 0;
             let all = show_batch(&batch, &mut listing.cookies, &position, &mut |child, entry| {
-                let node = self.listed_node(inode, child);
+                let node = self.listed_node(inode, child, asked);
                 let taken = visit(DirectoryEntry { node, ..entry });
                 if taken && node.is_some() {
                     self.saw_listed(inode, child);
@@ -212,14 +219,13 @@ impl FileSystem {
         }
     }
 
-    /// The attributes that came with a name; none of a file that is open here, which knows its own better.
-    fn listed_node(&self, parent: InodeId, child: &Child) -> Option<Node> {
-        match &child.entry {
-            EntryReply::Node(reply) if self.files.find(InodeId(reply.inode)).is_none() => {
-                Some(self.under(parent, &child.name, self.node(reply, Duration::ZERO)))
-            }
-            _ => None,
-        }
+    /// The attributes that came with a name; none of a file that is open here, or was until after they were asked for: more was known
+    /// of it than they say.
+    fn listed_node(&self, parent: InodeId, child: &Child, asked: Asking) -> Option<Node> {
+        let EntryReply::Node(reply) = &child.entry else { return None };
+        let inode = InodeId(reply.inode);
+        let known_better = self.files.find(inode).is_some() || self.files.is_outdated(inode, asked);
+        (!known_better).then(|| self.under(parent, &child.name, self.node(reply, Duration::ZERO)))
     }
 
     fn saw_listed(&self, parent: InodeId, child: &Child) {

@@ -4,7 +4,7 @@ use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
 use crate::errand::Errands;
-use crate::files::{Files, backing_blocks};
+use crate::files::{Asking, Files, backing_blocks};
 use crate::holds::Holds;
 use crate::known::{Change, Known};
 use crate::now;
@@ -215,15 +215,16 @@ impl FileSystem {
         }
     }
 
-    /// The node that an entry means, asked for where it is; `None` if it was removed in between.
+    /// The node that an entry, asked for as `asked` says, means, asked for where it is; `None` if it was removed in between.
     pub(crate) async fn resolve(
         &self,
         caller: &Credentials,
         entry: EntryReply,
+        asked: Asking,
         lease: Duration,
     ) -> Result<Option<Node>> {
         let resolved = match entry {
-            EntryReply::Node(node) => return self.file_node(node).await.map(Some),
+            EntryReply::Node(node) => self.file_node(node, asked).await,
             EntryReply::Elsewhere { inode, kind } => {
                 self.core.inodes.set_by_inode(InodeId(inode), true);
                 match FileKind::from(kind) {

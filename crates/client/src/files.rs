@@ -14,10 +14,12 @@
 mod backing;
 mod catch_up;
 mod content;
+mod failures;
 mod forecast;
 mod inline;
 mod io;
 mod open;
+mod outdated;
 mod pages;
 mod settle;
 mod space;
@@ -26,6 +28,7 @@ mod write_behind;
 
 pub(crate) use backing::blocks as backing_blocks;
 pub(crate) use content::OpenInode;
+pub(crate) use outdated::Asking;
 pub(crate) use pages::Version;
 pub use settle::Unsettled;
 
@@ -141,6 +144,8 @@ pub(crate) struct OpenHandle {
     /// In whose name content is written back.
     pub caller: Credentials,
     pub way: Mutex<Way>,
+    /// Of the file's [`Failures`](failures::Failures), those that this one has been told.
+    pub failures_known: AtomicU64,
 }
 
 /// [`Io`], as a handle remembers it.
@@ -172,6 +177,7 @@ pub(crate) struct Files {
     /// Inodes whose content waits to be written back, since when, and how many bytes it has.
     dirty: Mutex<HashMap<InodeId, (Moment, usize)>>,
     dirty_bytes: AtomicUsize,
+    outdated: outdated::Outdated,
     settling: Mutex<settle::Settling>,
     write_behind: write_behind::WriteBehind,
     forecast: forecast::Forecast,
@@ -192,6 +198,7 @@ impl Files {
             handles_made: AtomicU64::new(0),
             dirty: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
+            outdated: outdated::Outdated::default(),
             settling: Mutex::default(),
             write_behind: write_behind::WriteBehind::default(),
             forecast: forecast::Forecast::default(),
@@ -233,6 +240,7 @@ impl Files {
         counts.handles -= 1;
         if counts.handles == 0 {
             drop(counts);
+            self.outdated.told(open.inode);
             inodes.remove(&open.inode);
             self.mark_clean(open.inode);
             unregister();
@@ -267,7 +275,18 @@ impl Files {
         let mut dirty = self.dirty.lock();
         if let Some((_, bytes)) = dirty.remove(&inode) {
             self.dirty_bytes.fetch_sub(bytes, Relaxed);
+            self.outdated.told(inode);
         }
+    }
+
+    /// Rows are about to be asked for.
+    pub fn asking(&self) -> Asking {
+        self.outdated.asking()
+    }
+
+    /// Whether the row of a file, asked for as `asked` says, may lack what was done with it here.
+    pub fn is_outdated(&self, inode: InodeId, asked: Asking) -> bool {
+        self.outdated.is(inode, asked)
     }
 
     /// Inodes that have waited for their write-back since before `then`.

@@ -7,6 +7,7 @@
 use crate::files::Version;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use varve_types::{FileKind, InodeId, Name};
 use varve_wire::Locator;
 use varve_world::key_hash::KeyHashing;
@@ -27,8 +28,9 @@ struct Known {
     lookups: u64,
     /// Handles of this client.
     opens: u32,
-    /// A directory whose row and entry are known to be on disk.
-    durable: bool,
+    /// A directory whose row and entry are known to be on disk, and those of all that it is in: as of how many moves of directories
+    /// ([`Inodes::moves`]), for it may be in others since.
+    durable: Option<u64>,
     /// Of a file: what the pages are of that the door's kernel may have.
     pages: Pages,
 }
@@ -50,6 +52,8 @@ pub(crate) struct Inodes {
     /// The inode last seen under a name, by a hash of both the directory and the name. A collision makes a hint
     /// wrong, no more.
     names: [Mutex<HashMap<u64, InodeId, KeyHashing>>; STRIPES],
+    /// Times that a directory was seen under another name than before.
+    moves: AtomicU64,
 }
 
 /// Where a door saw an inode.
@@ -74,7 +78,10 @@ impl Inodes {
                     if known.parent == seen.parent && known.name.as_ref() == Some(seen.name) {
                         return;
                     }
-                    known.durable = false;
+                    known.durable = None;
+                    if known.kind == FileKind::Directory {
+                        self.moves.fetch_add(1, SeqCst);
+                    }
                     let old = known.name.replace(seen.name.clone()).map(|name| (known.parent, name));
                     known.parent = seen.parent;
                     old
@@ -88,7 +95,7 @@ impl Inodes {
                         by_inode,
                         lookups,
                         opens: 0,
-                        durable: false,
+                        durable: None,
                         pages: Pages::Unknown,
                     };
                     stripe.insert(seen.inode, known);
@@ -118,7 +125,7 @@ impl Inodes {
             by_inode: true,
             lookups: 0,
             opens: 0,
-            durable: false,
+            durable: None,
             pages: Pages::Unknown,
         };
         stripe.entry(inode).or_insert_with(unknown).opens += 1;
@@ -190,15 +197,23 @@ impl Inodes {
         self.drop_name(parent, name, inode);
     }
 
-    /// Whether the row and the entry of `directory` are known to be on disk.
-    pub fn is_durable(&self, directory: InodeId) -> bool {
-        self.stripe(directory).lock().get(&directory).is_some_and(|known| known.durable)
+    pub fn moves(&self) -> u64 {
+        self.moves.load(SeqCst)
     }
 
-    /// The row and the entry of `directory`, under the name that it had when that was asked for, are on disk.
-    pub fn set_durable(&self, directory: InodeId, under: &(InodeId, Name)) {
-        if let Some(known) = self.stripe(directory).lock().get_mut(&directory) {
-            known.durable |= known.parent == under.0 && known.name.as_ref() == Some(&under.1);
+    /// Whether the row and the entry of `directory`, and those of all that it is in, are known to be on disk.
+    pub fn is_durable(&self, directory: InodeId) -> bool {
+        self.stripe(directory).lock().get(&directory).is_some_and(|known| known.durable == Some(self.moves()))
+    }
+
+    /// The row and the entry of `directory`, under the name that it had when that was asked for, are on disk, as are those of all that
+    /// it was in after so many `moves`.
+    pub fn set_durable(&self, directory: InodeId, under: &(InodeId, Name), moves: u64) {
+        if let Some(known) = self.stripe(directory).lock().get_mut(&directory)
+            && known.parent == under.0
+            && known.name.as_ref() == Some(&under.1)
+        {
+            known.durable = known.durable.max(Some(moves));
         }
     }
 

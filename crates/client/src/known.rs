@@ -17,7 +17,7 @@
 use crate::Node;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use varve_types::{Attributes, InodeId, NameHash, Timestamp};
 use varve_world::clock::Moment;
@@ -44,11 +44,12 @@ struct Directory {
     names: Option<HashSet<NameHash, KeyHashing>>,
     /// Changes that have begun and not ended.
     changing: usize,
-    /// Counts changes that have begun.
+    /// The number of the change that has begun last, among those of all directories, or of what made this be remembered anew: what was
+    /// forgotten since a question is not taken for what was there then.
     changes: u64,
 }
 
-/// Taken before a directory is asked for its attributes: how many changes of it had begun.
+/// Taken before a directory is asked for its attributes: the change of it that had begun last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(u64);
 
@@ -65,6 +66,8 @@ pub(crate) struct Delta {
 pub(crate) struct Known {
     stripes: [Mutex<HashMap<InodeId, Directory, KeyHashing>>; STRIPES],
     names: AtomicUsize,
+    /// Changes that have begun, of any directory.
+    begun: AtomicU64,
 }
 
 /// A change of a directory, from before it is asked for until its answer. Dropped without [`Change::done`], it may have
@@ -100,20 +103,22 @@ impl Known {
         self.with(directory, |known| (known.changing == 0).then_some(Ticket(known.changes)))
     }
 
-    /// The answer to what was asked with `ticket`, received at `now`.
-    pub fn keep(&self, directory: InodeId, ticket: Ticket, node: Node, now: Moment) {
+    /// The answer to what was asked with `ticket`, received at `now`. `false`: it is not to be believed, for a change has begun since.
+    pub fn keep(&self, directory: InodeId, ticket: Ticket, node: Node, now: Moment) -> bool {
         self.with(directory, |known| {
-            if known.changes == ticket.0 {
+            let unchanged = known.changes == ticket.0;
+            if unchanged {
                 known.attributes = Some((node, now.after(node.attributes_ttl)));
             }
-        });
+            unchanged
+        })
     }
 
     /// A change of `directory` is about to be asked for, which may make a name of hash `adds`.
     pub fn change(&self, directory: InodeId, adds: Option<NameHash>) -> Change<'_> {
         self.with(directory, |known| {
             known.changing += 1;
-            known.changes += 1;
+            known.changes = self.next();
             let Some(hash) = adds else { return };
             let Some(names) = &mut known.names else { return };
             if names.insert(hash) && self.names.fetch_add(1, Relaxed) >= NAMES_MAX {
@@ -131,7 +136,7 @@ impl Known {
         self.count_out(std::iter::once(&known));
         if let Some((node, _)) = known.attributes {
             let attributes = Some((node, NOT_BELIEVED));
-            stripe.insert(directory, Directory { attributes, ..Directory::default() });
+            stripe.insert(directory, Directory { attributes, changes: self.next(), ..Directory::default() });
         }
     }
 
@@ -157,7 +162,11 @@ impl Known {
             self.count_out(stripe.values().filter(|known| known.changing == 0));
             stripe.retain(|_, known| known.changing > 0);
         }
-        change(stripe.entry(directory).or_default())
+        change(stripe.entry(directory).or_insert_with(|| Directory { changes: self.next(), ..Directory::default() }))
+    }
+
+    fn next(&self) -> u64 {
+        self.begun.fetch_add(1, Relaxed) + 1
     }
 
     fn count_out<'a>(&self, gone: impl Iterator<Item = &'a Directory>) {

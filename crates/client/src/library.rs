@@ -9,7 +9,7 @@ use crate::{
     Result,
 };
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameError};
 use varve_wire::EntryReply;
@@ -41,7 +41,12 @@ struct KnownDirectories {
     paths: HashMap<Box<[u8]>, (InodeId, Moment), KeyHashing>,
     /// Counts what was forgotten: a path that was walked meanwhile is not kept.
     forgotten: u64,
+    /// The names forgotten last, the latest at the end: one that was asked for before that is not kept.
+    latest: VecDeque<(InodeId, Name)>,
 }
+
+/// Names that are remembered to have been forgotten. A name is asked for in less time than more are; else it is asked for again.
+const FORGOTTEN_MAX: usize = 64;
 
 pub struct Library {
     file_system: Arc<FileSystem>,
@@ -260,7 +265,7 @@ impl Library {
             let known = self.known.lock().names.get(&key).copied();
             let (inode, until) = match known {
                 Some((inode, until)) if asked < until => (inode, until),
-                _ => self.step(key, asked).await?,
+                _ => self.step(key, asked, forgotten).await?,
             };
             believed = Some(believed.map_or(until, |believed: Moment| believed.min(until)));
             at = inode;
@@ -271,8 +276,8 @@ impl Library {
         Ok(at)
     }
 
-    /// The directory that `key` means, at a server, and until when that may be believed.
-    async fn step(&self, key: (InodeId, Name), asked: Moment) -> Result<(InodeId, Moment)> {
+    /// The directory that `key` means, at a server, and until when that may be believed. `forgotten`: as that was before.
+    async fn step(&self, key: (InodeId, Name), asked: Moment, forgotten: u64) -> Result<(InodeId, Moment)> {
         let core = &self.file_system.core;
         let (entry, lease_ms) = core.look_up(&self.caller, key.0, &key.1).await?;
         let lease_ms = if core.doubts.of_name(key.0, key.1.as_bytes()) { 0 } else { lease_ms };
@@ -286,7 +291,9 @@ impl Library {
             if known.names.len() >= NAMES_MAX {
                 known.forget_all();
             }
-            known.names.insert(key, found);
+            if !known.was_forgotten(&key, forgotten) {
+                known.names.insert(key, found);
+            }
         }
         Ok(found)
     }
@@ -304,9 +311,19 @@ impl KnownDirectories {
         self.paths.insert(path.into(), found);
     }
 
+    /// Whether `name` may have been forgotten since `forgotten` was read.
+    fn was_forgotten(&self, name: &(InodeId, Name), forgotten: u64) -> bool {
+        let since = usize::try_from(self.forgotten - forgotten).unwrap_or(usize::MAX);
+        since > self.latest.len() || self.latest.iter().rev().take(since).any(|latest| latest == name)
+    }
+
     /// The name means something else now, or nothing, and so may each path that has it.
     fn forget(&mut self, name: &(InodeId, Name)) {
         self.forgotten += 1;
+        if self.latest.len() == FORGOTTEN_MAX {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(name.clone());
         if self.names.remove(name).is_some() {
             self.paths.clear();
         }
@@ -314,6 +331,7 @@ impl KnownDirectories {
 
     fn forget_all(&mut self) {
         self.forgotten += 1;
+        self.latest.clear();
         self.names.clear();
         self.paths.clear();
     }
@@ -380,6 +398,26 @@ mod tests {
         known.forget(&key(b"a"));
         known.keep(b"/a/", found, forgotten);
         assert!(known.paths.is_empty());
+    }
+
+    /// Promise: a name that was forgotten while it was asked for is not kept, nor one of which nobody remembers whether it was.
+    #[test]
+    fn names_that_are_forgotten_while_they_are_asked_for_go() {
+        let mut known = KnownDirectories::default();
+        let key = |text: &[u8]| (InodeId::ROOT, Name::new(text).unwrap());
+        let asked = known.forgotten;
+        assert!(!known.was_forgotten(&key(b"a"), asked));
+        known.forget(&key(b"b"));
+        assert!(!known.was_forgotten(&key(b"a"), asked));
+        known.forget(&key(b"a"));
+        assert!(known.was_forgotten(&key(b"a"), asked));
+        assert!(!known.was_forgotten(&key(b"a"), known.forgotten), "asked for after that");
+        let asked = known.forgotten;
+        known.forget_all();
+        assert!(known.was_forgotten(&key(b"c"), asked));
+        let asked = known.forgotten;
+        (0..=FORGOTTEN_MAX).for_each(|_| known.forget(&key(b"b")));
+        assert!(known.was_forgotten(&key(b"c"), asked));
     }
 
     /// Promise: what is moved when an operation begins is small. What only few operations need waits in boxes of its own.

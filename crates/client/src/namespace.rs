@@ -35,7 +35,7 @@ impl FileSystem {
             return Err(Errno::ENOENT.into());
         }
         for _ in 0..VANISHED_MAX {
-            let asked = self.core.clock.monotonic();
+            let (asking, asked) = (self.files.asking(), self.core.clock.monotonic());
             let (entry, lease_ms) = self.core.look_up(caller, parent, name).await?;
             let (inode, kind, by_inode) = match &entry {
                 EntryReply::Node(node) => (InodeId(node.inode), node.attributes.kind.into(), node.by_inode),
@@ -43,7 +43,7 @@ impl FileSystem {
             };
             // Known first, so that what follows finds it by its name too.
             self.core.inodes.saw(Sighting { inode, parent, name, kind, by_inode }, lookups);
-            let resolved = self.resolve(caller, entry, self.leased(asked, lease_ms)).await;
+            let resolved = self.resolve(caller, entry, asking, self.leased(asked, lease_ms)).await;
             match resolved {
                 Ok(Some(node)) => return Ok(self.under(parent, name.as_bytes(), node)),
                 Ok(None) => {

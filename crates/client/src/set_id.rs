@@ -1,5 +1,6 @@
 //! Set-user-id and set-group-id bits fall when somebody without privilege writes.
 
+use crate::files::OpenInode;
 use crate::{FileSystem, Handle, Node, Result};
 use varve_types::{Credentials, FileKind, InodeId, Mode, SetAttributes};
 
@@ -28,7 +29,15 @@ impl FileSystem {
     /// `caller`, who is not privileged, writes through `handle`: what [`FileSystem::drop_set_id`] does, where there may be
     /// such bits.
     pub async fn drop_set_id_of(&self, handle: Handle, caller: impl FnOnce() -> Credentials) -> Result<()> {
-        let open = &self.files.handle(handle)?.inode;
+        self.drop_set_id_of_open(&self.files.handle(handle)?.inode, caller).await
+    }
+
+    /// The same of an open file.
+    pub(crate) async fn drop_set_id_of_open(
+        &self,
+        open: &OpenInode,
+        caller: impl FnOnce() -> Credentials,
+    ) -> Result<()> {
         let changes = {
             let known = open.set_id.lock();
             if known.none {

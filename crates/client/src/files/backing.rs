@@ -164,7 +164,8 @@ fn cannot_make(core: &Core, inode: InodeId, error: &io::Error) -> Failure {
     }
 }
 
-/// Reads until `buffer` is full or the file ends.
+/// Reads until `buffer` is full or the file ends. An error, whatever was read before it: who reads on behalf of a page cache takes
+/// fewer bytes for the file's end.
 pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -172,7 +173,6 @@ pub(crate) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize>
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if done > 0 => break,
             Err(error) => return Err(Failure::store("cannot read a backing file", &error)),
         }
     }
@@ -216,5 +216,31 @@ pub(crate) fn reach(file: &File, length: u64) -> Result<()> {
             file.set_len(length).map_err(|error| failed(&error))
         }
         allocated => allocated.map_err(|error| failed(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use std::path::Path;
+
+    /// Promise: what cannot be read is not taken for the end of the file, whatever could be read before it.
+    #[test]
+    fn an_error_in_the_midst_is_one() {
+        const PAGE: usize = 4096;
+        // A process's own memory reads as a file of which the part that is not mapped cannot be read.
+        // SAFETY: two new pages, of which the second goes at once and nobody uses the first.
+        let at = unsafe {
+            let at = mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
+            munmap(at.byte_add(PAGE), PAGE).unwrap();
+            at
+        };
+        let memory = File::open(Path::new("/proc/self/mem")).unwrap();
+        let mut buffer = vec![1; 2 * PAGE];
+        assert_eq!(read(&memory, at as u64, &mut buffer[..PAGE]).unwrap(), PAGE);
+        assert_eq!(read(&memory, at as u64, &mut buffer).unwrap_err().errno, Errno::EIO);
+        // SAFETY: the first of the pages made above.
+        unsafe { munmap(at, PAGE).unwrap() };
     }
 }

@@ -1,6 +1,7 @@
 //! The content of an open inode: taken from the row, written back to it, and promoted out of it.
 
 use super::backing;
+use super::failures::Failures;
 use super::inline::{InlineBuffer, Sent};
 use super::pages::Version;
 use super::write_behind::Stream;
@@ -59,8 +60,7 @@ pub(crate) struct OpenInode {
     pub content: futures::lock::Mutex<Content>,
     /// The backing file once there is one; writers hold it shared while they write.
     pub backing: RwLock<Backing>,
-    /// A write-back in the background failed: told to the next flush or fsync.
-    pub failed: Mutex<Option<Failure>>,
+    pub failures: Mutex<Failures>,
     /// How its backing file is being written.
     pub stream: Mutex<Stream>,
     /// Of a file that this client has just made.
@@ -122,7 +122,7 @@ impl OpenInode {
             counts: Mutex::default(),
             content: futures::lock::Mutex::new(content),
             backing: RwLock::default(),
-            failed: Mutex::new(None),
+            failures: Mutex::default(),
             stream: Mutex::default(),
             made: Mutex::new(None),
             set_id: Mutex::default(),
@@ -463,7 +463,7 @@ impl FileSystem {
 
     /// Attributes of an open inode, newer than anything that this client did before.
     pub(crate) async fn open_attributes(&self, caller: &Credentials, open: &Arc<OpenInode>) -> Result<Node> {
-        let mut content = open.content.lock().await;
+        let mut content = self.content_in_time(open).await?;
         // Written back rather than laid over the row's: then what is shown now is what will be shown after close.
         let reply = match self.write_back(open, &mut content).await {
             Ok(Some(reply)) => reply,
@@ -511,7 +511,7 @@ impl FileSystem {
         open: &Arc<OpenInode>,
         set: SetAttributes,
     ) -> Result<Node> {
-        let mut content = open.content.lock().await;
+        let mut content = self.content_in_time(open).await?;
         // First what was written before: it must neither overwrite the times that are set now nor take set-id bits away.
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await;
@@ -560,12 +560,13 @@ impl FileSystem {
         let Some(then) = now.checked_sub(self.core.settings.sync_interval) else { return };
         for inode in self.files.dirty_since(varve_world::clock::Moment(then)) {
             let Some(open) = self.files.find(inode) else { continue };
-            let mut content = open.content.lock().await;
+            // Who has it, perhaps because the store hangs, writes it back, or leaves it to the next round.
+            let Some(mut content) = open.content.try_lock() else { continue };
             if let Err(failure) = self.write_back(&open, &mut content).await {
                 tracing::warn!(%inode, "a file could not be written back: {failure}");
                 // With the server gone every further file would wait as long; the next tick tries again.
                 let gone = failure.errno == Errno::ETIMEDOUT;
-                *open.failed.lock() = Some(failure);
+                open.failures.lock().add(failure);
                 if gone {
                     return;
                 }

@@ -181,14 +181,14 @@ impl FileSystem {
             let handle = self.files.handle(handle)?;
             let mut content = self.content_in_time(&handle.inode).await?;
             self.write_back(&handle.inode, &mut content).await?;
-            take_failure(&handle.inode)
+            handle.inode.failures.lock().tell(&handle.failures_known)
         })
         .await
     }
 
     /// The content of a file, unless another call has it until the deadline, as one does that waits for a store which hangs. A
     /// process that starts a program closes what it has open, and the program may be the one that mends the store.
-    async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, Content>> {
+    pub(super) async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, Content>> {
         let (deadline, mut wait) = (self.core.deadline(), BUSY_WAIT);
         loop {
             if let Some(content) = open.content.try_lock() {
@@ -203,9 +203,10 @@ impl FileSystem {
     pub async fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         self.count(Operation::Fsync, async {
             let handle = self.files.handle(handle)?;
-            self.fsync_data(&handle.inode, data_only).await?;
-            self.sync_rows(handle.inode.inode).await?;
-            take_failure(&handle.inode)
+            let synced = self.fsync_data(&handle.inode, data_only).await;
+            handle.inode.failures.lock().tell(&handle.failures_known)?;
+            synced?;
+            self.sync_rows(handle.inode.inode).await
         })
         .await
     }
@@ -219,7 +220,12 @@ impl FileSystem {
         // Before the sync: what is written meanwhile need not be in it.
         let size = backing::stat(&file)?.size;
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
-        synced.map_err(|error| Failure::store("cannot sync a backing file", &error))?;
+        if let Err(error) = synced {
+            let failure = Failure::store("cannot sync a backing file", &error);
+            // The system says it once to all handles of this client, which have one descriptor there.
+            open.failures.lock().add(failure.clone());
+            return Err(failure);
+        }
         self.raise(open, &mut content, size).await
     }
 
@@ -271,6 +277,7 @@ impl FileSystem {
             return Ok(());
         }
         let core = &self.core;
+        let moves = core.inodes.moves();
         let mut above: Vec<(InodeId, (InodeId, Name))> = Vec::new();
         let mut at = inode;
         while at != InodeId::ROOT {
@@ -298,7 +305,7 @@ impl FileSystem {
             self.sync_shard(shard).await?;
         }
         for (directory, under) in above.iter().filter(|(at, _)| core.inodes.is_directory(*at)) {
-            core.inodes.set_durable(*directory, under);
+            core.inodes.set_durable(*directory, under, moves);
         }
         Ok(())
     }
@@ -326,14 +333,6 @@ impl FileSystem {
             }
         }
         first
-    }
-}
-
-/// Tells a failure of the background once.
-fn take_failure(open: &OpenInode) -> Result<()> {
-    match open.failed.lock().take() {
-        Some(failure) => Err(failure),
-        None => Ok(()),
     }
 }
 

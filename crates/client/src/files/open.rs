@@ -9,7 +9,7 @@ use crate::{Failure, FileSystem, OpenMode, Operation, Result};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use varve_types::{Credentials, InodeId};
 use varve_wire::{Call, FileContent, NodeReply, Reply};
 
@@ -40,7 +40,8 @@ impl FileSystem {
             Ok(io) => Ok(Opened { handle: self.add_handle(&open, flags, caller, &io), io }),
             Err(failure) => {
                 if flags.writable() {
-                    open.counts.lock().writers -= 1;
+                    // Whoever closed it meanwhile left that to this one.
+                    Box::pin(self.end_writing(&open, true)).await;
                 }
                 self.leave(&open);
                 // It may be cut.
@@ -55,6 +56,7 @@ impl FileSystem {
             flags,
             caller: caller.clone(),
             way: Mutex::new(io.into()),
+            failures_known: AtomicU64::new(open.failures.lock().known_to_new()),
         })
     }
 
@@ -65,7 +67,7 @@ impl FileSystem {
         flags: OpenFlags,
         offer: bool,
     ) -> Result<Io> {
-        let mut content = open.content.lock().await;
+        let mut content = self.content_in_time(open).await?;
         self.open_at_server(caller, open, &mut content, flags).await?;
         self.check_whole(open, &mut content).await?;
         if content.left && open.counts.lock().writers == 0 {
@@ -127,7 +129,7 @@ impl FileSystem {
         let open = self.files.enter(inode, false);
         self.core.inodes.opened(inode);
         let opened = async {
-            let mut content = open.content.lock().await;
+            let mut content = self.content_in_time(&open).await?;
             self.open_at_server(&Credentials::root(), &open, &mut content, OpenFlags::READ).await
         };
         match opened.await {
@@ -312,32 +314,44 @@ impl FileSystem {
 
     async fn close(&self, handle: &OpenHandle) {
         let open = &handle.inode;
-        let last_writer = {
+        {
             let mut counts = open.counts.lock();
             match *handle.way.lock() {
                 Way::Passthrough => counts.passthrough -= 1,
                 Way::Direct => counts.mappable -= usize::from(handle.flags.readable()),
                 Way::Cached => counts.cached -= 1,
             }
-            counts.writers -= usize::from(handle.flags.writable());
-            counts.writers == 0
-        };
-        if last_writer {
-            let mut content = open.content.lock().await;
-            if let Err(failure) = self.write_back(open, &mut content).await {
-                tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
-                // Unless somebody else has it open, and writes it back later.
-                self.core.inodes.pages_are_lost(open.inode);
+        }
+        self.end_writing(open, handle.flags.writable()).await;
+        self.leave(open);
+    }
+
+    /// A handle of a file is gone, by which it could be written or not: if nobody can write it any more, what was written goes where
+    /// it is to stay.
+    async fn end_writing(&self, open: &OpenInode, writable: bool) {
+        {
+            let mut counts = open.counts.lock();
+            if writable {
+                self.files.outdated.told(open.inode);
+                counts.writers -= 1;
             }
-            if open.counts.lock().writers == 0 {
-                self.has_grown(open);
-                if let Err(failure) = self.settle_written(open, &mut content).await {
-                    // The row goes on to say that the backing file's size counts, which is right, only slower.
-                    tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
-                }
+            if counts.writers > 0 {
+                return;
             }
         }
-        self.leave(open);
+        let mut content = open.content.lock().await;
+        if let Err(failure) = self.write_back(open, &mut content).await {
+            tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+            // Unless somebody else has it open, and writes it back later.
+            self.core.inodes.pages_are_lost(open.inode);
+        }
+        if open.counts.lock().writers == 0 {
+            self.has_grown(open);
+            if let Err(failure) = self.settle_written(open, &mut content).await {
+                // The row goes on to say that the backing file's size counts, which is right, only slower.
+                tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+            }
+        }
     }
 
     /// One handle less; with the last one the server is told.

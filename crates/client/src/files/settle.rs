@@ -277,6 +277,7 @@ impl FileSystem {
             // Taken alone, so no write is under way; the next one has to unsettle first, which waits for `content`. Also where
             // the size is not taken: then the server may have taken this client for done.
             let mut backing = open.backing.write();
+            self.files.outdated.told(open.inode);
             backing.unsettled = false;
             backing.file.clone()
         };

@@ -65,8 +65,12 @@ impl FileSystem {
         set: SetAttributes,
     ) -> Result<Node> {
         let open = &handle.inode;
+        if !caller.is_root() {
+            // Whoever opened it.
+            Box::pin(self.drop_set_id_of_open(open, || caller.clone())).await?;
+        }
         {
-            let mut content = open.content.lock().await;
+            let mut content = self.content_in_time(open).await?;
             content.writer = handle.caller.clone();
             self.give_place(open, &mut content, u64::MAX).await?;
             if size > self.files.inline_limit() as u64 {
@@ -100,7 +104,7 @@ impl FileSystem {
         size: u64,
         set: SetAttributes,
     ) -> Result<Node> {
-        let mut content = open.content.lock().await;
+        let mut content = self.content_in_time(open).await?;
         self.write_back(open, &mut content).await?;
         let reply = self.send_attributes(caller, open.inode, set).await?;
         self.resized_by_server(open, &mut content, &reply, size).await?;

@@ -87,10 +87,34 @@ fn a_reused_name_means_the_new_file() {
 fn durable_under_one_name() {
     let inodes = Inodes::default();
     saw(&inodes, FILE, "a", false);
-    inodes.set_durable(FILE, &(DIRECTORY, name("other")));
+    inodes.set_durable(FILE, &(DIRECTORY, name("other")), inodes.moves());
     assert!(!inodes.is_durable(FILE));
-    inodes.set_durable(FILE, &(DIRECTORY, name("a")));
+    inodes.set_durable(FILE, &(DIRECTORY, name("a")), inodes.moves());
     assert!(inodes.is_durable(FILE));
     inodes.renamed(FILE, DIRECTORY, &name("b"));
     assert!(!inodes.is_durable(FILE));
+}
+
+/// Promise: a directory that is in one which was moved is not known to be found there after a loss of power, not even where the move
+/// came while it was being synced.
+#[test]
+fn what_is_below_a_directory_that_moves_is_not_durable() {
+    let inodes = Inodes::default();
+    let (above, below) = (InodeId(30), InodeId(31));
+    let see = |inode, parent, text: &str| {
+        let seen = Sighting { inode, parent, name: &name(text), kind: FileKind::Directory, by_inode: true };
+        inodes.saw(seen, 1);
+    };
+    see(above, DIRECTORY, "above");
+    see(below, above, "below");
+    let sync = |moves| inodes.set_durable(below, &(above, name("below")), moves);
+    let before = inodes.moves();
+    sync(before);
+    assert!(inodes.is_durable(below));
+    inodes.renamed(above, DIRECTORY, &name("elsewhere"));
+    assert!(!inodes.is_durable(below));
+    sync(before);
+    assert!(!inodes.is_durable(below));
+    sync(inodes.moves());
+    assert!(inodes.is_durable(below));
 }

@@ -150,3 +150,18 @@ fn directories_are_forgotten_but_not_their_changes() {
     drop(change);
     assert!(all.ask(DIRECTORY).is_some());
 }
+
+/// Promise: an answer is not kept of a directory that changed and was forgotten since it was asked for, however often it had changed
+/// before.
+#[test]
+fn an_answer_older_than_what_was_forgotten_is_not_kept() {
+    let all = Known::default();
+    let ticket = all.ask(DIRECTORY).expect("nothing is under way");
+    all.change(DIRECTORY, None).done(delta(1, 2));
+    for number in 0..(STRIPES * DIRECTORIES_PER_STRIPE_MAX * 3) as u64 {
+        all.made(InodeId(1000 + number));
+    }
+    assert!(all.last_attributes(DIRECTORY).is_none());
+    assert!(!all.keep(DIRECTORY, ticket, node(5), NOW));
+    assert_eq!(all.attributes(DIRECTORY, NOW), None);
+}

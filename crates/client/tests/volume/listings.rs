@@ -2,7 +2,8 @@
 
 use crate::site::*;
 use std::collections::BTreeSet;
-use varve_client::{DirectoryHandle, FileSystem, now};
+use varve_client::{DirectoryHandle, FileSystem, OpenFlags, now};
+use varve_types::Mode;
 
 /// Reads on from `cookie` with room for `room` entries: names and the cookie after the last.
 fn read_some(fs: &FileSystem, handle: DirectoryHandle, cookie: u64, room: usize, plus: bool) -> (Vec<String>, u64) {
@@ -140,4 +141,55 @@ fn listed_attributes_are_counted() {
     .unwrap();
     assert_eq!(sizes, [(a, 5)]);
     assert_eq!(size(&fs, a), 5, "known by its name from the listing");
+}
+
+/// Promise: of a file that is closed while it is listed, a listing says what was written to it or nothing, and not what its row said
+/// before that.
+#[test]
+fn what_a_listing_says_of_a_file_that_is_closed_meanwhile_is_right() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    let made = ["one", "other"]
+        .map(|at| now(fs.create(&root(), d, &name(at), Mode::new(0o644), OpenFlags::READ_WRITE)).unwrap());
+    for (_, opened) in &made {
+        write(&fs, opened.handle, 0, b"written");
+    }
+    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    let mut open = made.to_vec();
+    let mut sizes = Vec::new();
+    now(fs.read_directory(handle, 0, true, &mut |entry| {
+        if entry.name.len() > 2 {
+            // With the first name, both are closed.
+            open.drain(..).for_each(|(_, opened)| close(&fs, opened.handle));
+            sizes.extend(entry.node.map(|node| node.attributes.size));
+        }
+        true
+    }))
+    .unwrap();
+    assert!(sizes.iter().all(|size| *size == 7), "{sizes:?}");
+    let mut sizes = Vec::new();
+    now(fs.read_directory(handle, 0, true, &mut |entry| {
+        sizes.extend(entry.node.map(|node| node.attributes.size));
+        true
+    }))
+    .unwrap();
+    assert_eq!(sizes, [7, 7], "they are known once they are asked for after that");
+    fs.close_directory(handle);
+}
+
+/// Promise: a listing that begins anew has the names of then, whatever the first one has left over.
+#[test]
+fn a_listing_that_begins_anew_is_new() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let d = make_directory(&fs, ROOT, "d").inode;
+    make_file(&fs, d, "a");
+    let handle = now(fs.open_directory(&root(), d)).unwrap();
+    assert_eq!(sorted(read_all(&fs, handle, 100, false)), [".", "..", "a"]);
+    make_file(&fs, d, "b");
+    assert_eq!(sorted(read_all(&fs, handle, 100, false)), [".", "..", "a", "b"]);
+    fs.close_directory(handle);
 }

@@ -379,3 +379,26 @@ fn records_appended_at_once_are_all_there() {
         }
     }
 }
+
+/// Promise: so does one who only cuts or extends the file, also through a descriptor that root has opened.
+#[test]
+fn set_id_bits_fall_where_somebody_else_cuts_through_a_descriptor_of_root() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let one = site.connect();
+    let somebody = Credentials { uid: 4711, gid: 4711, groups: Vec::new() };
+    let large = 3 * LIMIT as usize;
+    for (len, size) in [(10, 5), (10, large), (large, large / 2), (large, 2 * large)] {
+        let (inode, handle) = create(&one, &format!("{len} to {size}"));
+        write(&one, handle, 0, &vec![1; len]);
+        let set = SetAttributes { mode: Some(Mode::new(0o4755)), ..Default::default() };
+        now(one.set_attributes(&root(), inode, set, None)).unwrap();
+        let cut = SetAttributes { size: Some(size as u64), ..Default::default() };
+        now(one.set_attributes(&root(), inode, cut, Some(handle))).unwrap();
+        assert_eq!(now(one.attributes(&root(), inode)).unwrap().attributes.mode, Mode::new(0o4755), "root keeps them");
+        let cut = SetAttributes { size: Some(size as u64 + 1), ..Default::default() };
+        let node = now(one.set_attributes(&somebody, inode, cut, Some(handle))).unwrap();
+        assert_eq!((node.attributes.mode, node.attributes.size), (Mode::new(0o755), size as u64 + 1));
+        close(&one, handle);
+    }
+}

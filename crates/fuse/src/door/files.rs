@@ -129,12 +129,24 @@ impl Door {
         // Pages that were changed through a mapping go to their place, whatever the handle by which the kernel happens to
         // write them was opened for.
         if how.contains(KernelWriteFlags::FUSE_WRITE_CACHE) {
-            return now(self.fs.write_with(handle, offset, data, WriteFlags::default()));
+            return self.write_pages(handle, offset, data);
         }
         if how.contains(KernelWriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             now(self.fs.drop_set_id_of(handle, || caller(request)))?;
         }
         now(self.fs.write_with(handle, offset, data, WriteFlags::from_bits(flags.0)))
+    }
+
+    /// All of it or an error: the kernel takes pages of which a part was written for written, and says so to who syncs them.
+    fn write_pages(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < data.len() {
+            match now(self.fs.write_with(handle, offset + done as u64, &data[done..], WriteFlags::default()))? {
+                0 => return Err(Errno::ENOSPC.into()),
+                written => done += written,
+            }
+        }
+        Ok(done)
     }
 
     pub(super) fn release(&self, handle: Handle) -> Result<()> {

@@ -87,6 +87,7 @@ pub struct Volume {
     mounted: Option<Mounted>,
     _file_system: Arc<FileSystem>,
     server: Arc<Server>,
+    _small: Option<SmallStore>,
     pub store: tempfile::TempDir,
 }
 
@@ -98,6 +99,13 @@ impl Volume {
     /// `list`: as after `-o`.
     pub fn with_options(list: &str) -> Volume {
         Volume::joined(list, true, |joining, _| FileSystem::connect(joining))
+    }
+
+    /// A volume in a store of so many MiB. `None`: nobody may mount that here.
+    pub fn in_small_store(list: &str, mib: u64) -> Option<Volume> {
+        let store = new_store();
+        let small = SmallStore::mount(store.path(), mib)?;
+        Some(Volume::joined_in(store, Some(small), list, true, |joining, _| FileSystem::connect(joining)))
     }
 
     /// A volume that is mounted twice, by two that do not know of each other.
@@ -123,7 +131,16 @@ impl Volume {
         embedded: bool,
         join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
     ) -> Volume {
-        let store = tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory");
+        Volume::joined_in(new_store(), None, list, embedded, join)
+    }
+
+    fn joined_in(
+        store: tempfile::TempDir,
+        small: Option<SmallStore>,
+        list: &str,
+        embedded: bool,
+        join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
+    ) -> Volume {
         let directory = VolumeDir::new(store.path().join(VOLUME));
         let settings = VolumeSettings {
             id: VolumeId(varve_world::random::bytes()),
@@ -141,7 +158,7 @@ impl Volume {
         serving.unix_directory = Some(store.path().join("sockets"));
         let server = Arc::new(Server::start(serving).expect("served"));
         let (point, mounted, file_system) = mount(directory, list, |joining| join(joining, &server));
-        Volume { point, mounted: Some(mounted), _file_system: file_system, server, store }
+        Volume { point, mounted: Some(mounted), _file_system: file_system, server, _small: small, store }
     }
 
     pub fn path(&self) -> &Path {
@@ -165,6 +182,28 @@ impl Volume {
     pub fn close(mut self) {
         self.mounted.take().expect("closed once").unmount().expect("unmounted");
         self.server.stop(STOP_DEADLINE).expect("stopped");
+    }
+}
+
+fn new_store() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("varve-store-").tempdir().expect("a temporary directory")
+}
+
+/// A file system of some MiB, mounted for as long as this lives.
+struct SmallStore(PathBuf);
+
+impl SmallStore {
+    fn mount(at: &Path, mib: u64) -> Option<SmallStore> {
+        let size = format!("size={mib}m,mode=755");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "varve-test"]).arg(at).output();
+        mounted.is_ok_and(|output| output.status.success()).then(|| SmallStore(at.into()))
+    }
+}
+
+impl Drop for SmallStore {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
     }
 }
 

@@ -1,9 +1,11 @@
 //! Holes and allocation: fallocate(2), lseek(2) with SEEK_DATA and SEEK_HOLE.
 
-use crate::fixture::volume;
+use crate::fixture::{Volume, can_mount, volume};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -62,4 +64,38 @@ fn data_and_holes_are_found() {
         assert!(end < 1024 * 1024 || metadata.blocks() * 512 < end / 2, "{name}: {} blocks", metadata.blocks());
     }
     volume.close();
+}
+
+/// Pages of which the store took a part are not written: who syncs the mapping is told that the store is full.
+#[test]
+fn a_mapping_that_the_store_has_no_room_for_is_not_synced() {
+    const MAPPED: usize = 16 << 20;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    for list in ["nopassthrough", "nopassthrough,direct_io"] {
+        let Some(volume) = can_mount().then(|| Volume::in_small_store(list, 64)).flatten() else { return };
+        let file = file_of(&volume.join("mapped"), 1 << 20);
+        file.set_len(MAPPED as u64).unwrap();
+        // SAFETY: a new mapping of a file of that length, unmapped below and not used after.
+        let at = unsafe { mmap(std::ptr::null_mut(), MAPPED, protection, MapFlags::SHARED, &file, 0).unwrap() };
+        // SAFETY: the mapping made above.
+        let map = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), MAPPED) };
+        let filler = volume.store.path().join("filler");
+        let full = File::create(&filler).unwrap();
+        let chunk = vec![1; 1 << 20];
+        while (&full).write_all(&chunk).is_ok() {}
+        // Room for half of one request.
+        full.set_len(full.metadata().unwrap().len() - (512 << 10)).unwrap();
+        map[2 << 20..3 << 20].fill(9);
+        // SAFETY: the mapping made above.
+        let sync = || unsafe { msync(at, MAPPED, MsyncFlags::SYNC) };
+        assert!(sync().is_err(), "{list}");
+        fs::remove_file(&filler).unwrap();
+        map[4 << 20..5 << 20].fill(9);
+        // The kernel says what it has learned from its own writing more than once.
+        assert!((0..3).any(|_| sync().is_ok()), "{list}");
+        // SAFETY: the mapping made above, which nothing refers to any more.
+        unsafe { munmap(at, MAPPED).unwrap() };
+        drop(file);
+        volume.close();
+    }
 }

@@ -88,7 +88,9 @@ impl Making {
                 store.give_to_owner(&directory, core.settings.owner_uid)?;
                 store.give_to_owner(&path, core.settings.owner_uid)?;
             }
-            match Locked::take(std::fs::File::open(&path)?, FlockOperation::NonBlockingLockExclusive) {
+            // To write: NFS locks a file for itself alone only for who may.
+            let to_lock = std::fs::File::options().read(true).write(true).open(&path)?;
+            match Locked::take(to_lock, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it has given it up meanwhile, and the name with it.
                 Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),
                 Ok(_locked) => {

@@ -21,6 +21,8 @@ pub struct OpenFile {
     pub file: Arc<File>,
     pub path: PathBuf,
     pub name_synced: bool,
+    /// Where its records end, once they go on in another file.
+    end: Option<u64>,
 }
 
 /// A group that is complete and waits for its fsync.
@@ -90,7 +92,7 @@ impl State {
     pub fn begin(header: FileHeader, file: File, path: PathBuf, replayable_since: Option<Instant>) -> State {
         State {
             epoch: header.epoch,
-            open: vec![OpenFile { file: Arc::new(file), path, name_synced: true }],
+            open: vec![OpenFile { file: Arc::new(file), path, name_synced: true, end: None }],
             header,
             appended: header.base,
             synced: header.base,
@@ -216,14 +218,12 @@ impl State {
 
     /// Notes that `work` is done. Returns whether groups became synced.
     pub fn end_sync(&mut self, work: &SyncWork, now: Instant) -> bool {
-        let current = self.open.len() - 1;
-        let mut at = 0;
         self.open.retain_mut(|file| {
             let done = work.files.iter().any(|synced| Arc::ptr_eq(&synced.file, &file.file));
             file.name_synced |= done;
-            let keep = at == current || !done;
-            at += 1;
-            keep
+            // More may have come to it before the next file began.
+            let whole = file.end.is_some_and(|end| end <= work.target);
+            !(done && whole)
         });
         while self.synced < work.target {
             let Some(record) = self.unsynced.pop_front() else { break };
@@ -349,11 +349,11 @@ impl State {
         let path = directory::file_path(&config.directory, self.epoch, header.number);
         match in_place(config).and_then(|()| create(&path, &header)) {
             Ok(file) => {
-                let old = self.current().clone();
-                if self.synced == self.appended {
-                    self.open.retain(|file| !Arc::ptr_eq(&file.file, &old.file));
+                match self.synced == self.appended {
+                    true => self.open.clear(),
+                    false => self.open.iter_mut().for_each(|old| old.end = old.end.or(Some(self.appended))),
                 }
-                self.open.push(OpenFile { file: Arc::new(file), path, name_synced: false });
+                self.open.push(OpenFile { file: Arc::new(file), path, name_synced: false, end: None });
                 self.header = header;
             }
             Err(error) => tracing::warn!(file = %path.display(), %error, "cannot begin a new log file"),
@@ -375,7 +375,7 @@ impl State {
             Ok(file) => {
                 tracing::warn!(file = %path.display(), %cause, "the log goes on in a new file");
                 self.header = header;
-                self.open = vec![OpenFile { file: Arc::new(file), path, name_synced: true }];
+                self.open = vec![OpenFile { file: Arc::new(file), path, name_synced: true, end: None }];
                 Ok(())
             }
             Err(error) => {

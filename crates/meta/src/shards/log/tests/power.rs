@@ -1,7 +1,11 @@
 //! The power fails at every point of a log's life: what was synced and is not in tables is there, and no log that lost
 //! nothing is taken for one whose files somebody has removed.
 
+use super::super::format::FileHeader;
+use super::super::state::{State, SyncWork};
 use super::*;
+use tokio::time::Instant;
+use varve_world::disk::File;
 use varve_world::power_loss::{Fate, History, Order, Recording};
 
 // Marks: what is durable from then on, by itself or in the manifest, which is not recorded here.
@@ -107,4 +111,42 @@ fn keeps_what_was_synced(history: &History, orders: [Order; 2]) {
             assert!((synced..=appended).contains(&last), "{last} of {synced} synced: {}", told());
         }
     }
+}
+
+/// Promise: what comes to a file while that is fsynced is fsynced with the next, also where another file has begun by then.
+#[test]
+fn what_comes_to_a_file_while_it_is_fsynced_is_fsynced_with_the_next() {
+    let world = World::new();
+    let config = world.config();
+    let header = FileHeader { shard: 9, epoch: 1, number: 0, base: 0, synced: 0, last_group: 0 };
+    let first = file_path(&config.directory, 1, 0);
+    let file = File::options().write(true).create_new().open(&first).unwrap();
+    let mut state = State::begin(header, file, first.clone(), None);
+    let mut sequence = 0;
+    let mut append = |state: &mut State| {
+        sequence += 1;
+        let rows =
+            [RowEntry { value: ValueDeletable::Value(Bytes::from(vec![1; 1 << 20])), ..batch(sequence)[0].clone() }];
+        state.append(&config, &BatchRows::of(&rows), sequence).unwrap();
+        state.hand_over();
+    };
+    for _ in 0..15 {
+        append(&mut state);
+    }
+    let under_way = state.begin_sync().unwrap();
+    let files = |work: &SyncWork| work.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+    assert_eq!(files(&under_way), [first.clone()]);
+    for _ in 0..3 {
+        append(&mut state);
+    }
+    state.end_sync(&under_way, Instant::now());
+    assert_eq!(state.synced(), under_way.target);
+    let second = file_path(&config.directory, 1, 1);
+    assert!(second.exists(), "another file has begun");
+    let next = state.begin_sync().unwrap();
+    assert_eq!(files(&next), [first, second.clone()]);
+    state.end_sync(&next, Instant::now());
+    assert_eq!(state.unsynced_bytes(), 0);
+    append(&mut state);
+    assert_eq!(files(&state.begin_sync().unwrap()), [second]);
 }

@@ -12,7 +12,7 @@ pub const VERSION: u32 = 1;
 const FILE_MAGIC: &[u8; 8] = b"VARVELOG";
 const SEAL_MAGIC: &[u8; 8] = b"VARVSEAL";
 const MARK_MAGIC: &[u8; 8] = b"VARVSYNC";
-pub const GROUP_MAGIC: [u8; 4] = *b"VGRP";
+const GROUP_MAGIC: [u8; 4] = *b"VGRP";
 const BATCH_MAGIC: [u8; 4] = *b"VBAT";
 
 pub const FILE_HEADER_BYTES: usize = 64;
@@ -21,8 +21,8 @@ pub const MARK_BYTES: usize = 40;
 pub const RECORD_HEADER_BYTES: usize = 32;
 /// Of them those before the checksum, which covers them and the body.
 const COVERED_BYTES: usize = RECORD_HEADER_BYTES - 8;
-pub const GROUP_BODY_BYTES: usize = 16;
-pub const GROUP_BYTES: usize = RECORD_HEADER_BYTES + GROUP_BODY_BYTES;
+const GROUP_BODY_BYTES: usize = 16;
+const GROUP_BYTES: usize = RECORD_HEADER_BYTES + GROUP_BODY_BYTES;
 /// Before the rows of a batch: sequence number and count.
 const BATCH_PREFIX_BYTES: usize = 12;
 /// The longest body of a record. Far above what a worker writes in one batch; it bounds what a reader allocates for a

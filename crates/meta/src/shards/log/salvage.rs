@@ -2,9 +2,9 @@
 
 use super::directory::{self, EpochFiles};
 use super::failure::LogError;
-use super::format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, Seal, decode_batch};
+use super::format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordKind, Seal, decode_batch};
 use super::recovery::measure;
-use super::scan::StreamReader;
+use super::scan::{StreamReader, intact_records};
 use bytes::Bytes;
 use slatedb::RowEntry;
 use std::ops::Range;
@@ -136,20 +136,16 @@ pub(super) fn scan(
     note: &mut dyn FnMut(u64, Vec<RowEntry>),
 ) -> Vec<DamagedPlace> {
     let mut damaged = Vec::new();
-    let mut whole = true;
-    let mut at = FILE_HEADER_BYTES.min(bytes.len());
-    while at < bytes.len() {
-        let Some((header, body)) = record(bytes, at, epoch) else {
-            if std::mem::take(&mut whole) {
-                let reason = "no intact record".to_owned();
-                damaged.push(DamagedPlace { path: path.to_owned(), offset: Some(at as u64), reason });
-            }
-            // Lengths cannot be trusted here: the next record may begin at any byte.
-            at += 1;
-            continue;
-        };
-        whole = true;
-        at += RECORD_HEADER_BYTES + body.len();
+    let mut lost = |from: usize, to: usize| {
+        if from < to {
+            let reason = "no intact record".to_owned();
+            damaged.push(DamagedPlace { path: path.to_owned(), offset: Some(from as u64), reason });
+        }
+    };
+    let mut reached = FILE_HEADER_BYTES.min(bytes.len());
+    for (at, header, body) in intact_records(bytes, epoch) {
+        lost(reached, at);
+        reached = at + RECORD_HEADER_BYTES + body.len();
         if header.kind == RecordKind::Batch
             && range.contains(&header.position)
             && let Ok(rows) = decode_batch(&body)
@@ -157,13 +153,6 @@ pub(super) fn scan(
             note(header.position, rows);
         }
     }
+    lost(reached, bytes.len());
     damaged
-}
-
-fn record(bytes: &Bytes, at: usize, epoch: u64) -> Option<(RecordHeader, Bytes)> {
-    let header = RecordHeader::decode(bytes.get(at..)?.first_chunk()?).ok()?;
-    let begin = at + RECORD_HEADER_BYTES;
-    let end = begin.checked_add(header.body_bytes as usize).filter(|end| *end <= bytes.len())?;
-    let body = bytes.slice(begin..end);
-    (header.epoch == epoch && header.matches(&body)).then_some((header, body))
 }

@@ -3,12 +3,12 @@
 use super::directory::{EpochFiles, read_file_header};
 use super::failure::LogError;
 use super::format::{
-    FILE_HEADER_BYTES, FileHeader, FormatError, GROUP_BODY_BYTES, GROUP_BYTES, GROUP_MAGIC, GroupHeader,
-    RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    FILE_HEADER_BYTES, FileHeader, FormatError, GroupHeader, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
 };
 use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const READ_BYTES: usize = 256 * 1024;
@@ -263,53 +263,78 @@ fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize
     Ok(done)
 }
 
-/// The furthest position that any intact header in the epoch's files says was synced, wherever in the files it is:
-/// after a break, lengths cannot be trusted, so every place that looks like a group's header is tried.
+/// The furthest position that any intact header in the epoch's files says was synced, wherever in the files it is.
 pub fn synced_mark(epoch: u64, files: &EpochFiles) -> Result<u64, LogError> {
     let mut mark = 0;
     for path in files.files.values() {
-        if let Ok(header) = read_file_header(path)?
-            && header.epoch == epoch
-        {
+        // At most a file's length is in memory: 16 MiB, and a batch.
+        let bytes = Bytes::from(std::fs::read(path).map_err(LogError::io("read", path))?);
+        if let Some(header) = file_header(&bytes, epoch) {
             mark = mark.max(header.synced);
         }
-        let mut input = BufReader::with_capacity(READ_BYTES, File::open(path).map_err(LogError::io("open", path))?);
-        let mut window = BytesMut::new();
-        let mut piece = vec![0; READ_BYTES];
-        loop {
-            let count = read_up_to(&mut input, &mut piece).map_err(LogError::io("read", path))?;
-            window.extend_from_slice(&piece[..count]);
-            mark = mark.max(highest_mark(epoch, &window));
-            if count < piece.len() {
-                break;
+        for (_, header, body) in intact_records(&bytes, epoch) {
+            if header.kind == RecordKind::Group
+                && let Ok(group) = GroupHeader::decode(&body)
+                && group.synced <= header.position
+            {
+                mark = mark.max(group.synced);
             }
-            // A header may lie across two pieces.
-            let keep = window.len().min(GROUP_BYTES - 1);
-            window = BytesMut::from(&window[window.len() - keep..]);
         }
     }
     Ok(mark)
 }
 
-fn highest_mark(epoch: u64, bytes: &[u8]) -> u64 {
-    let mut mark = 0;
-    for place in memchr_all(bytes, GROUP_MAGIC[0]) {
-        let Some(candidate) = bytes.get(place..place + GROUP_BYTES) else { break };
-        let (header, body) = candidate.split_at(RECORD_HEADER_BYTES);
-        let header: &[u8; RECORD_HEADER_BYTES] = header.try_into().expect("split at its length");
-        if let Ok(header) = RecordHeader::decode(header)
-            && header.kind == RecordKind::Group
-            && header.epoch == epoch
-            && header.body_bytes as usize == GROUP_BODY_BYTES
-            && header.matches(body)
-            && let Ok(group) = GroupHeader::decode(body)
-        {
-            mark = mark.max(group.synced);
+/// The intact records of a file of `epoch`, each with its place in the file. After a break lengths cannot be trusted, so every place is
+/// tried where one may begin; but only one that says so of its own place is one, and what is in another is none: rows hold what users
+/// have written, which may look like records.
+pub fn intact_records(bytes: &Bytes, epoch: u64) -> impl Iterator<Item = (usize, RecordHeader, Bytes)> + '_ {
+    let base = file_header(bytes, epoch).map_or_else(|| implied_base(bytes, epoch), |header| Some(header.base));
+    let mut at = FILE_HEADER_BYTES;
+    std::iter::from_fn(move || {
+        let base = base?;
+        while at < bytes.len() {
+            let place = at;
+            match record_at(bytes, place, epoch, |found| found == base) {
+                Some((header, body)) => {
+                    at += RECORD_HEADER_BYTES + body.len();
+                    return Some((place, header, body));
+                }
+                None => at += 1,
+            }
         }
-    }
-    mark
+        None
+    })
 }
 
-fn memchr_all(bytes: &[u8], wanted: u8) -> impl Iterator<Item = usize> + '_ {
-    bytes.iter().enumerate().filter(move |(_, byte)| **byte == wanted).map(|(place, _)| place)
+fn file_header(bytes: &Bytes, epoch: u64) -> Option<FileHeader> {
+    FileHeader::decode(bytes.get(..FILE_HEADER_BYTES)?).ok().filter(|header| header.epoch == epoch)
+}
+
+/// The base of a file whose header is not intact: that on which most bytes of its records agree.
+fn implied_base(bytes: &Bytes, epoch: u64) -> Option<u64> {
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut at = FILE_HEADER_BYTES;
+    while at < bytes.len() {
+        let mut base = 0;
+        let found = record_at(bytes, at, epoch, |found| {
+            base = found;
+            true
+        });
+        let length = found.map(|(_, body)| RECORD_HEADER_BYTES + body.len());
+        if let Some(length) = length {
+            *votes.entry(base).or_default() += length;
+        }
+        at += length.unwrap_or(1);
+    }
+    votes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(base, _)| base)
+}
+
+/// The record at a place, if one is there, of a file whose base `fits`.
+fn record_at(bytes: &Bytes, at: usize, epoch: u64, fits: impl FnOnce(u64) -> bool) -> Option<(RecordHeader, Bytes)> {
+    let header = RecordHeader::decode(bytes.get(at..)?.first_chunk()?).ok().filter(|header| header.epoch == epoch)?;
+    let base = header.position.checked_sub((at - FILE_HEADER_BYTES) as u64)?;
+    let begin = at + RECORD_HEADER_BYTES;
+    let end = begin.checked_add(header.body_bytes as usize).filter(|end| *end <= bytes.len() && fits(base))?;
+    let body = bytes.slice(begin..end);
+    header.matches(&body).then_some((header, body))
 }

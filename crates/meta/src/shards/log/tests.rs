@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 
 mod cut;
 mod failures;
+mod forged;
 mod gone;
 mod models;
 mod power;

@@ -1,0 +1,72 @@
+//! Rows hold what users have written, which may look like records of the log that they are in.
+
+use super::super::format::{BatchRows, GroupHeader, encode_batch};
+use super::super::salvage::read_intact;
+use super::*;
+use bytes::BytesMut;
+
+/// A row whose value is `content`.
+fn holding(sequence: u64, content: Bytes) -> Vec<RowEntry> {
+    vec![RowEntry { value: ValueDeletable::Value(content), ..batch(sequence)[0].clone() }]
+}
+
+/// For many places, a group that says that all was synced, and a batch of one row.
+fn forged() -> Bytes {
+    let mut bytes = BytesMut::new();
+    for position in (0..10_000_000).step_by(10_000) {
+        GroupHeader { id: 99, synced: u64::MAX }.encode(1, position, &mut bytes);
+        let row = RowEntry { key: Bytes::from_static(b"forged"), ..batch(1)[0].clone() };
+        encode_batch(&BatchRows::of(&[row]), u64::MAX, 1, position, &mut bytes).unwrap();
+    }
+    bytes.freeze()
+}
+
+/// Promise: a file that looks like a log is none: a log that was torn after it opens, as one without it.
+#[test]
+fn a_torn_log_that_holds_what_looks_like_a_log_is_cut() {
+    let world = World::new();
+    let owner = world.open(1, 0).unwrap();
+    write(&owner.log, &holding(1, forged())).unwrap();
+    owner.log.state.lock().close_group();
+    write(&owner.log, &holding(2, forged())).unwrap();
+    drop(owner);
+    let file = file_path(world.path(), 1, 0);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    std::fs::write(begun_path(world.path(), 1), []).unwrap();
+    let (mut replay, _log) = take_over(&world.config(), Claim { epoch: 2, replay_after: 0, flushed: 0 }).unwrap();
+    let rows = world.runtime.block_on(replay.next()).unwrap().unwrap().rows;
+    assert_eq!(rows, holding(1, forged()));
+    assert!(world.runtime.block_on(replay.next()).unwrap().is_none());
+}
+
+/// Promise: what a repair saves from a damaged log are the rows that were logged, and none that a user has made to look like such;
+/// also where the header of the file is gone.
+#[test]
+fn what_looks_like_a_row_is_not_saved() {
+    for headless in [false, true] {
+        let world = World::new();
+        let mut owner = world.open(1, 0).unwrap();
+        world.append(&mut owner, 1..4);
+        let start = owner.log.appended();
+        write(&owner.log, &holding(4, forged())).unwrap();
+        world.hand_over(&mut owner, &holding(4, forged()));
+        world.append(&mut owner, 5..8);
+        world.sync(&owner);
+        drop(owner);
+        let file = file_path(world.path(), 1, 0);
+        // The checksum of the record behind its group's.
+        world.damage(&file, 64 + start + 48 + 25);
+        if headless {
+            world.damage(&file, 3);
+        }
+        let mut saved = BTreeSet::new();
+        let damaged = read_intact(ShardId(9), world.path(), Some(0), &mut |row| {
+            assert_ne!(row.key, &b"forged"[..]);
+            saved.insert(row.seq);
+        })
+        .unwrap();
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        assert_eq!(saved, BTreeSet::from([1, 2, 3, 5, 6, 7]));
+    }
+}

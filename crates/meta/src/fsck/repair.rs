@@ -9,6 +9,7 @@ mod bench;
 mod cuts;
 mod data;
 mod directories;
+mod exchange;
 mod files;
 mod partitions;
 mod rounds;
@@ -86,8 +87,10 @@ pub(crate) fn repair_locked(
     missing: Missing,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired, FsckError> {
+    let mut repaired = Repaired::default();
+    exchange::end_begun(volume, settings, &mut repaired)?;
     let (mut report, mut census) = check_locked(volume, settings, progress)?;
-    let mut repaired = Repaired { before: report.clone(), ..Repaired::default() };
+    repaired.before = report.clone();
     if !report.gone.is_empty() {
         gone::make(volume, settings, &report.gone, &mut repaired)?;
         (report, census) = check_locked(volume, settings, progress)?;

@@ -2,20 +2,17 @@
 
 use super::super::{FindingKind, FsckError, Report};
 use super::Repaired;
+use super::exchange::exchange;
 use crate::shards::DamagedPlace;
 use crate::shards::TableConfig;
 use crate::shards::table::{Salvage, damaged_ends};
 use crate::snapshot::{Unreadable, at_rest};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use varve_types::{ShardId, VolumeSettings};
 use varve_world::disk;
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::VolumeDir;
-
-/// Names tried for what is kept: one for each salvage of a shard.
-const KEPT_MAX: u32 = 10_000;
 
 /// Says, for each shard that cannot be read, which file is damaged, and where. Returns the shards of which something is.
 pub fn inspect(
@@ -135,28 +132,7 @@ fn replace(
     Ok(())
 }
 
-/// The new table goes to where the old one is to be kept, whole; then the two change places by one rename. So a repair
-/// that is killed leaves the old table in its place or kept, and at worst a new one too many among what is kept.
-fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBuf, FsckError> {
-    let (old, aside) = (volume.shard(shard), volume.damaged());
-    super::bench::make_private(&aside)?;
-    // Whoever may enter the old table may enter the new one, and nobody else.
-    let permissions = old.metadata().map_err(failed("look at", &old))?.permissions();
-    std::fs::set_permissions(new, permissions).map_err(failed("set the mode of", new))?;
-    let mut free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
-    let full = || failed("keep a damaged table in", &aside)(io::ErrorKind::AlreadyExists.into());
-    let kept = free.find(|path| !path.exists()).ok_or_else(full)?;
-    rustix::fs::rename(new, &kept).map_err(|error| failed("put the new table into", &aside)(error.into()))?;
-    disk::sync_directory(&aside).map_err(failed("fsync", &aside))?;
-    let swapped = renameat_with(CWD, &kept, CWD, &old, RenameFlags::EXCHANGE).map_err(io::Error::from);
-    swapped.map_err(failed("put the new table in the place of", &old))?;
-    for directory in [&volume.shards(), &aside] {
-        disk::sync_directory(directory).map_err(failed("fsync", directory))?;
-    }
-    Ok(kept)
-}
-
-fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> FsckError + use<> {
+pub(super) fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> FsckError + use<> {
     let doing = format!("cannot {action} {}", path.display());
     move |source| FsckError::Io { doing, source }
 }

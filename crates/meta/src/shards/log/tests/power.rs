@@ -135,7 +135,7 @@ fn what_comes_to_a_file_while_it_is_fsynced_is_fsynced_with_the_next() {
     }
     let under_way = state.begin_sync().unwrap();
     let files = |work: &SyncWork| work.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
-    assert_eq!(files(&under_way), [first.clone()]);
+    assert_eq!(files(&under_way), std::slice::from_ref(&first));
     for _ in 0..3 {
         append(&mut state);
     }

@@ -1,0 +1,176 @@
+//! A new table takes the place of a damaged one, which is kept.
+//!
+//! The new one goes to where the old one is to be kept, whole; then the two change places, by one rename where the store knows how to,
+//! so that a repair that is killed leaves the old table in its place or kept, and at worst a new one too many among what is kept. Else
+//! by three, with the old one beside its last place in between: while it is there, the exchange has not come to its end, and the next
+//! repair ends it before it looks at anything.
+
+use super::super::FsckError;
+use super::Repaired;
+use super::bench::make_private;
+use super::salvage::failed;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+use varve_types::{ShardId, VolumeSettings};
+use varve_world::disk;
+use varve_world::volume_dir::VolumeDir;
+
+/// Names tried for what is kept: one for each salvage of a shard.
+const KEPT_MAX: u32 = 10_000;
+
+/// What the name of a table that is on its way to be kept ends with.
+const UNDER_WAY: &str = ".old";
+
+/// Puts the table `new` in the place of a shard's. Where that is kept from then on.
+pub fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBuf, FsckError> {
+    let (old, aside) = (volume.shard(shard), volume.damaged());
+    make_private(&aside)?;
+    // Whoever may enter the old table may enter the new one, and nobody else.
+    let permissions = old.metadata().map_err(failed("look at", &old))?.permissions();
+    std::fs::set_permissions(new, permissions).map_err(failed("set the mode of", new))?;
+    let mut free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
+    let full = || failed("keep a damaged table in", &aside)(io::ErrorKind::AlreadyExists.into());
+    let kept = free.find(|path| !path.exists()).ok_or_else(full)?;
+    rename(new, &kept)?;
+    disk::sync_directory(&aside).map_err(failed("fsync", &aside))?;
+    match renameat_with(CWD, &kept, CWD, &old, RenameFlags::EXCHANGE) {
+        Ok(()) => sync(volume)?,
+        // As of many cluster file systems, which do not know of the flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rename(&old, &under_way(&kept))?;
+            sync(volume)?;
+            end(volume, &kept, &old)?;
+        }
+        Err(error) => {
+            // It would be made anew, and this one be in the way of nothing, but nobody would know what it is.
+            let _ = std::fs::remove_dir_all(&kept);
+            return Err(failed("put the new table in the place of", &old)(error.into()));
+        }
+    }
+    Ok(kept)
+}
+
+/// Ends what an earlier repair has begun.
+pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut Repaired) -> Result<(), FsckError> {
+    let aside = volume.damaged();
+    let entries = match std::fs::read_dir(&aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed("list", &aside))?,
+    };
+    for entry in entries {
+        let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(UNDER_WAY)).map(str::to_owned)
+        else {
+            continue;
+        };
+        let of = |shard: &ShardId| name.split('-').next() == Some(&VolumeDir::shard_name(*shard));
+        let Some(shard) = settings.shards.all().find(of) else { continue };
+        end(volume, &aside.join(&name), &volume.shard(shard))?;
+        let kept = aside.join(name);
+        let kept = kept.display();
+        repaired.note(format!("shard {shard}: its new table, which an earlier repair has written, is in its place; the old one is in {kept}"));
+    }
+    Ok(())
+}
+
+/// The old table is under way: the new one comes to its `place`, and it to where it is `kept`.
+fn end(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<(), FsckError> {
+    match (place.exists(), kept.exists()) {
+        (false, true) => {
+            rename(kept, place)?;
+            sync(volume)?;
+            rename(&under_way(kept), kept)?;
+        }
+        (true, false) => rename(&under_way(kept), kept)?,
+        (false, false) => rename(&under_way(kept), place)?,
+        // Somebody has made another table meanwhile, and nobody knows which one counts.
+        (true, true) => {
+            let doing = format!(
+                "cannot put the new table {} in the place of {}, where another has come to be",
+                kept.display(),
+                place.display()
+            );
+            return Err(FsckError::Io { doing, source: io::ErrorKind::AlreadyExists.into() });
+        }
+    }
+    sync(volume)
+}
+
+fn under_way(kept: &Path) -> PathBuf {
+    let mut name = kept.as_os_str().to_owned();
+    name.push(UNDER_WAY);
+    name.into()
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), FsckError> {
+    let failed = failed(&format!("move {} to", from.display()), to);
+    rustix::fs::rename(from, to).map_err(|error| failed(error.into()))
+}
+
+fn sync(volume: &VolumeDir) -> Result<(), FsckError> {
+    for directory in [volume.shards(), volume.damaged()] {
+        disk::sync_directory(&directory).map_err(failed("fsync", &directory))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use varve_types::{ShardCount, VolumeId};
+
+    fn table(path: &Path, holds: &str) {
+        std::fs::create_dir_all(path).unwrap();
+        std::fs::write(path.join("holds"), holds).unwrap();
+    }
+
+    fn holds(path: &Path) -> Option<String> {
+        std::fs::read_to_string(path.join("holds")).ok()
+    }
+
+    /// Promise: on a store that cannot exchange two directories, an exchange that was killed after any of its renames is ended by the
+    /// next repair, with the new table in its place and the old one kept.
+    #[test]
+    fn an_exchange_by_renames_is_ended_from_anywhere() {
+        let settings = VolumeSettings {
+            id: VolumeId([7; 16]),
+            name: "test".into(),
+            shards: ShardCount::new(2).unwrap(),
+            split_threshold: 10,
+            inline_limit: 0,
+            sync_interval: std::time::Duration::ZERO,
+            owner_uid: 0,
+        };
+        for renames in 0..=3 {
+            let directory = tempfile::tempdir().unwrap();
+            let volume = VolumeDir::new(directory.path());
+            let place = volume.shard(ShardId(1));
+            let kept = volume.damaged().join(format!("{}-0", VolumeDir::shard_name(ShardId(1))));
+            table(&place, "old");
+            table(&kept, "new");
+            let steps: [(&Path, &Path); 3] = [(&place, &under_way(&kept)), (&kept, &place), (&under_way(&kept), &kept)];
+            steps.iter().take(renames).for_each(|(from, to)| rename(from, to).unwrap());
+            let mut repaired = Repaired::default();
+            end_begun(&volume, &settings, &mut repaired).unwrap();
+            let expected = if renames == 0 { ["old", "new"] } else { ["new", "old"] };
+            assert_eq!([holds(&place).unwrap(), holds(&kept).unwrap()], expected, "after {renames} renames");
+            assert_eq!(repaired.repairs.len(), usize::from(renames == 1 || renames == 2));
+            assert!(!under_way(&kept).exists());
+        }
+    }
+
+    /// Promise: where another table has come to the place meanwhile, nothing is replaced, and it is said.
+    #[test]
+    fn an_exchange_replaces_nothing_that_came_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = VolumeDir::new(directory.path());
+        let (place, kept) = (volume.shard(ShardId(1)), volume.damaged().join("0001-0"));
+        table(&place, "another");
+        table(&kept, "new");
+        table(&under_way(&kept), "old");
+        let refused = end(&volume, &kept, &place).unwrap_err().to_string();
+        assert!(refused.contains("0001-0"), "{refused}");
+        assert_eq!(holds(&under_way(&kept)), Some("old".into()));
+    }
+}

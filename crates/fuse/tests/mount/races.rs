@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const CALLS: usize = 2_000;
 
 fn make(path: &Path) -> rustix::io::Result<()> {
-    rustix::fs::open(path, OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).map(drop)
+    rustix::fs::open(path, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(0o644)).map(drop)
 }
 
 /// A new file under another name, renamed over `name`.
@@ -41,7 +41,7 @@ fn truncate(path: &Path) -> rustix::io::Result<()> {
 /// The `call`th use of `name` by its path.
 fn use_by_path(name: &Path, call: usize) -> rustix::io::Result<()> {
     match call % 4 {
-        0 => rustix::fs::open(name, OFlags::RDWR, Mode::empty()).map(drop),
+        0 => rustix::fs::open(name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(drop),
         1 => truncate(name),
         2 => rustix::fs::chmodat(CWD, name, Mode::from_raw_mode(0o600), AtFlags::empty()),
         _ => rustix::fs::stat(name).map(drop),
@@ -119,7 +119,7 @@ fn a_name_that_is_made_anew_is_never_stale() {
 
 /// Opens `name`, and uses what it has opened.
 fn open_and_use(name: &Path, call: usize) -> rustix::io::Result<()> {
-    let file = rustix::fs::open(name, OFlags::RDWR, Mode::empty())?;
+    let file = rustix::fs::open(name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::fstat(&file)?;
     rustix::io::pread(&file, &mut [0; 16], 0)?;
     if call.is_multiple_of(8) {

@@ -81,12 +81,12 @@ pub fn recover(path: &Path) -> Result<Recovered, RecoverError> {
         Err(JournalError::NotOne { path: journal, why }) => return headless::recover(path, (journal, held), why),
         contents => Found::open(path, held, contents?)?,
     };
-    let Sound { mut catalog, damage, restored, spoiled, .. } = found.sound().map_err(io)?;
+    let Sound { entries, mut catalog, damage, restored, spoiled } = found.sound().map_err(io)?;
     catalog.keep_rows();
     let file = &found.file;
     file.sync_data().map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
-    let used = found.used().map_err(io)?;
+    let used = found.used(&entries).map_err(io)?;
     // What a lost end of the journal told of may lie anywhere, and a copy of it may turn up.
     let used = if damage.end { headless::data_end(file, used).map_err(io)? } else { used };
     if used < bytes {
@@ -210,9 +210,10 @@ impl Found {
         Ok(Some(kept))
     }
 
-    /// The end of all that the journal or a reader knows of; what lies above was never named.
-    pub fn used(&self) -> io::Result<u64> {
-        Ok(used(&self.file, &self.contents.entries)?.max(self.contents.description.first_address()))
+    /// The end of all that the journal or a reader knows of, or what was found besides to be so; what lies above was never named.
+    pub fn used(&self, sound: &[Entry]) -> io::Result<u64> {
+        let told = self.contents.entries.iter().chain(sound);
+        Ok(used(&self.file, told)?.max(self.contents.description.first_address()))
     }
 }
 
@@ -223,7 +224,7 @@ fn head(file: &File) -> io::Result<[u8; superblock::LENGTH]> {
     Ok(head)
 }
 
-fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
+fn used<'e>(file: &File, entries: impl Iterator<Item = &'e Entry>) -> io::Result<u64> {
     let mut head = [0; superblock::LENGTH];
     let end = match file.read_exact_at(&mut head, 0) {
         Ok(()) => Superblock::decode(&head).map_or(0, |superblock| superblock.end),
@@ -231,5 +232,5 @@ fn used(file: &File, entries: &[Entry]) -> io::Result<u64> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
         Err(error) => return Err(error),
     };
-    Ok(entries.iter().map(Entry::end).fold(end, u64::max))
+    Ok(entries.map(Entry::end).fold(end, u64::max))
 }

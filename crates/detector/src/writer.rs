@@ -21,6 +21,7 @@ mod resume;
 mod slab;
 mod stripes;
 
+pub(crate) use coordinate::ONE_WRITER;
 pub use gather::Charge;
 pub use outcome::{Finished, Progress, WriteError};
 pub use pipeline::Pipeline;

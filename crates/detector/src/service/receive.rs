@@ -11,13 +11,14 @@ use super::request::StartRequest;
 use super::run::Run;
 use super::sink::Sink;
 use super::{Asker, Shared, named};
+use crate::description::Allocate;
 use crate::frame::Level;
 use crate::journal;
 use crate::stream::link::{Incoming, LinkError, hold_little, tell};
 use crate::stream::{
     ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, ToService, Welcome,
 };
-use crate::writer::WriteError;
+use crate::writer::{ONE_WRITER, WriteError};
 use filtering::Filtering;
 use std::cell::Cell;
 use std::io;
@@ -216,6 +217,9 @@ fn check_part(request: &StartRequest, hello: &Hello) -> Result<(), Refusal> {
             ErrorCode::Description,
             "regions of one frame share chunks, and must come to one process: bring them to this service",
         ));
+    }
+    if hello.role == Role::Writer && request.description.allocate == Allocate::Implicit {
+        return Err(Refusal::new(ErrorCode::Description, ONE_WRITER));
     }
     check_source(hello, request.source_count())
 }

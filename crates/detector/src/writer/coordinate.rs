@@ -8,8 +8,8 @@ use crate::allocate::PAGE_BYTES;
 use crate::description::Allocate;
 use crate::frame::{Blob, Frame, Level, Payload};
 use crate::hdf5::UNDEFINED;
-use crate::journal::{ChunkEntry, Entry, SlabEntry};
-use std::collections::HashSet;
+use crate::journal::{ChunkEntry, Entry, FrameEntry, SlabEntry};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,9 @@ use xxhash_rust::xxh3::xxh3_64;
 /// How often who waits for a chunk that is being put together looks for it.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Who else would write to the addresses of frames of which it does not know whether they came.
+pub(crate) const ONE_WRITER: &str = "a run without an index has one writer; let it allocate packed or sparse";
+
 impl Writer {
     /// An extent for another process that writes into this file.
     ///
@@ -27,7 +30,7 @@ impl Writer {
     /// If the file cannot be made longer, or the addresses of its chunks are not handed out.
     pub fn grant(&self, bytes: u64) -> io::Result<Range<u64>> {
         if self.shared.description.allocate == Allocate::Implicit {
-            return Err(io::Error::other("a run without an index has one writer; let it allocate packed or sparse"));
+            return Err(io::Error::other(ONE_WRITER));
         }
         let (own, stripe) = (super::own(&self.shared), self.shared.settings.stripe_bytes);
         let extent = own.allocator.extent(bytes.max(1).next_multiple_of(stripe.max(1)), stripe);
@@ -207,7 +210,8 @@ fn claim(shared: &Shared, slab: &SlabEntry) -> bool {
         return false;
     }
     let alone = match shared.incomplete.lock().get(&slab.slab) {
-        Some(before) => before.epoch == slab.epoch,
+        // Two processes may have one epoch, if the service was started anew in between.
+        Some(before) => before.epoch == slab.epoch && has_all_of(slab, before),
         // All of it came before, or nothing.
         None => slab.frames.iter().all(|frame| shared.levels.get(frame.number, 0).is_none()),
     };
@@ -215,6 +219,15 @@ fn claim(shared: &Shared, slab: &SlabEntry) -> bool {
         shared.queue.done(std::iter::once(slab.slab));
     }
     alone
+}
+
+/// Whether what has come of the frames of `before` has come of those of `slab`, too.
+fn has_all_of(slab: &SlabEntry, before: &SlabEntry) -> bool {
+    let missing: HashMap<u64, &[u32]> = slab.frames.iter().map(|frame| (frame.number, &frame.missing[..])).collect();
+    let there = |old: &FrameEntry| {
+        missing.get(&old.number).is_some_and(|missing| missing.iter().all(|source| old.missing.contains(source)))
+    };
+    before.frames.iter().all(there)
 }
 
 fn release(shared: &Shared, slabs: &[SlabEntry]) {

@@ -164,8 +164,10 @@ impl Gather<'_> {
     fn whole_frame(&mut self, part: &mut Part, chunks: &mut [ChunkEntry]) -> io::Result<()> {
         match std::mem::replace(&mut part.frame.payload, Payload::Plain(Vec::new())) {
             Payload::Filtered(blobs) => {
-                for (number, blob) in blobs.into_iter().enumerate() {
-                    chunks[number] = self.place(part.frame.number, number as u64, blob)?;
+                // Its region may be a part of the frame.
+                let numbers = self.tools.shapes.chunks_of(part.source).unwrap_or_default();
+                for (number, blob) in numbers.into_iter().zip(blobs) {
+                    chunks[number as usize] = self.place(part.frame.number, number, blob)?;
                 }
             }
             Payload::Plain(bytes) if self.tools.shapes.is_chunk(0, 0) => {

@@ -2,10 +2,11 @@
 //! into extents that the [`Coordinator`] grants; it syncs what it wrote before it reports it, so that the coordinator,
 //! who may be on another host, can say *durable* truthfully.
 
+use super::coordinate::ONE_WRITER;
 use super::ground::{Ground, Joint};
 use super::pipeline::{Pipeline, Shared, reached};
 use super::{Listener, Settings, WriteError};
-use crate::description::Description;
+use crate::description::{Allocate, Description};
 use crate::frame::Level;
 use crate::hdf5::lock::WrittenFile;
 use crate::journal::Entry;
@@ -59,6 +60,9 @@ impl Joined {
         listener: Arc<dyn Listener>,
     ) -> Result<Joined, WriteError> {
         description.check()?;
+        if description.allocate == Allocate::Implicit {
+            return Err(WriteError::Failed(ONE_WRITER.into()));
+        }
         let io = |source| WriteError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).and_then(WrittenFile::new).map_err(io)?;
         let ground = Ground::Joint(Joint::new(epoch, coordinator));

@@ -45,7 +45,7 @@ impl Writer {
         let bytes = found.file.metadata().map_err(io)?.len();
         // Its writers may be late, and still write where they were granted extents: below the file's length, wherever
         // that is.
-        let free = found.used().map_err(io)?.max(found.granted().unwrap_or(bytes));
+        let free = found.used(&entries).map_err(io)?.max(found.granted().unwrap_or(bytes));
         let journal = rewrite(path, &found, (&entries, free), (&damage, restored)).map_err(io)?;
         let allocator = Allocator::new(free);
         let own = Own::new(allocator, Length::new(bytes), journal, Room::new(&mut catalog));

@@ -370,3 +370,39 @@ fn what_a_damaged_record_alone_tells_of_is_borne_out_or_said() {
     tell(&copy, &but(&[10]), &["declared"], &[]);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "3");
 }
+
+/// Promise: a frame that is believed though its record is damaged stays what it is, also where it lies behind all that other records tell
+/// of: what a recovery or a run that goes on writes comes behind it.
+#[test]
+fn a_frame_that_is_borne_out_is_not_written_over() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let journal = run(&path, description());
+    let contents = journal::decode(&journal).expect("a journal");
+    let slabs = contents.entries.iter().filter(|entry| matches!(entry, Entry::Slab(_)));
+    let Some(Entry::Slab(last)) = slabs.max_by_key(|entry| entry.end()) else { panic!("no frames") };
+    let (at, length) = record_of(&journal, last.slab);
+    let mut turned = journal.clone();
+    turned[at + 6] ^= 0x10;
+    let copy = directory.path().join("recovered.h5");
+    let recovered = uncommitted(&path, &copy, &turned);
+    assert_eq!((recovered.counts.missing, recovered.counts.damaged, recovered.restored), (0, 0, 1), "{recovered:?}");
+    tell(&copy, &(0..FRAMES).collect::<Vec<u64>>(), &["declared"], &[last.slab]);
+
+    // With it the journal ends, as a loss of power leaves it.
+    turned.truncate(at + length);
+    let mut there = journal::frames_told(&turned[..at]).into_iter().collect::<Vec<u64>>();
+    there.extend([last.slab, FRAMES]);
+    let copy = directory.path().join("resumed.h5");
+    std::fs::copy(&path, &copy).expect("copied");
+    let file = std::fs::File::options().write(true).open(&copy).expect("the copy");
+    file.write_all_at(&[0; 48], 0).expect("blanked");
+    std::fs::write(journal::path_beside(&copy), &turned).expect("torn");
+    let (writer, resumed) = Writer::resume(&copy, settings(), quiet()).expect("taken up");
+    assert!(resumed.frames.contains(last.slab), "{resumed:?}");
+    give(&writer, FRAMES);
+    writer.finish().expect("finished");
+    there.sort_unstable();
+    tell(&copy, &there, &[], &[last.slab]);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "2");
+}

@@ -111,6 +111,37 @@ fn regions_that_come_compressed_are_written_as_they_are() {
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
 }
 
+/// Promise: so does the only region of a run, where it is a part of the frame: into the chunks that it is made of.
+#[test]
+fn the_only_region_is_written_where_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![8, 6]);
+    description.chunk = Some(vec![4, 6]);
+    description.fill = Some(3.0.into());
+    description.sources = vec![Region { offset: vec![4, 0], shape: vec![4, 6] }];
+    let writer = Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started");
+    let mut encoder = Encoder::new(description.filter, 2).expect("an encoder");
+    for number in 0..4 {
+        let plain = cut(&frames::frame(number, 48), &description.frame, &description.sources[0]);
+        let payload = match number % 2 {
+            0 => Payload::Plain(plain),
+            _ => {
+                let mut blob = Vec::new();
+                encoder.encode(&plain, &mut blob).expect("filtered");
+                Payload::Filtered(vec![blob.into()])
+            }
+        };
+        writer.submit_region(0, Frame { number, taken: 0, payload }, WAIT).expect("a region taken");
+    }
+    writer.finish().expect("a run finished");
+    let told = json!({
+        "frame": [8, 6], "fill": 3, "acknowledged": [0, 1, 2, 3], "exact": true, "sources": description.sources,
+    });
+    std::fs::write(directory.path().join("run.json"), told.to_string()).expect("the description written");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
 /// A filter from a shared library compresses in our threads, and readers that have it read the file.
 #[test]
 fn a_users_filter_is_run() {

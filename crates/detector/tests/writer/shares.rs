@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use varve_detector::description::Description;
+use varve_detector::description::{Allocate, Description};
 use varve_detector::filters::Filter;
 use varve_detector::frame::{Frame, Payload};
 use varve_detector::hdf5::{ElementType, UNDEFINED};
@@ -300,4 +300,42 @@ fn what_was_written_before_a_failure_is_reported() {
     (0..2).for_each(|_| tell.send(()).expect("it is asked for"));
     joined.leave().expect_err("the second cannot be written");
     assert_eq!(*coordinator.reported.lock().expect("not poisoned"), [0]);
+}
+
+/// Promise: two processes that joined with one number, as may be where the service was started anew in between, take nothing from each
+/// other: the frames of a chunk that both bring frames of are all in the file.
+#[test]
+fn two_that_joined_as_one_take_nothing_from_each_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U16, vec![6, 5]);
+    description.chunk = Some(vec![4, 6, 5]);
+    description.fill = Some(9.0.into());
+    let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
+    for numbers in [[0, 1], [2, 3]] {
+        let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+        let joined = Joined::join(&path, description.clone(), settings(), (3, coordinator), quiet()).expect("joined");
+        for number in numbers {
+            let payload = Payload::Plain(frames::frame(number, 30));
+            joined.submit(Frame { number, taken: 0, payload }, WAIT).expect("a frame taken");
+        }
+        joined.leave().expect("all is reported");
+    }
+    let writer = Arc::into_inner(writer).expect("nobody else has it");
+    assert_eq!(writer.finish().expect("a run finished").counts.received, 4);
+    tell(directory.path(), "run", &description, &[0, 1, 2, 3], true);
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: nobody joins a run whose addresses follow from the frames' numbers: it would write over frames of which it does not know.
+#[test]
+fn nobody_joins_a_run_without_an_index() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description { filter: Filter::RAW, ..Description::new(ElementType::U16, vec![6, 5]) };
+    (description.scan, description.allocate) = (vec![Some(4)], Allocate::Implicit);
+    let writer = Arc::new(Writer::create(&path, description.clone(), settings(), quiet()).expect("a run started"));
+    let coordinator = Arc::new(Direct(Arc::clone(&writer)));
+    let refused = Joined::join(&path, description, settings(), (1, coordinator), quiet()).err().expect("refused");
+    assert!(refused.to_string().contains("has one writer"), "{refused}");
 }

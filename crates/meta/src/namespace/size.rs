@@ -267,7 +267,9 @@ impl Rule for FinishTruncate {
         let open = (context.may_be_open)(file.inode);
         let unsettled = BackingSize::Unsettled { at_least: self.begun.size };
         row.content = Content::Backing(if open { unsettled } else { BackingSize::Settled });
-        Ok(commit(vec![file.put(row)], true))
+        // On disk the row says until then that the file is to be cut, which who has it open may write by then.
+        let effects = if open { vec![Effect::Unsettled(file.inode)] } else { Vec::new() };
+        Ok(Decision::Commit { changes: vec![file.put(row)], effects, outcome: true })
     }
 }
 

@@ -169,6 +169,8 @@ impl Drop for Hold {
         for &key in &self.keys {
             let mut stripe = self.leases.stripe(key).lock();
             let stripe = &mut *stripe;
+            // What was read while this lived may be from before the change.
+            stripe.version += 1;
             if let Some(lease) = stripe.leases.get_mut(&key) {
                 lease.held -= 1;
                 // The session that changed the directory may still hold its own lease.

@@ -42,6 +42,7 @@ impl Shard {
             (Key::Orphan(inode), None) => {
                 state.orphans.remove(inode);
             }
+            (Key::Garbage(inode), Some(_)) => state.garbage.add(*inode),
             _ => {}
         }
         if let (Key::Partition(directory, _), Some(Row::Partition(partition))) = (&key, &row) {

@@ -42,7 +42,8 @@ impl Shard {
 
     async fn perform_one(self: &Rc<Self>, effect: Effect, asked: Option<Asked>) -> Result<(), Refusal> {
         match effect {
-            Effect::Reap(inode) => self.state.borrow_mut().garbage.add(inode),
+            // Its row has told of it.
+            Effect::Reap(_) => {}
             Effect::Own { inode, uid, gid, mode } => {
                 if self.settings.owner_uid == Credentials::ROOT_UID {
                     self.on_backing_file(inode, move |path| {
@@ -69,7 +70,8 @@ impl Shard {
     /// write to the backing file could leave a settled row and a file of another size.
     pub async fn unsettled_on_disk(self: &Rc<Self>, inode: InodeId) -> Result<(), Refusal> {
         let Some(batch) = self.state.borrow().unsettled.get(&inode).copied() else { return Ok(()) };
-        self.sync().await?;
+        // It may not even be appended yet.
+        self.durable(batch).await?;
         let mut state = self.state.borrow_mut();
         // Else it was made so once more meanwhile, and cut further, which is not on disk.
         if state.unsettled.get(&inode) == Some(&batch) {
@@ -156,10 +158,14 @@ impl Shard {
             return Ok(());
         }
         let (orphan, node) = (Key::Orphan(inode), Key::Inode(inode));
-        self.fetch_here(&orphan).await?;
-        self.fetch_here(&node).await?;
-        let batch = {
+        let batch = loop {
+            self.fetch_here(&orphan).await?;
+            self.fetch_here(&node).await?;
             let mut state = self.state.borrow_mut();
+            // One may be dropped while the other is awaited, or both be locked since.
+            if [&orphan, &node].into_iter().any(|key| self.seen_here(&state, key).0 == Seen::Unknown) {
+                continue;
+            }
             let open = !self.knows_sessions() || self.open_files.is_open(inode);
             if open || !matches!(self.seen_here(&state, &orphan).0, Seen::Present(_)) {
                 return Ok(());
@@ -175,10 +181,7 @@ impl Shard {
                 changes.push(super::garbage::row_for(inode));
             }
             changes.into_iter().for_each(|change| self.apply(&mut state, change));
-            if has_backing_file {
-                state.garbage.add(inode);
-            }
-            state.open.number
+            break state.open.number;
         };
         self.work.notify_one();
         self.appended(batch).await

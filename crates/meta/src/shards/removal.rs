@@ -18,7 +18,7 @@ use super::peers::{ForeignRow, PeerCall, PeerReply};
 use super::refusal::Refusal;
 use super::resident::BatchNumber;
 use super::shard::{Decided, Run, Shard, State, Way};
-use super::transaction::{Begun, Sorted, digest};
+use super::transaction::{ASK_AGAIN, Begun, Sorted, digest};
 use crate::namespace::{Seen, Verb};
 use crate::tables::{Change, IntentRow, Key, PartitionState, ReadRecord, ReplyRecord, Row, TransactionId};
 use futures::future::join_all;
@@ -193,14 +193,20 @@ impl Shard {
     ) -> BatchNumber {
         state.transactions.note_decided(transaction, holders);
         state.removals.waiting.push((transaction, holders.to_vec()));
-        if !std::mem::replace(&mut state.removals.awaited, true) {
-            let shard = self.clone();
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(GATHERED_FOR).await;
-                shard.carry_out_removals().await;
-            });
-        }
+        self.carry_out_soon(state, GATHERED_FOR);
         state.open.number
+    }
+
+    /// Has a task carry out what waits, unless one is about to.
+    fn carry_out_soon(self: &Rc<Self>, state: &mut State, after: Duration) {
+        if std::mem::replace(&mut state.removals.awaited, true) {
+            return;
+        }
+        let shard = self.clone();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(after).await;
+            shard.carry_out_removals().await;
+        });
     }
 
     /// Steps 1 and 2 without waiting, where all rows of the directory, which are `keys`, are in a shard that is near; `None`:
@@ -265,8 +271,15 @@ impl Shard {
             (std::mem::take(&mut state.removals.waiting), state.open.number)
         };
         // The last of them may have been decided a moment ago.
-        if !waiting.is_empty() && self.appended(batch).await.is_ok() && self.sync().await.is_ok() {
-            self.remove_elsewhere(&waiting).await;
+        if !waiting.is_empty() {
+            if self.appended(batch).await.is_ok() && self.sync().await.is_ok() {
+                self.remove_elsewhere(&waiting).await;
+            } else if !self.stopping() {
+                // As where the store hangs: they are decided, and what they removed is held until they are durable.
+                let mut state = self.state.borrow_mut();
+                state.removals.waiting.extend(waiting);
+                self.carry_out_soon(&mut state, ASK_AGAIN);
+            }
         }
         self.state.borrow_mut().removals.at_work -= 1;
         self.changed.notify_waiters();

@@ -116,9 +116,9 @@ pub(super) struct State {
 /// deadline.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Rounds of fetching before a request answers `Busy`: more than the longest chain of keys that name each other (a path
-/// of directories in a cycle check), so that only rows dropped as fast as they are fetched come here.
-const ROUNDS_MAX: usize = 2_000;
+/// Rounds of fetching before a request answers `Busy`, if there is time for them: more than the longest chain of keys that name each
+/// other (the directories that one is in, in a cycle check), so that only rows dropped as fast as they are fetched come here.
+const ROUNDS_MAX: usize = 70_000;
 
 /// Where a new inode's id is to come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ impl Shard {
     ) -> Result<V::Outcome, Refusal> {
         let deadline = self.clock.monotonic().after(WAIT_MAX);
         loop {
-            let attempted = self.attempt(verb, run, way).await;
+            let attempted = self.attempt(verb, run, way, deadline).await;
             if let Some(held) = way.held.take() {
                 Box::pin(self.let_go(held)).await;
             }
@@ -276,13 +276,16 @@ impl Shard {
         verb: &V,
         run: &Run<'_, V::Outcome>,
         way: &mut Way,
+        deadline: Moment,
     ) -> Result<Option<V::Outcome>, Refusal> {
         let mut foreign = Foreign::default();
         let mut rounds = 0;
         let (decided, newest) = loop {
             self.check_address(run.address).await?;
             match self.decide(verb, run, way, &foreign)? {
-                (Decided::Missing(keys), _) if rounds < ROUNDS_MAX => {
+                (Decided::Missing(keys), _)
+                    if rounds < ROUNDS_MAX && (rounds == 0 || self.clock.monotonic() < deadline) =>
+                {
                     let _passage = stages::enter(Stage::Fetch);
                     let removal = V::REMOVES_DIRECTORY.then_some(&mut way.held);
                     Box::pin(self.fetch(keys, &mut foreign, removal)).await?;

@@ -280,7 +280,14 @@ fn a_truncate_ends_no_other_one() {
     let (first, second) = (begin(&mut table, 1000), begin(&mut table, 1001));
     let finish = |table: &Table, begun| table.decide(&FinishTruncate { at: at.clone(), begun }, &root());
     assert_eq!(finish(&table, first), Decision::Answer(false));
-    assert!(matches!(finish(&table, second), Decision::Commit { outcome: true, .. }));
+    let effects = |finished| match finished {
+        Decision::Commit { outcome: true, effects, .. } => effects,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(effects(finish(&table, second)), []);
+    // Who has it open may write to it from then on: it must not be cut at the next opening.
+    table.open.insert(at.inode());
+    assert_eq!(effects(finish(&table, second)), [Effect::Unsettled(at.inode())]);
 }
 
 /// What the store cannot do is given up, and the file is what it was.

@@ -64,6 +64,21 @@ fn a_change_does_not_wait_for_itself() {
     });
 }
 
+/// Promise: nor is what was read while the change was under way: it may be from before it.
+#[test]
+fn what_was_read_during_a_change_is_not_leased() {
+    run(async {
+        let leases = leases();
+        tokio::time::advance(LEASE * 2).await;
+        let key = LeaseKey::attributes(DIRECTORY);
+        let hold = leases.hold(&[key], TWO).await;
+        let ticket = leases.ticket(key);
+        drop(hold);
+        assert_eq!(leases.grant(key, ONE, ticket), Duration::ZERO);
+        assert_eq!(leases.grant(key, ONE, leases.ticket(key)), LEASE);
+    });
+}
+
 /// What was read before a change began is not leased after it, during it or when it has ended.
 #[test]
 fn a_stale_read_is_not_leased() {

@@ -1,9 +1,12 @@
-use super::cluster::{Cluster, name};
+use super::cluster::{Cluster, PATIENCE, name};
+use super::hanging::pass;
 use crate::namespace::{At, MakeDirectory, RemoveDirectory, SetXattr, Unlink, XattrMode};
+use crate::shards::commit::APPEND_MAX;
 use crate::shards::{Address, Makes, PeerCall, PeerReply, Peers, Ran, Refusal, Run};
 use crate::tables::Key;
 use bytes::Bytes;
 use std::rc::Rc;
+use std::time::Duration;
 use varve_types::{Credentials, Errno, InodeId, Mode, NameHash, PartitionIndex, ShardId};
 
 async fn rmdir(cluster: &Cluster, directory: &str) -> Result<(), Refusal> {
@@ -214,5 +217,27 @@ fn a_removal_and_a_create_are_never_both_done() {
                 other => panic!("{other:?}"),
             }
         }
+    });
+}
+
+/// Promise: removals whose fsync was given up while the store hung are carried out when it goes on: nothing is left to be asked for.
+#[test]
+fn removals_that_were_not_fsynced_in_time_are_carried_out_later() {
+    Cluster::run(4, 1000, |cluster| async move {
+        cluster.mkdir(InodeId::ROOT, "d", ShardId(2)).await;
+        let (decides, holds) = (cluster.shard(ShardId(0)), cluster.shard(ShardId(2)));
+        let hung = cluster.hang_fsyncs();
+        rmdir(&cluster, "d").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        pass(APPEND_MAX).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(decides.status().transactions_open > 0);
+        drop(hung);
+        let ends = async {
+            while decides.status().transactions_open + holds.status().transactions_open > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ends).await.expect("both forget it");
     });
 }

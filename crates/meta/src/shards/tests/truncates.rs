@@ -4,7 +4,7 @@ use super::cluster::{Cluster, PATIENCE, name};
 use super::hanging::{hang_for_long, pass};
 use crate::namespace::{
     At, BackingFile, ChangeAttributes, FindTruncate, GetAttributes, Granted, Node, NodeContent, Open, OpenMode,
-    Promote, RaiseSize, Rename, RenameFlags, SettleSize, SizeState, Verb,
+    Promote, RaiseSize, Rename, RenameFlags, SettleSize, SizeState, Unlink, Verb,
 };
 use crate::shards::replies::Asked;
 use crate::shards::{Address, Makes, Ran, Record, Refusal, Run, Shard};
@@ -257,5 +257,28 @@ fn a_cut_is_given_up_in_another_shard() {
             }
         };
         tokio::time::timeout(PATIENCE, ends).await.expect("it is given up");
+    });
+}
+
+/// Promise: what a file had in the store goes when the file does, also where its removal was given up while the store hung, and was in
+/// the log after that.
+#[test]
+fn what_was_removed_while_the_store_hung_goes_from_it() {
+    Cluster::run(1, 1000, |cluster| async move {
+        let large = Large::make(&cluster).await;
+        large.shard.release(WRITER, large.at.inode());
+        let moments = cluster.moments(large.shard.id());
+        let hung = moments.hang().await;
+        let unlink = Unlink { parent: InodeId::ROOT, name: name("f") };
+        let (removed, ()) = futures::join!(run(&large.shard, &large.at, &unlink), hang_for_long(&large.shard));
+        assert!(matches!(&removed, Err(Refusal::Failed(cause)) if cause.errno == Errno::ETIMEDOUT), "{removed:?}");
+        assert!(large.path.exists());
+        drop(hung);
+        let goes = async {
+            while large.path.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, goes).await.expect("it goes");
     });
 }

@@ -139,16 +139,15 @@ impl Sessions {
         Ok(Some(Credentials { uid, gid, groups: Vec::new() }))
     }
 
-    /// Removes and returns the sessions whose grace is over.
-    pub fn take_ended(&self) -> Vec<SessionId> {
+    /// Ends a session whose grace is over, if there is one: answers it, and what `end` made of it. Meanwhile nobody is admitted: who
+    /// comes back after that begins anew, and keeps what it opens from then on.
+    pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
         let over = |state: &Session| state.gone.is_some_and(|gone| now.since(gone) >= SESSION_GRACE);
-        let ended: Vec<SessionId> = table.iter().filter(|(_, state)| over(state)).map(|(id, _)| *id).collect();
-        for id in &ended {
-            table.remove(id);
-        }
-        ended
+        let session = table.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
+        table.remove(&session);
+        Some((session, end(session)))
     }
 
     /// Those that change something.

@@ -360,8 +360,9 @@ async fn end_sessions(worker: Rc<Worker>) {
             () = tokio::time::sleep(SESSIONS_LOOKED_AT_EVERY) => {}
         }
         worker.moments().forget_idle();
-        for session in worker.shared.sessions.take_ended() {
-            let closed: Arc<[InodeId]> = worker.shared.open_files.end_session(session).into();
+        let Shared { sessions, open_files, .. } = &*worker.shared;
+        while let Some((session, closed)) = sessions.end_one(|session| open_files.end_session(session)) {
+            let closed: Arc<[InodeId]> = closed.into();
             tracing::info!(
                 "session {:016x} has ended; {} files that it alone had open are closed",
                 session.0,

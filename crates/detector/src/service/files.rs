@@ -52,7 +52,7 @@ impl Shared {
 
     fn open(&self, record: &Record, path: &Path) -> Result<Arc<Run>, WriteError> {
         let request = &record.request;
-        let sets = vec![Ranges::default(); request.set_of(request.source_count() - 1) + 1];
+        let sets = vec![Ranges::default(); request.sets()];
         let board = Arc::new(Board::with(sets));
         let settings = self.settings(request);
         let writer = Writer::create(path, request.description.clone(), settings, board.clone())?;
@@ -176,7 +176,7 @@ impl Shared {
             }
             return Ok(Some(run));
         }
-        let sets = request.set_of(request.source_count() - 1) + 1;
+        let sets = request.sets();
         let board = Arc::new(Board::with(vec![Ranges::default(); sets]));
         match Writer::resume(path, self.settings(request), board.clone()) {
             Ok((writer, resumed)) => {
@@ -230,7 +230,7 @@ fn found_finished(request: &StartRequest, path: &Path) -> Option<Ended> {
     let frames: Vec<(u64, u64)> =
         there.collect::<Ranges>().iter().map(|range| (range.start, range.end - range.start)).collect();
     // Which regions there are of a frame that is not whole it does not say.
-    let others = vec![frames.clone(); request.set_of(request.source_count() - 1)];
+    let others = vec![frames.clone(); request.sets() - 1];
     let held = finished.received + finished.partial;
     let progress =
         Progress { taken: held, written: held, durable: held, published: finished.frames, ..Progress::default() };

@@ -24,7 +24,10 @@ use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::time::{Duration, Instant};
 
 /// A client has this long for its whole HELLO, or as long as it may be silent, so that strangers do not hold connections.
@@ -45,22 +48,40 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
                 continue;
             }
         };
-        if shared.connections.fetch_add(1, SeqCst) >= shared.config.connections_max {
-            shared.connections.fetch_sub(1, SeqCst);
+        let most = shared.config.connections_max;
+        let Some(counted) = Counted::enter(shared, |shared| &shared.connections, most) else {
             turn_away(shared, socket);
             continue;
-        }
-        let mine = Arc::clone(shared);
+        };
         let started = named("receive", move || {
-            if let Err(error) = serve(&mine, socket) {
+            if let Err(error) = serve(&counted.of, socket) {
                 tracing::debug!("a connection has ended: {error}");
             }
-            mine.connections.fetch_sub(1, SeqCst);
         });
         if let Err(error) = started {
-            shared.connections.fetch_sub(1, SeqCst);
             tracing::warn!("cannot serve a connection: {error}");
         }
+    }
+}
+
+/// One of those that a counter counts, until it is dropped: also where its thread panics, or could not be started.
+struct Counted<T> {
+    of: Arc<T>,
+    counter: fn(&T) -> &AtomicUsize,
+}
+
+impl<T> Counted<T> {
+    /// `None` if there are `most` already.
+    fn enter(of: &Arc<T>, counter: fn(&T) -> &AtomicUsize, most: usize) -> Option<Counted<T>> {
+        let before = counter(of).fetch_add(1, SeqCst);
+        let counted = Counted { of: Arc::clone(of), counter };
+        (before < most).then_some(counted)
+    }
+}
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        (self.counter)(&self.of).fetch_sub(1, SeqCst);
     }
 }
 
@@ -69,22 +90,16 @@ pub fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 fn turn_away(shared: &Arc<Shared>, socket: TcpStream) {
     /// More come than can be told: they find the connection closed, and come again.
     const TURNED_AWAY_MAX: usize = 32;
-    if shared.turned_away.fetch_add(1, SeqCst) >= TURNED_AWAY_MAX {
-        shared.turned_away.fetch_sub(1, SeqCst);
-        return;
-    }
-    let mine = Arc::clone(shared);
+    let Some(counted) = Counted::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
     let told = named("turn-away", move || {
         let text = format!(
             "{} connections already, as many as this service takes: come again when one has ended, or start it with a \
              larger --connections-max",
-            mine.config.connections_max
+            counted.of.config.connections_max
         );
         last_words(socket, Refusal::new(ErrorCode::Full, text));
-        mine.turned_away.fetch_sub(1, SeqCst);
     });
     if let Err(error) = told {
-        shared.turned_away.fetch_sub(1, SeqCst);
         tracing::warn!("a client does not hear that there is no room for it: {error}");
     }
 }
@@ -149,12 +164,10 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
     let place = Place { run: &run, hello: &hello, outbox: &outbox, left: Cell::new(false) };
     let connection =
         Connection { shared, run: &run, hello: &hello, outbox: &outbox, place: &place, incoming, filtering: None };
-    let served = connection.run(socket);
-    place.leave();
-    served
+    connection.run(socket)
 }
 
-/// A connection's place among the run's clients.
+/// A connection's place among the run's clients, until it is dropped: also where the connection's thread panics.
 struct Place<'c> {
     run: &'c Run,
     hello: &'c Hello,
@@ -168,6 +181,14 @@ impl Place<'_> {
         if !self.left.replace(true) {
             self.run.clients.lock().leave(self.hello, self.outbox);
         }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // If the thread that tells is still there, it has nobody to tell.
+        self.outbox.close();
+        self.leave();
     }
 }
 
@@ -255,10 +276,12 @@ impl Connection<'_> {
         self.run.board.attach(self.outbox);
         let (outbox, out) = (Arc::clone(self.outbox), socket);
         let telling = named("tell", move || tell_all(&outbox, out))?;
-        let feeds = usize::from(self.hello.role == Role::Frames);
-        self.run.feeders.fetch_add(feeds, SeqCst);
+        let feeding = match self.hello.role {
+            Role::Frames => Counted::enter(self.run, |run| &run.feeders, usize::MAX),
+            _ => None,
+        };
         let received = self.receive(body_bytes_max);
-        self.run.feeders.fetch_sub(feeds, SeqCst);
+        drop(feeding);
         match &received {
             Ok(()) => {}
             Err(LinkError::Message(bad)) => self.outbox.refuse(Refusal::new(ErrorCode::Protocol, bad.0.clone())),
@@ -421,3 +444,6 @@ fn tell_all(outbox: &Outbox, mut socket: TcpStream) {
     // The receiving thread may wait for what never comes. If the connection is gone already, so is its wait.
     let _ = socket.shutdown(Shutdown::Both);
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,11 @@ impl StartRequest {
         if self.has_regions() { usize::from(source) } else { 0 }
     }
 
+    /// How many sets are told apart.
+    pub fn sets(&self) -> usize {
+        if self.has_regions() { usize::from(self.source_count()) } else { 1 }
+    }
+
     /// # Errors
     /// What is wrong with it, but for its description, which the writer checks.
     pub fn check(&self) -> Result<(), String> {

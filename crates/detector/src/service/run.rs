@@ -98,16 +98,19 @@ impl Run {
     /// A run that ended before the service was started.
     pub fn ended(home: Arc<Home>, record: Record, ended: Ended) -> Run {
         let path = home.root.join(&record.request.file);
-        let board = Arc::new(Board::with(ended.ranges()));
+        let mut frames = ended.ranges();
+        // Records of before may tell of the first source alone.
+        frames.resize(frames.len().max(record.request.sets()), Ranges::default());
+        let board = Arc::new(Board::with(frames.clone()));
         let tallies = Tallies::of(ended.tallied);
-        let made = Run::made(home, record, path, (None, board, ended.ranges(), State::Ended(Box::new(ended))));
+        let made = Run::made(home, record, path, (None, board, frames, State::Ended(Box::new(ended))));
         Run { tallies, ..made }
     }
 
     /// A run that cannot be taken up yet, because of `why`.
     pub fn waiting(home: Arc<Home>, record: Record, why: String) -> Run {
         let path = home.root.join(&record.request.file);
-        let sets = vec![Ranges::default(); record.request.set_of(record.request.source_count() - 1) + 1];
+        let sets = vec![Ranges::default(); record.request.sets()];
         let board = Arc::new(Board::with(sets.clone()));
         Run::made(home, record, path, (None, board, sets, State::Waiting(why)))
     }

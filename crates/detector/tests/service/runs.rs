@@ -4,9 +4,9 @@ use super::{SIDE, WAIT, check, config, options, plain, start};
 use rustix::fs::FlockOperation;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use varve_detector::client::{Client, ClientError, Options};
+use varve_detector::client::{Client, ClientError, Options, Outgoing};
 use varve_detector::control::{Control, ControlError};
-use varve_detector::description::Fill;
+use varve_detector::description::{Fill, Region};
 use varve_detector::service::{Config, How, Joining, Service, ServiceError, ShareOptions, StartRequest};
 use varve_detector::stream::ErrorCode;
 use varve_detector::writer::Progress;
@@ -124,6 +124,60 @@ fn a_run_that_waits_can_be_given_up() {
     service.stop();
     let recovered = varve_detector::recover::recover(&file).expect("recovered");
     assert_eq!(recovered.counts.received, 10, "{recovered:?}");
+}
+
+/// Promise: who comes to a run that was given up hears how it ended, whichever source it brings, also by a service that was
+/// started again.
+#[test]
+fn every_source_hears_of_a_run_that_was_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, record) = (directory.path().join("halves.h5"), directory.path().join(".varve-record/halves.json"));
+    let mut request = start("halves");
+    request.description.chunk = None;
+    let region = |row: u64| Region { offset: vec![row, 0], shape: vec![SIDE / 2, SIDE] };
+    request.description.sources = vec![region(0), region(SIDE / 2)];
+    let half = |number: u64| Outgoing {
+        sides: vec![SIDE as u32 / 2, SIDE as u32],
+        parts: vec![vec![7; (SIDE * SIDE) as usize]],
+        ..plain(number)
+    };
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &request)).expect("in");
+    client.send(half(0), WAIT).expect("sent");
+    client.settle(WAIT).expect("durable");
+    service.stop();
+    drop(client);
+    std::fs::rename(&file, directory.path().join("aside")).expect("moved");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let run = service.shared().run("halves").expect("known");
+    assert!(run.awaits().is_some());
+    service.shared().end(&run, How::Finished);
+    assert_eq!(run.ended_as().expect("given up").others.len(), 1, "the other source's frames");
+    service.stop();
+    // A service of before noted those of the first source alone.
+    let mut noted: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).expect("read")).expect("JSON");
+    for of_before in [false, true] {
+        if of_before {
+            noted["ended"].as_object_mut().expect("an end").remove("others").expect("of the other source");
+            std::fs::write(&record, noted.to_string()).expect("written");
+        }
+        let service = Service::start(config(directory.path())).expect("a service");
+        let run = service.shared().run("halves").expect("known");
+        for source in [0, 1, 1] {
+            let (client, retry) = (Some([source as u8; 16]), Duration::ZERO);
+            let late = Options { source, client, retry, ..Options::new(&service.address().to_string(), "halves") };
+            match Client::connect(late).and_then(|client| client.finish(WAIT)) {
+                Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::Failed, "{refusal}"),
+                other => panic!("{other:?}"),
+            }
+            let deadline = Instant::now() + WAIT;
+            while run.status().connections > 0 {
+                assert!(Instant::now() < deadline, "{:?}", run.status());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        service.stop();
+    }
 }
 
 /// Promise: a run whose clients do not come back after the service was started again is finished with what it has.

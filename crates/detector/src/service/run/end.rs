@@ -90,8 +90,10 @@ impl Run {
             failure,
             ..Progress::default()
         };
-        let (frames, tallied) = (Vec::new(), self.tallies.read());
-        let ended = Ended { how, why, finished, frames, others: Vec::new(), progress, tallied, clients: Vec::new() };
+        // Nobody was told of any by this service.
+        let (frames, others) = (Vec::new(), vec![Vec::new(); self.request.sets() - 1]);
+        let (tallied, clients) = (self.tallies.read(), Vec::new());
+        let ended = Ended { how, why, finished, frames, others, progress, tallied, clients };
         self.keep_end(&ended);
         ended
     }

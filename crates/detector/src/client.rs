@@ -416,17 +416,18 @@ impl State {
 
     /// Something of what a connection brought is not as it should be.
     pub fn take_notice(&mut self, connection: u16, notice: Notice, own: Level) {
-        if matches!(notice.code, NoticeCode::Dropped | NoticeCode::Refused) && notice.frame != NO_FRAME {
-            self.dropped += u64::from(notice.code == NoticeCode::Dropped);
-            let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
-            if let Some((number, numbers)) = before
-                && numbers.contains(&notice.frame)
-            {
+        self.dropped += u64::from(notice.code == NoticeCode::Dropped && notice.frame != NO_FRAME);
+        let before = self.kept.range(..=notice.frame).next_back().map(|(number, out)| (*number, out.numbers()));
+        if let Some((number, numbers)) = before.filter(|(_, numbers)| numbers.contains(&notice.frame)) {
+            match notice.code {
+                NoticeCode::Dropped => self.over.add(notice.frame..notice.frame + 1),
                 // The shape of a message is refused as a whole, under its first number.
-                let whole = notice.code == NoticeCode::Refused && notice.frame == number;
-                self.over.add(if whole { numbers } else { notice.frame..notice.frame + 1 });
-                self.settle_kept(own, number..number + 1);
+                NoticeCode::Refused if notice.frame == number => self.over.add(numbers),
+                NoticeCode::Refused => self.over.add(notice.frame..notice.frame + 1),
+                // Where it came before, that may have been acknowledged before this message was brought; or it will be.
+                NoticeCode::Duplicate | NoticeCode::Damaged => {}
             }
+            self.settle_kept(own, number..number + 1);
         }
         if notice.code == NoticeCode::Damaged {
             match self.kept.get(&notice.frame) {
@@ -444,3 +445,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

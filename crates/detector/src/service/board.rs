@@ -64,8 +64,24 @@ impl Board {
         posted.outboxes.retain(|outbox| outbox.upgrade().map(tell).is_some());
     }
 
+    /// Tells once more how far a frame has come: who brings it again may have heard that before he did, and waits for it.
+    pub fn repeat(&self, source: usize, number: u64) {
+        let frame = std::iter::once(number).collect();
+        let posted = self.posted.lock();
+        let reached = LEVELS.into_iter().filter(|level| posted.sources[source][*level as usize].contains(number));
+        for level in reached {
+            let outboxes = posted.outboxes.iter().filter_map(Weak::upgrade).filter(|outbox| outbox.source == source);
+            outboxes.for_each(|outbox| outbox.acknowledge(level, &frame));
+        }
+    }
+
     pub fn frames(&self, source: usize, level: Level) -> Ranges {
         self.posted.lock().sources[source][level as usize].clone()
+    }
+
+    /// Whether anything is known of what a source brings of a frame.
+    pub fn has(&self, source: usize, number: u64) -> bool {
+        self.posted.lock().sources[source][Level::Memory as usize].contains(number)
     }
 
     /// For each source that is told apart.

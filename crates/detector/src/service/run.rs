@@ -65,7 +65,7 @@ pub struct Run {
     sink: RwLock<Option<Sink>>,
     /// Of a share.
     coordinator: Option<Arc<Share>>,
-    /// Frames that are being taken or were, by source where sources bring regions.
+    /// Frames that are being taken or were, by source where sources bring regions; a share's board has others' beside them.
     claims: Mutex<Vec<Ranges>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -219,8 +219,8 @@ impl Run {
         patience: Patience,
     ) -> Result<Result<(), Notice>, Refusal> {
         let (number, set) = (frame.number, self.request.set_of(source));
-        if !self.claims.lock()[set].insert(number) {
-            return self.repeated(number, again());
+        if !self.claim(&mut self.claims.lock(), set, number) {
+            return self.repeated(set, number, again());
         }
         let taken = self.with(|sink| match sink.hand_in(set as u32, frame, patience) {
             Ok(charge) => {
@@ -256,11 +256,11 @@ impl Run {
         let set = self.request.set_of(source);
         let new: Vec<u64> = {
             let mut claims = self.claims.lock();
-            numbers.clone().filter(|number| claims[set].insert(*number)).collect()
+            numbers.clone().filter(|number| self.claim(&mut claims, set, *number)).collect()
         };
         let give_back = || new.iter().for_each(|number| self.claims.lock()[set].remove(*number));
         if new.is_empty() {
-            let repeated = numbers.map(|number| self.repeated(number, again())).collect::<Result<Vec<_>, _>>()?;
+            let repeated = numbers.map(|number| self.repeated(set, number, again())).collect::<Result<Vec<_>, _>>()?;
             return Ok(repeated.into_iter().filter_map(Result::err).collect());
         }
         let frames = numbers.end - numbers.start;
@@ -294,7 +294,15 @@ impl Run {
         taken
     }
 
-    fn repeated(&self, number: u64, again: bool) -> Result<Result<(), Notice>, Refusal> {
+    /// Notes that a frame is being taken; `false` if it came before: here, or to others of whose frames a share hears once
+    /// they are in the file.
+    fn claim(&self, claims: &mut [Ranges], set: usize, number: u64) -> bool {
+        claims[set].insert(number) && !self.board.has(set, number)
+    }
+
+    /// A frame that came before has come again: the first is kept, and acknowledged again as far as it has come.
+    fn repeated(&self, set: usize, number: u64, again: bool) -> Result<Result<(), Notice>, Refusal> {
+        self.board.repeat(set, number);
         if again {
             return Ok(Ok(()));
         }

@@ -5,13 +5,17 @@ use super::http::exchange;
 use super::raw::Raw;
 use super::{SIDE, WAIT, check, config, options, plain, settings, start};
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_detector::client::{Client, Options, Outgoing};
 use varve_detector::control::Control;
 use varve_detector::filters::Encoder;
-use varve_detector::service::{Config, How, Service};
-use varve_detector::stream::{FromService, NoticeCode};
+use varve_detector::frame::Level;
+use varve_detector::service::{Config, How, Joining, Service, ShareOptions, StartRequest};
+use varve_detector::stream::{Ack, FromService, NoticeCode};
 use varve_detector::writer::Settings;
+
+/// For what takes a commit: far less than what clients wait for otherwise.
+const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
@@ -53,6 +57,96 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
         "failed{run=\"bad\"} 0",
     ] {
         assert!(scraped.contains(&format!("\nvarve_record_{series}\n")), "{series}: {scraped}");
+    }
+    service.stop();
+}
+
+/// Promise: a frame that came before and comes again is acknowledged again as far as the first has come, also where it was
+/// damaged on its way meanwhile: who brings it need not remember what it was told before.
+#[test]
+fn a_frame_that_comes_again_is_acknowledged_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let mut raw = Raw::connect(&service, &start("again"), None);
+    let durable = || FromService::Ack(Ack { level: Level::Durable, frames: std::iter::once(0..1).collect() });
+    raw.frame(&plain(0), None);
+    assert_eq!(raw.next(), durable());
+    raw.frame(&plain(0), None);
+    assert_eq!(raw.next(), durable());
+    assert_eq!(raw.notice(), (NoticeCode::Duplicate, 0));
+    raw.frame(&plain(0), Some(1));
+    assert_eq!(raw.notice(), (NoticeCode::Damaged, 0));
+    raw.frame_again(&plain(0));
+    assert_eq!(raw.next(), durable());
+    let finished = raw.finish();
+    assert_eq!((finished.received, finished.duplicate, finished.damaged), (1, 1, 0), "{finished:?}");
+    service.stop();
+}
+
+/// Promise: a client that brings frames which are durable already, as it has heard, need not wait for the run's end.
+#[test]
+fn a_client_settles_what_was_durable_before_it_brought_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    let client = Client::connect(options(&service, &start("twice"))).expect("in");
+    for _ in 0..2 {
+        (0..5).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
+        client.settle(SOON).expect("durable");
+    }
+    let finished = client.finish(SOON).expect("finished");
+    assert_eq!((finished.received, finished.duplicate), (5, 5), "{finished:?}");
+    service.stop();
+}
+
+/// Promise: frames that others have brought to the run are not taken again by a process that joined it, whole chunks of
+/// them neither, and are acknowledged to who brings them there.
+#[test]
+fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let service = Service::start(config(directory.path())).expect("a service");
+    for (name, together) in [("plain", 1), ("slabs", 4)] {
+        let mut request = StartRequest { sources: 2, ..start(name) };
+        request.description.chunk = Some(vec![together, SIDE, SIDE]);
+        let out = |first: u64| {
+            let bytes: Vec<u8> = (first..first + together).flat_map(|number| plain(number).parts.concat()).collect();
+            let mut chunk = Vec::new();
+            let mut encoder = Encoder::new(request.description.filter, 2).expect("an encoder");
+            encoder.encode(&bytes, &mut chunk).expect("filtered");
+            Outgoing { frames: together as u32, filter: "bslz4".into(), parts: vec![chunk], ..plain(first) }
+        };
+        let bring = |client: &Client, numbers: std::ops::Range<u64>| {
+            let firsts = numbers.step_by(together as usize);
+            firsts.for_each(|first| client.send(out(first), WAIT).expect("sent"));
+        };
+        let first = Client::connect(Options { source: 1, ..options(&service, &request) }).expect("in");
+        let address = service.address().to_string();
+        let coordinator = ShareOptions { address, run: name.into(), token: String::new(), source: 0, retry: WAIT };
+        let joining = Joining { coordinator, sources: 1 };
+        let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
+        let second = Client::connect(Options::new(&share.address().to_string(), name)).expect("in");
+        bring(&first, 0..8);
+        first.settle(WAIT).expect("durable");
+        let deadline = Instant::now() + WAIT;
+        while !(0..8).all(|number| second.acknowledged_frame(Level::Durable, number)) {
+            assert!(Instant::now() < deadline, "it does not hear of what others brought");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bring(&second, 0..12);
+        second.settle(SOON).expect("durable, whoever brought it");
+        let mut told = Vec::new();
+        while told.len() < 8 {
+            assert!(Instant::now() < deadline, "{told:?}");
+            told.extend(second.notices().into_iter().map(|notice| (notice.code, notice.frame)));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(told, (0..8).map(|number| (NoticeCode::Duplicate, number)).collect::<Vec<_>>(), "{name}");
+        let status = share.shared().run(name).expect("known").status();
+        assert_eq!((status.progress.taken, status.duplicate), (4, 8), "{name}: {status:?}");
+        let ended = service.shared().run(name).expect("known").end(How::Finished, "");
+        let counts = ended.finished;
+        assert_eq!((counts.received, counts.duplicate, counts.missing), (12, 8, 0), "{name}: {ended:?}");
+        check(directory.path(), name, &(0..12).collect::<Vec<u64>>(), true);
+        share.stop();
     }
     service.stop();
 }

@@ -54,6 +54,15 @@ impl Raw {
     }
 
     pub fn frame(&mut self, out: &Outgoing, sum: Option<u64>) {
+        self.say_frame(out, sum, false);
+    }
+
+    /// A frame that was sent before.
+    pub fn frame_again(&mut self, out: &Outgoing) {
+        self.say_frame(out, None, true);
+    }
+
+    fn say_frame(&mut self, out: &Outgoing, sum: Option<u64>, again: bool) {
         let head = FrameHead {
             number: out.number,
             taken: 0,
@@ -64,7 +73,7 @@ impl Raw {
             chunks: Vec::new(),
         };
         let sum = sum.unwrap_or_else(|| BodyChecksum::Crc32.of(&out.parts[0]));
-        say(&mut self.socket, &ToService::Frame { head, again: false }, &[&out.parts[0]], sum).expect("said");
+        say(&mut self.socket, &ToService::Frame { head, again }, &[&out.parts[0]], sum).expect("said");
     }
 
     /// The chunks of so many frames, which share them.

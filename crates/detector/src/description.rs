@@ -23,6 +23,13 @@ use std::collections::BTreeMap;
 const NAME_BYTES_MAX: usize = 255;
 /// As an attribute it must fit a message of an object header, which has less than 64 KiB with the name.
 pub const VALUE_BYTES_MAX: usize = 60_000;
+/// The index of an array has 32 bits.
+pub(crate) const PLACES_MAX: u64 = u32::MAX as u64;
+/// So far may frames lie from each other in an index before many have come, as where several processes begin at once in the
+/// midst of a scan: places that are free take memory, and room in each commit, only near one that is not.
+pub(crate) const PLACES_FREE: u64 = 1 << 26;
+/// Tables have a place for every number: where only one of so many has a frame, a client that sends little takes much memory.
+pub(crate) const NUMBERS_A_FRAME: u64 = 1 << 10;
 /// Where chunks whose addresses follow from their numbers begin; stores' stripes are multiples or parts of it.
 const IMPLICIT_BASE: u64 = 1 << 20;
 
@@ -302,6 +309,27 @@ impl Description {
         let max = scan_max.iter().copied().chain(self.frame.iter().map(|side| Some(*side))).collect();
         let chunk = self.chunk_scan().into_iter().chain(self.chunk()).collect();
         Grid::new(dims, max, chunk, self.element.size())
+    }
+
+    /// One past the place of the frame's last chunk in an index that is an array: it has one for each chunk that may still
+    /// come before. `None` where there is no such index.
+    pub fn places(&self, frame: u64) -> Option<u64> {
+        if !matches!(self.index_kind(), IndexKind::FixedArray | IndexKind::ExtensibleArray) {
+            return None;
+        }
+        let mut last = self.cell(self.slab_of(frame).0);
+        last.extend(self.chunk_counts().iter().map(|count| count - 1));
+        Some(self.grid(0).linear(&last).saturating_add(1))
+    }
+
+    /// Whether an index can tell of this frame.
+    pub fn takes_frame(&self, frame: u64) -> bool {
+        self.places(frame).is_none_or(|places| places <= PLACES_MAX)
+    }
+
+    /// Places of the index that each frame that comes may leave free. One that has many chunks may leave out another.
+    pub(crate) fn places_a_frame(&self) -> u64 {
+        NUMBERS_A_FRAME.max(self.chunks_per_frame().saturating_mul(2))
     }
 
     /// Whether an index can say that a chunk has so many bytes in the file.

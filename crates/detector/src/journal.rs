@@ -93,10 +93,11 @@ impl SlabEntry {
         self.chunks.iter().filter(|chunk| chunk.address != UNDEFINED)
     }
 
-    /// Whether it can be one of a run of this description: of frames that lie there, with as many chunks as they have.
+    /// Whether it can be one of a run of this description: of frames that lie there, with as many chunks as they have, of
+    /// which an index can tell.
     pub fn fits(&self, description: &Description) -> bool {
         let lies = |frame: &FrameEntry| description.slab_of(frame.number).0 == self.slab;
-        !self.frames.is_empty()
+        self.frames.first().is_some_and(|frame| description.takes_frame(frame.number))
             && self.frames.iter().all(lies)
             && self.chunks.len() as u64 == description.chunks_per_frame()
             && self.chunks.iter().all(|chunk| chunk.fits(description))

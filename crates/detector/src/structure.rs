@@ -4,7 +4,7 @@ mod layout;
 mod mask;
 mod nxmx;
 
-pub(crate) use layout::LayoutColumns;
+pub(crate) use layout::{LayoutColumns, NUMBERED_MAX};
 pub(crate) use mask::Mask;
 
 use crate::catalog::Catalog;

@@ -221,7 +221,7 @@ impl Writer {
         listener: Arc<dyn Listener>,
     ) -> Result<Writer, WriteError> {
         description.check()?;
-        description.check_index()?;
+        description.check_begin()?;
         if let Some(choice) = &mut description.plugin {
             let plugin = Plugin::load(choice)?;
             choice.registered = Some(plugin.registered.clone());

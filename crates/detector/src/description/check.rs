@@ -2,10 +2,11 @@
 
 use super::scalar::TEXT_BYTES_MAX;
 use super::{
-    Allocate, BadDescription, Description, Fill, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX, is_name,
+    Allocate, BadDescription, Description, Fill, PLACES_FREE, Region, RunValue, ScalarKind, Structure, VALUE_BYTES_MAX,
+    is_name,
 };
 use crate::hdf5::IndexKind;
-use crate::structure;
+use crate::structure::{self, NUMBERED_MAX};
 
 /// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
 const RANK_MAX: usize = 8;
@@ -84,16 +85,23 @@ impl Description {
         }
     }
 
-    /// Of a run that begins: a scan that ends has an index that every commit makes in memory and writes as a whole.
+    /// Of a run that begins; one of an earlier program goes on as it is.
     ///
     /// # Errors
-    /// If that is too long.
-    pub(crate) fn check_index(&self) -> Checked {
+    /// If what is kept of it, or written at a commit, could be much more than what comes.
+    pub(crate) fn check_begin(&self) -> Checked {
+        match self.index_kind() {
+            IndexKind::FixedArray => self.check_index()?,
+            IndexKind::ExtensibleArray => self.check_gaps()?,
+            IndexKind::Implicit { .. } | IndexKind::BtreeV2 => {}
+        }
+        self.check_numbers()
+    }
+
+    /// A scan that ends has an index that every commit makes in memory and writes as a whole.
+    fn check_index(&self) -> Checked {
         // 17 bytes each, of which a commit has two copies.
         const ELEMENTS_MAX: u64 = 1 << 24;
-        if self.index_kind() != IndexKind::FixedArray {
-            return Ok(());
-        }
         let sides = self.grid(0).chunks_max();
         let elements = sides.into_iter().flatten().try_fold(1_u64, u64::checked_mul);
         match elements.is_some_and(|elements| elements <= ELEMENTS_MAX) {
@@ -101,6 +109,40 @@ impl Description {
             false => bad(format!(
                 "the scan {} has more than {ELEMENTS_MAX} chunks, and each commit would write an index of all; give null as \
                  the first side of `scan`, or of `scan_max`, or larger chunks",
+                ends(&self.scan)
+            )),
+        }
+    }
+
+    /// Where inner sides may grow, the index has places for what may come there, of which each frame allows so many.
+    fn check_gaps(&self) -> Checked {
+        let last = self.frames_max().map(|frames| frames - 1);
+        if last.and_then(|last| self.places(last)).is_some_and(|places| places <= PLACES_FREE) {
+            return Ok(());
+        }
+        // Of one step of the index along the scan's first side.
+        let (frames, each) = (self.row_frames().saturating_mul(self.chunk_scan()[0]), self.places_a_frame());
+        let step = self.places(frames).map_or(0, |places| places - self.chunks_per_frame());
+        let is_first = self.scan_max.as_ref().unwrap_or(&self.scan)[0].is_none();
+        if is_first && step <= frames.saturating_mul(each) {
+            return Ok(());
+        }
+        bad(format!(
+            "the scan {}, which may be extended to {}, leaves more than {each} places of its index free for each frame that \
+             comes; give null for two sides of `scan_max`, for an index without places, or less for its inner sides",
+            ends(&self.scan),
+            ends(self.scan_max.as_ref().unwrap_or(&self.scan)),
+        ))
+    }
+
+    /// A layout has the number of each frame, also of those that never come, of which the run's end may bring all.
+    fn check_numbers(&self) -> Checked {
+        let most = self.frames_max().unwrap_or_else(|| self.row_frames());
+        match matches!(self.structure, Structure::Layout(_)) && most > NUMBERED_MAX {
+            false => Ok(()),
+            true => bad(format!(
+                "the scan {} may end with {most} frames of which none has come, and a layout has the numbers of {NUMBERED_MAX} \
+                 such at most; give null as the first side of `scan`, and less for the others",
                 ends(&self.scan)
             )),
         }

@@ -117,10 +117,59 @@ fn a_scan_has_an_index_that_can_be_held() {
     let refused = |scan: Vec<Option<u64>>| {
         let description = Description { scan, ..Description::new(ElementType::U16, vec![6, 5]) };
         description.check().expect("as journals of other runs may have it");
-        description.check_index().err().map(|error| error.0)
+        description.check_begin().err().map(|error| error.0)
     };
     assert_eq!(refused(vec![Some(1 << 24)]), None);
     assert_eq!(refused(vec![None, Some(1 << 30)]), None);
     let why = refused(vec![Some(2_000_000_000)]).expect("it cannot be held");
     assert!(why.contains("give null as the first side"), "{why}");
+}
+
+/// Promise: a run that could leave far more places of its index free than frames come is refused before it begins, and
+/// one whose inner sides may grow is not.
+#[test]
+fn gaps_in_an_index_are_bounded() {
+    let begun = |scan: Vec<Option<u64>>, scan_max: Vec<Option<u64>>| {
+        let description = Description { scan, scan_max: Some(scan_max), ..Description::new(ElementType::U8, vec![8]) };
+        description.check().expect("as journals of other runs may have it");
+        description.check_begin().map_err(|error| error.0)
+    };
+    for (scan, max) in [
+        (vec![None, Some(10)], vec![None, Some(10_240)]),
+        (vec![None, Some(10)], vec![None, None]),
+        (vec![None, Some(1 << 20), Some(3)], vec![None, Some(1 << 30), Some(3)]),
+        // All of it is no more than an index may be.
+        (vec![Some(67), Some(10)], vec![None, Some(1_000_000)]),
+        (vec![Some(1 << 20), Some(10)], vec![Some(1 << 20), None]),
+        (vec![Some(u32::MAX.into())], vec![None]),
+    ] {
+        begun(scan, max).expect("what is kept of it is bounded");
+    }
+    for (scan, max) in [
+        (vec![None, Some(10)], vec![None, Some(1_000_000)]),
+        (vec![Some(69), Some(10)], vec![None, Some(1_000_000)]),
+        (vec![Some(1 << 24), Some(10)], vec![Some(1 << 24), None]),
+    ] {
+        let why = begun(scan, max).expect_err("refused");
+        assert!(why.contains("give null for two sides of `scan_max`"), "{why}");
+    }
+}
+
+/// Promise: a layout's run whose end could bring more frames that never came than their numbers may take is refused.
+#[test]
+fn a_layout_numbers_no_more_frames_than_it_can() {
+    let text = "<hdf5_layout><group name='entry'><dataset name='data' source='detector'/></group></hdf5_layout>";
+    let begun = |scan: Vec<Option<u64>>| {
+        let layout = crate::layout::Layout::parse(text).expect("a layout");
+        let scan_max = Some(vec![None; scan.len()]);
+        let structure = Structure::Layout(layout);
+        let description = Description { scan, scan_max, structure, ..Description::new(ElementType::U8, vec![8]) };
+        description.check_begin().map_err(|error| error.0)
+    };
+    begun(vec![Some(1 << 24)]).expect("its numbers can be held");
+    begun(vec![None]).expect("it has those that come");
+    for scan in [vec![Some(u32::MAX.into())], vec![None, Some(u32::MAX.into())], vec![Some(1 << 12), Some(1 << 13)]] {
+        let why = begun(scan).expect_err("refused");
+        assert!(why.contains("give null as the first side of `scan`"), "{why}");
+    }
 }

@@ -2,6 +2,7 @@
 //! that the HDF5 library follows too: no unlimited dimension, a fixed array; one, an extensible array; several, a B-tree
 //! of version 2. Unfiltered datasets that are allocated as a whole need none: the index is implicit.
 
+mod array;
 mod btree;
 mod extensible_array;
 mod fixed_array;

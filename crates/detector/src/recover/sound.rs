@@ -39,6 +39,14 @@ impl Sound {
         self.entries.push(entry);
     }
 
+    /// Whether these are frames of which no index can tell.
+    fn is_beyond(&self, slab: &SlabEntry) -> bool {
+        let highest = self.catalog.frames();
+        slab.frames.iter().all(|frame| {
+            !self.catalog.description.takes_frame(frame.number) && check::near(frame.number, highest).is_ok()
+        })
+    }
+
     /// Frames with all or some of their bytes.
     fn frames(&self) -> u64 {
         let counts = self.catalog.counts();
@@ -68,6 +76,12 @@ impl Found {
             let synced = times.get(number).copied().filter(|_| number < contents.intact);
             let time = synced.unwrap_or(now);
             match (entry, synced) {
+                // As earlier programs took them: no file can have these frames.
+                (Entry::Slab(slab), _) if sound.is_beyond(slab) => {
+                    for frame in &slab.frames {
+                        sound.push(Entry::Damaged { frame: frame.number }, time);
+                    }
+                }
                 // One that was never ours, which tells of nothing.
                 (Entry::Slab(slab), _) if !slab.fits(&contents.description) => {}
                 // A loss of power may have taken any of what no mark covers, and who cuts the file, what one does.

@@ -124,6 +124,9 @@ pub(crate) struct LayoutColumns {
     times: Column,
 }
 
+/// Frames that may be numbered at once, in memory and in the file, though none of them has come: 8 bytes each.
+pub(crate) const NUMBERED_MAX: u64 = 1 << 24;
+
 impl LayoutColumns {
     pub fn new() -> LayoutColumns {
         LayoutColumns {
@@ -132,9 +135,10 @@ impl LayoutColumns {
         }
     }
 
-    /// These frames are counted now, whether they come or not.
+    /// These frames are counted now, whether they come or not. Of more than [`NUMBERED_MAX`], as a run of an earlier program
+    /// may end with, the others have no numbers.
     pub fn number(&mut self, frames: Range<u64>) {
-        for frame in frames {
+        for frame in frames.take(NUMBERED_MAX as usize) {
             self.builtin[0].set(frame, &PerFrame::Number.of(frame, 0));
         }
     }

@@ -1,17 +1,12 @@
 //! Whether a frame can be written. What passes here cannot make a thread of the writer fail.
 
-use crate::description::{Description, Region};
+use crate::description::{Description, NUMBERS_A_FRAME, PLACES_FREE, PLACES_MAX, Region};
 use crate::frame::{Blob, Frame, Payload};
 use crate::writer::assemble::Shapes;
 use std::ops::Range;
 
-/// The index of an array has 32 bits.
-const CHUNKS_MAX: u64 = u32::MAX as u64;
 /// How far a frame's number may be above all before it. A number read wrong must not make tables of that length.
 const JUMP_MAX: u64 = 1 << 22;
-
-/// Tables have a place for every number: where only one of so many has a frame, a client that sends little takes much memory.
-const NUMBERS_A_FRAME: u64 = 1 << 10;
 
 /// `taken`: how many frames have come so far.
 pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
@@ -24,6 +19,28 @@ pub(super) fn density(number: u64, taken: u64) -> Result<(), String> {
     }
 }
 
+/// `taken`: how many frames have come so far.
+pub(super) fn gaps(description: &Description, number: u64, taken: u64) -> Result<(), String> {
+    let each = description.places_a_frame();
+    let most = PLACES_FREE.saturating_add(taken.saturating_mul(each));
+    match description.places(number) {
+        Some(places) if places > most => Err(format!(
+            "its last chunk would be place {places} of the index, and one above {most} is not taken after {taken} frames: \
+             each that comes allows {each} more"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `highest`: the highest number so far.
+pub(crate) fn near(number: u64, highest: u64) -> Result<(), String> {
+    let most = highest.saturating_add(JUMP_MAX);
+    match number <= most {
+        true => Ok(()),
+        false => Err(format!("a number above {most} is taken for damage until a frame comes that is nearer to it")),
+    }
+}
+
 /// `highest`: the highest number so far.
 pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Result<(), String> {
     if let Some(frames) = description.frames_max()
@@ -31,13 +48,16 @@ pub(crate) fn number(description: &Description, number: u64, highest: u64) -> Re
     {
         return Err(format!("the scan has {frames} frames, numbered from 0"));
     }
-    if number > highest + JUMP_MAX {
-        let most = highest + JUMP_MAX;
-        return Err(format!("a number above {most} is taken for damage until a frame comes that is nearer to it"));
-    }
-    let most = CHUNKS_MAX / description.chunks_per_frame();
+    near(number, highest)?;
+    let most = PLACES_MAX / description.chunks_per_frame();
     if number >= most {
         return Err(format!("a file takes {most} frames of {} chunks", description.chunks_per_frame()));
+    }
+    if !description.takes_frame(number) {
+        return Err(format!(
+            "its last chunk would be place {} of the index, which has {PLACES_MAX}: let `scan_max` leave less between frames",
+            description.places(number).unwrap_or(u64::MAX)
+        ));
     }
     Ok(())
 }

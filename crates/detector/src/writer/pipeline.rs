@@ -154,7 +154,13 @@ impl Shared {
     /// Whether this may be the number of a frame, where `more` came beside those that have been counted.
     pub(super) fn check_number(&self, frame: u64, more: u64) -> Result<(), String> {
         check::number(&self.description, frame, self.highest.load(Ordering::Relaxed))?;
-        check::density(frame, self.progress.lock().taken + more)
+        let taken = self.progress.lock().taken;
+        check::density(frame, taken + more)?;
+        match self.ground {
+            Ground::Own(_) => check::gaps(&self.description, frame, taken + more),
+            // Who commits has the index, and knows what others have brought.
+            Ground::Joint(_) => Ok(()),
+        }
     }
 
     /// Something of these frames has been taken; each is counted once.

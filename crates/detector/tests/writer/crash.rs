@@ -11,7 +11,7 @@ use std::time::Duration;
 use varve_detector::description::{Description, ScalarColumn, ScalarKind};
 use varve_detector::frame::{Frame, Level, Payload};
 use varve_detector::hdf5::ElementType;
-use varve_detector::journal::{self, Entry};
+use varve_detector::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
 use varve_detector::recover::recover;
 use varve_detector::writer::{Settings, Writer};
 
@@ -224,4 +224,54 @@ fn a_run_that_goes_on_leaves_no_hole() {
     assert_eq!(std::fs::metadata(&path).expect("the file").len(), finished.file_bytes);
     tell(directory.path(), "run", &description, &(0..11).collect::<Vec<u64>>(), true);
     assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "1");
+}
+
+/// Promise: frames that an earlier program took and of which no index can tell are damaged, and keep nothing else from being
+/// recovered, or the run from going on; nor do those that lie far from all others, which are there.
+#[test]
+fn frames_beyond_every_index_are_damaged() {
+    const FIRST: u64 = 4096;
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut description = Description::new(ElementType::U16, vec![4]);
+    (description.scan, description.scan_max) = (vec![None, Some(10)], Some(vec![None, Some(1_000_000)]));
+    description.filter = "raw".parse().expect("a filter's name");
+    let mut journal = journal::encode_head(&description);
+    journal::encode(&Entry::Granted { end: 0 }, &mut journal);
+    let mut file = vec![0; FIRST as usize];
+    for number in [7, 42_940, 4_000_000] {
+        let (bytes, address) = (frames::frame(number, 4), file.len() as u64);
+        let chunk = ChunkEntry { address, size: 8, mask: 0, checksum: xxhash_rust::xxh3::xxh3_64(&bytes) };
+        let frames = vec![FrameEntry { number, times: [1, 1, 1, 1], missing: Vec::new() }];
+        journal::encode(
+            &Entry::Slab(SlabEntry { slab: number, epoch: 0, again: false, frames, chunks: vec![chunk] }),
+            &mut journal,
+        );
+        file.extend(bytes);
+    }
+    for goes_on in [false, true] {
+        let path = directory.path().join(format!("{goes_on}.h5"));
+        std::fs::write(&path, &file).expect("the file written");
+        std::fs::write(journal::path_beside(&path), &journal).expect("the journal written");
+        let counts = match goes_on {
+            false => recover(&path).expect("recovered").counts,
+            true => {
+                let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+                assert_eq!((resumed.counts.received, resumed.counts.damaged), (2, 1));
+                let frame = |number| Frame { number, taken: 0, payload: Payload::Plain(frames::frame(number, 4)) };
+                let refused = writer.submit(frame(4_000_000), WAIT).expect_err("no file can have it").to_string();
+                assert!(refused.contains("of the index, which has 4294967295"), "{refused}");
+                writer.submit(frame(8), WAIT).expect("a frame taken");
+                writer.finish().expect("finished").counts
+            }
+        };
+        assert_eq!((counts.received + counts.late, counts.damaged), (2 + u64::from(goes_on), 1), "{counts:?}");
+        for number in [7, 42_940] {
+            let (at, values) = (format!("{},{},0", number / 10, number % 10), frames::frame(number, 4));
+            let values: Vec<u16> = values.chunks(2).map(|value| u16::from_le_bytes([value[0], value[1]])).collect();
+            let dumped =
+                common::said(Command::new("h5dump").args(["-d", "/data", "-s", &at, "-c", "1,1,4"]).arg(&path));
+            let values: Vec<String> = values.iter().map(u16::to_string).collect();
+            assert!(dumped.contains(&values.join(", ")), "{number}: {dumped}");
+        }
+    }
 }

@@ -195,6 +195,7 @@ fn long_runs_are_read_back_equal() {
         ("fixed", Some(frames), None, Allocate::Packed),
         ("extensible", None, None, Allocate::Packed),
         ("tree", Some(frames), Some(vec![None, None]), Allocate::Packed),
+        ("gaps", None, Some(vec![None, Some(900)]), Allocate::Packed),
         ("sparse", None, None, Allocate::Sparse),
         ("implicit", Some(frames), None, Allocate::Implicit),
     ] {
@@ -211,5 +212,5 @@ fn long_runs_are_read_back_equal() {
             &Run { description, frames, lost: 3, filtered: false, queue_bytes: 1 << 20, seed: 7 },
         );
     }
-    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "5");
+    assert_eq!(common::python("frames.py", &[directory.path()]).trim(), "6");
 }

@@ -1,8 +1,9 @@
 //! The extensible array (specification VII.D): a header, an index block with the first elements, data blocks whose size
 //! doubles, and super blocks that name the larger of them. Data blocks above 1,024 elements are cut into pages.
 
+use super::array::Array;
 use super::fixed_array::elements;
-use super::{ChunkMap, ChunkRecord, Element};
+use super::{ChunkMap, Element};
 use crate::hdf5::bytes::Block;
 use crate::hdf5::{Image, UNDEFINED};
 
@@ -57,7 +58,7 @@ struct Statistics {
 struct Writer<'a> {
     image: &'a mut Image,
     element: &'a Element,
-    records: &'a [ChunkRecord],
+    records: &'a Array,
     header: u64,
     statistics: Statistics,
 }
@@ -67,14 +68,14 @@ pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
     let records = chunks.array();
     let header = image.reserve(HEADER);
     let mut writer = Writer { image, element, records, header, statistics: Statistics::default() };
-    let index_block = if records.is_empty() { UNDEFINED } else { writer.index_block() };
+    let index_block = if records.length() == 0 { UNDEFINED } else { writer.index_block() };
     let statistics = writer.statistics;
     let mut bytes = Block::signed(b"EAHD", 0);
     bytes.byte(element.client()).byte(element.length() as u8);
     bytes.bytes(&[BITS_MAX, INDEX_ELEMENTS as u8, BLOCK_ELEMENTS_MIN as u8, POINTERS_MIN as u8, PAGE_BITS]);
     bytes.long(statistics.super_blocks).long(statistics.super_block_bytes);
     bytes.long(statistics.data_blocks).long(statistics.data_block_bytes);
-    bytes.long(records.len() as u64).long(statistics.elements).long(index_block);
+    bytes.long(records.length()).long(statistics.elements).long(index_block);
     let bytes = bytes.sealed();
     assert_eq!(bytes.len(), HEADER, "an extensible array's header has 72 bytes");
     image.fill(header, &bytes);
@@ -90,9 +91,7 @@ impl Writer<'_> {
 
     /// Whether an element from `start` on (without those in the index block) is set.
     fn any(&self, start: u64, count: u64) -> bool {
-        let first = (INDEX_ELEMENTS + start) as usize;
-        let last = (first + count as usize).min(self.records.len());
-        first < last && self.records[first..last].iter().any(|record| !record.is_absent())
+        self.records.any(INDEX_ELEMENTS + start, count)
     }
 
     fn index_block(&mut self) -> u64 {

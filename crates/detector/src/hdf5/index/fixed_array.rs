@@ -1,7 +1,8 @@
 //! The fixed array (specification VII.C): a header, and one data block with an element for every chunk the dataset can
 //! have, cut into pages above 1,024 elements. A page without a chunk is not written and its bit says so.
 
-use super::{ChunkMap, ChunkRecord, Element};
+use super::array::Array;
+use super::{ChunkMap, Element};
 use crate::hdf5::bytes::Block;
 use crate::hdf5::{Image, UNDEFINED};
 
@@ -24,7 +25,7 @@ pub fn encode(image: &mut Image, element: &Element, chunks: &ChunkMap) -> u64 {
     header
 }
 
-fn data_block(image: &mut Image, element: &Element, records: &[ChunkRecord], count: u64, header: u64) -> u64 {
+fn data_block(image: &mut Image, element: &Element, records: &Array, count: u64, header: u64) -> u64 {
     let mut prefix = Block::signed(b"FADB", 0);
     prefix.byte(element.client()).long(header);
     if count <= PAGE_ELEMENTS {
@@ -32,11 +33,7 @@ fn data_block(image: &mut Image, element: &Element, records: &[ChunkRecord], cou
         return image.append(&prefix.sealed());
     }
     let pages = count.div_ceil(PAGE_ELEMENTS);
-    let present = |page: &u64| -> bool {
-        let first = (page * PAGE_ELEMENTS) as usize;
-        let last = (first + PAGE_ELEMENTS as usize).min(records.len());
-        first < last && records[first..last].iter().any(|record| !record.is_absent())
-    };
+    let present = |page: &u64| records.any(page * PAGE_ELEMENTS, PAGE_ELEMENTS);
     let mut initialised = vec![0_u8; pages.div_ceil(8) as usize];
     for page in (0..pages).filter(present) {
         initialised[page as usize / 8] |= 0x80 >> (page % 8);
@@ -57,9 +54,7 @@ fn data_block(image: &mut Image, element: &Element, records: &[ChunkRecord], cou
     address
 }
 
-/// `count` elements from number `first` on; those past the last record are absent.
-pub(super) fn elements(block: &mut Block, element: &Element, records: &[ChunkRecord], first: u64, count: u64) {
-    for number in first..first + count {
-        element.put(block, records.get(number as usize).unwrap_or(&ChunkRecord::ABSENT));
-    }
+/// `count` elements from number `first` on.
+pub(super) fn elements(block: &mut Block, element: &Element, records: &Array, first: u64, count: u64) {
+    records.run(first, count).for_each(|record| element.put(block, &record));
 }

@@ -1,5 +1,6 @@
 //! The shape of a chunked dataset, and the chunks it has.
 
+use super::array::Array;
 use super::{ChunkRecord, IndexKind};
 use std::collections::BTreeMap;
 
@@ -71,7 +72,7 @@ impl Grid {
     }
 
     /// The number of the chunk at `coordinates` (in chunks) in an array index: row-major over the largest shape, the
-    /// one unlimited dimension, wherever it stands, being the slowest.
+    /// one unlimited dimension, wherever it stands, being the slowest. [`u64::MAX`] of one that has no number.
     ///
     /// # Panics
     /// If there are several unlimited dimensions.
@@ -81,7 +82,8 @@ impl Grid {
         let mut number = unlimited.map_or(0, |position| coordinates[position]);
         for (position, (coordinate, count)) in coordinates.iter().zip(&chunks).enumerate() {
             if Some(position) != unlimited {
-                number = number * count.expect("an array index has one unlimited dimension at most") + coordinate;
+                let count = count.expect("an array index has one unlimited dimension at most");
+                number = number.saturating_mul(count).saturating_add(*coordinate);
             }
         }
         number
@@ -98,8 +100,8 @@ pub struct ChunkMap {
 
 #[derive(Clone, Debug)]
 enum Records {
-    /// By number; absent ones between.
-    Array(Vec<ChunkRecord>),
+    /// By number.
+    Array(Array),
     /// By coordinates.
     Tree(BTreeMap<Vec<u64>, ChunkRecord>),
 }
@@ -108,7 +110,7 @@ impl ChunkMap {
     pub fn new(grid: Grid) -> ChunkMap {
         let records = match grid.index_kind() {
             IndexKind::BtreeV2 => Records::Tree(BTreeMap::new()),
-            _ => Records::Array(Vec::new()),
+            _ => Records::Array(Array::default()),
         };
         ChunkMap { grid, records, count: 0 }
     }
@@ -128,7 +130,7 @@ impl ChunkMap {
 
     pub fn get(&self, coordinates: &[u64]) -> Option<ChunkRecord> {
         let record = match &self.records {
-            Records::Array(records) => records.get(self.grid.linear(coordinates) as usize).copied(),
+            Records::Array(records) => Some(records.get(self.grid.linear(coordinates))),
             Records::Tree(records) => records.get(coordinates).copied(),
         };
         record.filter(|record| !record.is_absent())
@@ -137,21 +139,15 @@ impl ChunkMap {
     /// Sets one chunk and answers what was there.
     pub fn set(&mut self, coordinates: &[u64], record: ChunkRecord) -> Option<ChunkRecord> {
         let old = match &mut self.records {
-            Records::Array(records) => {
-                let number = self.grid.linear(coordinates) as usize;
-                if number >= records.len() {
-                    records.resize(number + 1, ChunkRecord::ABSENT);
-                }
-                std::mem::replace(&mut records[number], record)
-            }
+            Records::Array(records) => records.set(self.grid.linear(coordinates), record),
             Records::Tree(records) => records.insert(coordinates.to_vec(), record).unwrap_or(ChunkRecord::ABSENT),
         };
         self.count = self.count + u64::from(!record.is_absent()) - u64::from(!old.is_absent());
         (!old.is_absent()).then_some(old)
     }
 
-    /// Records by number, up to the last that was set.
-    pub(super) fn array(&self) -> &[ChunkRecord] {
+    /// Records by number.
+    pub(super) fn array(&self) -> &Array {
         match &self.records {
             Records::Array(records) => records,
             Records::Tree(_) => panic!("chunks with several unlimited dimensions have no numbers"),

@@ -70,3 +70,37 @@ fn numbers_grow_with_what_came() {
     assert_eq!([0, 1].map(refused), [true, false]);
     assert!(writer.shared.check_number(far, 1).is_ok(), "those of one report count");
 }
+
+/// Promise: an index has no more places than so many for each frame that came, however many chunks a frame has, and
+/// however far the inner sides of its scan may grow.
+#[test]
+fn places_grow_with_what_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |name: &str, change: fn(&mut Description)| {
+        let mut description = Description::new(ElementType::U8, vec![64]);
+        change(&mut description);
+        let path = directory.path().join(name);
+        Writer::create(&path, description, Settings::default(), Arc::new(())).unwrap()
+    };
+    let takes = |writer: &Writer, number: u64, taken: u64| {
+        writer.shared.progress.lock().taken = taken;
+        writer.shared.highest.store(number, Ordering::Relaxed);
+        writer.shared.check_number(number, 0)
+    };
+    let chunks = run("chunks.h5", |run| run.chunk = Some(vec![1]));
+    // 2^26 places of 64 chunks a frame.
+    assert!(takes(&chunks, (1 << 20) - 1, 0).is_ok());
+    let why = takes(&chunks, 1 << 20, 0).unwrap_err();
+    assert!(why.contains("its last chunk would be place 67108928 of the index"), "{why}");
+    assert!(takes(&chunks, 1 << 20, 1).is_ok(), "1,024 for each");
+    let gaps = run("gaps.h5", |run| {
+        (run.scan, run.scan_max) = (vec![None, Some(10)], Some(vec![None, Some(10_240)]));
+    });
+    let row = |row: u64| row * 10;
+    assert!(takes(&gaps, row(6553), 0).is_ok());
+    assert!(takes(&gaps, row(6554), 0).is_err());
+    // As they come when none is left out, up to all that an index has.
+    assert!((0..400_000).step_by(997).all(|row| takes(&gaps, row * 10 + 9, row * 10 + 9).is_ok()));
+    let why = takes(&gaps, row(419_431), u32::MAX.into()).unwrap_err();
+    assert!(why.contains("of the index, which has 4294967295"), "{why}");
+}

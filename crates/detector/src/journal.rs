@@ -20,8 +20,9 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: [u8; 8] = *b"VARVEDJ1";
 /// Length, before the payload; checksum after it.
 const AROUND: usize = 4 + 8;
-/// A record is a frame or a batch of rows: far below. More is damage, and must not be allocated.
-const RECORD_BYTES_MAX: usize = 64 << 20;
+/// A record is of a frame, of frames that share chunks, or of a row. More is damage, and must not be allocated; a run whose
+/// records could be longer does not start.
+pub(crate) const RECORD_BYTES_MAX: usize = 64 << 20;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -101,6 +102,22 @@ impl SlabEntry {
             && self.frames.iter().all(lies)
             && self.chunks.len() as u64 == description.chunks_per_frame()
             && self.chunks.iter().all(|chunk| chunk.fits(description))
+    }
+
+    /// Bytes that the payload of the record of one takes at most, in a run of this description.
+    pub(crate) fn record_bytes_max(description: &Description) -> u64 {
+        // The variant, slab, epoch, whether again, and the two lengths.
+        const AROUND: u64 = 1 + 10 + 5 + 1 + 10 + 10;
+        // Number and times.
+        const FRAME: u64 = 10 + 4 * 10;
+        const CHUNK: u64 = 10 + 10 + 5 + 10;
+        // A length, and the number of each source, all of which are below 2^14; what has come lacks none of one.
+        let missing = match description.sources.len() as u64 {
+            0 | 1 => 1,
+            sources => 2 + 2 * sources,
+        };
+        let frames = description.slab_frames().saturating_mul(FRAME + missing);
+        frames.saturating_add(description.chunks_per_frame().saturating_mul(CHUNK)).saturating_add(AROUND)
     }
 
     /// Bytes of its chunks in the file.
@@ -191,6 +208,20 @@ pub fn encode_head(description: &Description) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     record(&serde_json::to_vec(description).expect("a description is JSON"), &mut bytes);
     bytes
+}
+
+/// Of a record of so many bytes.
+fn check_length(bytes: usize) -> io::Result<()> {
+    match bytes <= RECORD_BYTES_MAX + AROUND {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "a record of {bytes} bytes would never be read back, {RECORD_BYTES_MAX} are the most: give less that belongs \
+                 together at once"
+            ),
+        )),
+    }
 }
 
 /// The entry of one record.
@@ -286,6 +317,7 @@ impl Journal {
 
     pub fn write_head(&mut self, description: &Description) -> io::Result<()> {
         let head = encode_head(description);
+        check_length(head.len() - MAGIC.len())?;
         self.room.expect(&self.file, head.len() as u64);
         (&*self.file).write_all(&head)
     }
@@ -293,7 +325,7 @@ impl Journal {
     /// Appends entries with one write.
     ///
     /// # Errors
-    /// If they cannot be written; from then on nothing can.
+    /// If they cannot be written; from then on nothing can. If one is longer than readers take, of which nothing is written.
     pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
         if let Some((kind, why)) = &self.broken {
             // Who comes second may be the first to tell it.
@@ -301,7 +333,9 @@ impl Journal {
         }
         self.scratch.clear();
         for entry in entries {
+            let before = self.scratch.len();
             encode(entry, &mut self.scratch);
+            check_length(self.scratch.len() - before)?;
         }
         self.room.expect(&self.file, self.scratch.len() as u64);
         (&*self.file).write_all(&self.scratch).inspect_err(|error| {

@@ -6,6 +6,7 @@ use super::{
     is_name,
 };
 use crate::hdf5::IndexKind;
+use crate::journal::{RECORD_BYTES_MAX, SlabEntry};
 use crate::structure::{self, NUMBERED_MAX};
 
 /// HDF5's own limit is 32 dimensions; detectors have frames of two or three, and a scan rarely more than three.
@@ -95,7 +96,8 @@ impl Description {
             IndexKind::ExtensibleArray => self.check_gaps()?,
             IndexKind::Implicit { .. } | IndexKind::BtreeV2 => {}
         }
-        self.check_numbers()
+        self.check_numbers()?;
+        self.check_record()
     }
 
     /// A scan that ends has an index that every commit makes in memory and writes as a whole.
@@ -144,6 +146,21 @@ impl Description {
                 "the scan {} may end with {most} frames of which none has come, and a layout has the numbers of {NUMBERED_MAX} \
                  such at most; give null as the first side of `scan`, and less for the others",
                 ends(&self.scan)
+            )),
+        }
+    }
+
+    /// What is written of frames that share chunks is one record of the journal.
+    fn check_record(&self) -> Checked {
+        let bytes = SlabEntry::record_bytes_max(self);
+        match bytes <= RECORD_BYTES_MAX as u64 {
+            true => Ok(()),
+            false => bad(format!(
+                "{} frames from {} sources share {} chunks, of which the journal would tell in {bytes} bytes at once, and \
+                 {RECORD_BYTES_MAX} are the most; give smaller sides of the scan in `chunk`, or larger ones of the frame",
+                self.slab_frames(),
+                self.sources.len().max(1),
+                self.chunks_per_frame()
             )),
         }
     }

@@ -173,3 +173,43 @@ fn a_layout_numbers_no_more_frames_than_it_can() {
         assert!(why.contains("give null as the first side of `scan`"), "{why}");
     }
 }
+
+/// Promise: a run whose journal could have records that are never read back is refused before it begins.
+#[test]
+fn a_slab_has_a_record_that_is_read_back() {
+    use crate::journal::{self, ChunkEntry, Entry, FrameEntry, SlabEntry};
+    let begun = |chunk: Vec<u64>, frame: u64, sources: u64| {
+        let mut description = Description::new(ElementType::U8, vec![frame]);
+        description.chunk = Some(chunk);
+        description.sources = (0..sources).map(|at| Region { offset: vec![at], shape: vec![1] }).collect();
+        description.check().expect("as journals of other runs may have it");
+        let worst = SlabEntry {
+            slab: u64::MAX,
+            epoch: u32::MAX,
+            again: true,
+            frames: (0..description.slab_frames())
+                .map(|at| FrameEntry {
+                    number: u64::MAX - at,
+                    times: [u64::MAX; 4],
+                    missing: (0..sources as u32).filter(|_| sources > 1).collect(),
+                })
+                .collect(),
+            chunks: (0..description.chunks_per_frame())
+                .map(|_| ChunkEntry { address: u64::MAX, size: u64::MAX, mask: u32::MAX, checksum: u64::MAX })
+                .collect(),
+        };
+        let mut record = Vec::new();
+        journal::encode(&Entry::Slab(worst), &mut record);
+        let begun = description.check_begin().map_err(|error| error.0);
+        assert!(begun.is_err() || journal::decode_records(&record).is_some(), "it could not be read back");
+        begun
+    };
+    begun(vec![1_300_000, 1], 1, 0).expect("a record that is read back");
+    begun(vec![30_000, 1], 1024, 1000).expect("a record that is read back");
+    begun(vec![1], 1_900_000, 0).expect("a record that is read back");
+    for (chunk, frame, sources) in [(vec![2_000_000, 1], 1, 0), (vec![40_000, 1], 1024, 1000), (vec![1], 2_000_000, 0)]
+    {
+        let why = begun(chunk, frame, sources).expect_err("refused");
+        assert!(why.contains("give smaller sides of the scan in `chunk`"), "{why}");
+    }
+}

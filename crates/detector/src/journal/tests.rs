@@ -46,6 +46,20 @@ fn a_full_journal_says_so_each_time() {
     }
 }
 
+/// Promise: what readers would take for damage is not written, and what comes after it is.
+#[test]
+fn a_record_that_is_too_long_to_be_read_is_not_written() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let mut journal = Journal::lock(file.reopen().expect("open")).expect("nobody has it");
+    journal.write_head(&Description::new(ElementType::U16, vec![2, 3])).expect("a head");
+    let long = Entry::Column { name: "a".repeat(RECORD_BYTES_MAX), kind: ScalarKind::Float };
+    let error = journal.append(&[column(), long]).expect_err("it is too long").to_string();
+    assert!(error.contains("would never be read back"), "{error}");
+    journal.append(&[frame()]).expect("a record");
+    let contents = read(file.path()).expect("a journal");
+    assert_eq!((contents.entries, contents.torn_bytes), (vec![frame()], 0));
+}
+
 proptest! {
     /// Wherever a crash cuts the journal, or a bit turns, all records that are whole are read, and marks that come
     /// later are known to count others.

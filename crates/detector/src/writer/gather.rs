@@ -14,6 +14,7 @@ use crate::frame::{Blob, Payload};
 use crate::hdf5::UNDEFINED;
 use crate::hdf5::index::Element;
 use crate::journal::{ChunkEntry, FrameEntry, SlabEntry};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -196,13 +197,16 @@ impl Gather<'_> {
 
     /// Chunk `number` of a slab, from all that has come of it.
     fn assemble(&mut self, slab: u64, parts: &mut [Part], number: u64, chunk: &mut ChunkEntry) -> io::Result<()> {
-        if !parts.iter().any(|part| self.tools.shapes.touches(number, part.source)) {
+        // A source may have brought very many parts.
+        let sources = 0..self.tools.shapes.regions.len() as u32;
+        let touching: Vec<bool> = sources.map(|source| self.tools.shapes.touches(number, source)).collect();
+        let touches = |part: &Part| touching[part.source as usize];
+        if !parts.iter().any(touches) {
             return Ok(());
         }
         let blob = self.blob(parts, number);
         let is_plain = |part: &Part| matches!(part.frame.payload, Payload::Plain(_));
-        let alone = chunk.address == UNDEFINED
-            && !parts.iter().any(|part| is_plain(part) && self.tools.shapes.touches(number, part.source));
+        let alone = chunk.address == UNDEFINED && !parts.iter().any(|part| is_plain(part) && touches(part));
         let blob = match blob {
             Some(blob) if alone => {
                 *chunk = self.place(slab, number, blob)?;
@@ -219,17 +223,17 @@ impl Gather<'_> {
             plain = self.read_back(chunk)?;
         }
         let filtered = blob.map(|blob| self.shared.decode(blob.bytes)).transpose()?;
-        for part in parts.iter() {
+        for part in parts.iter().filter(|part| touches(part)) {
             let (_, slot) = self.shared.description.slab_of(part.frame.number);
             match (&part.frame.payload, &filtered) {
                 (Payload::Plain(from), _) => self.tools.shapes.copy(from, part, number, slot, &mut plain),
                 // Of frames that share a chunk, those are taken that came with it.
-                (Payload::Filtered(_), Some(from)) if self.tools.shapes.touches(number, part.source) => {
+                (Payload::Filtered(_), Some(from)) => {
                     let frame = self.tools.shapes.chunk_frame_bytes;
                     let at = slot as usize * frame..(slot as usize + 1) * frame;
                     plain[at.clone()].copy_from_slice(&from[at]);
                 }
-                (Payload::Filtered(_), _) => {}
+                (Payload::Filtered(_), None) => {}
             }
         }
         *chunk = self.encode(slab, number, &plain)?;
@@ -241,9 +245,12 @@ impl Gather<'_> {
     fn blob(&self, parts: &mut [Part], number: u64) -> Option<Blob> {
         parts.iter_mut().find_map(|part| {
             let Payload::Filtered(blobs) = &mut part.frame.payload else { return None };
+            // The other frames of its chunks have none.
+            if blobs.is_empty() {
+                return None;
+            }
             let chunks = self.tools.shapes.chunks_of(part.source)?;
             let at = chunks.iter().position(|chunk| *chunk == number)?;
-            // The other frames of its chunks have none.
             blobs.get_mut(at).map(|blob| std::mem::replace(blob, Vec::new().into()))
         })
     }
@@ -257,9 +264,10 @@ impl Gather<'_> {
     /// What is known of the slab's frames: before, and with what has come.
     fn frames(&self, mut frames: Vec<FrameEntry>, parts: &[Part]) -> Vec<FrameEntry> {
         let compressed = now();
+        let mut known: HashMap<u64, usize> = frames.iter().enumerate().map(|(at, frame)| (frame.number, at)).collect();
         for part in parts {
             let number = part.frame.number;
-            let at = frames.iter().position(|frame| frame.number == number).unwrap_or_else(|| {
+            let at = *known.entry(number).or_insert_with(|| {
                 let missing = (0..self.tools.shapes.regions.len() as u32).collect();
                 frames.push(FrameEntry { number, times: [0; 4], missing });
                 frames.len() - 1

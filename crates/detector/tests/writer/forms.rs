@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use varve_detector::description::{Description, Region, Structure};
 use varve_detector::filters::{Encoder, PluginChoice};
 use varve_detector::frame::{Frame, Payload};
@@ -428,4 +428,45 @@ fn values_of_the_run_are_in_the_file() {
         let read = common::said(Command::new(common::interpreter()).args(["-c", script]).arg(&path).arg(place));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&read).expect("JSON"), json!([7, 12.5, "Ångström"]));
     }
+}
+
+/// Promise: very many frames that share a chunk are written in time that grows with how many they are, brought together
+/// in it, put to what lies in the file, and taken up again.
+#[test]
+fn very_many_frames_share_a_chunk() {
+    const FRAMES: u64 = 400_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run.h5");
+    let mut description = Description::new(ElementType::U8, vec![1]);
+    description.chunk = Some(vec![FRAMES, 1]);
+    let values: Vec<u8> = (0..FRAMES).map(|number| (number % 251) as u8).collect();
+    description.filter = "raw".parse().expect("a filter's name");
+    let writer = Writer::create(&path, description, settings(), quiet()).expect("a run started");
+    let durable = |writer: &Writer, frames: u64| {
+        let begun = Instant::now();
+        while writer.progress().durable < frames {
+            assert!(writer.progress().failure.is_none() && begun.elapsed() < WAIT, "{:?}", writer.progress());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let patience = Patience::Within(WAIT);
+    writer
+        .submit_slab(0, (0..FRAMES - 1, 0), vec![values.clone().into()], patience)
+        .expect("all but the last frame taken");
+    writer.flush();
+    durable(&writer, FRAMES - 1);
+    drop(writer);
+    let (writer, resumed) = Writer::resume(&path, settings(), quiet()).expect("taken up");
+    assert_eq!(resumed.counts.received, FRAMES - 1);
+    let frame = Frame { number: FRAMES - 1, taken: 0, payload: Payload::Plain(vec![7]) };
+    writer.submit(frame, WAIT).expect("the last frame taken");
+    durable(&writer, FRAMES);
+    assert_eq!(writer.finish().expect("a run finished").counts.missing, 0);
+    let read = hdf5_reader::Hdf5File::open(&path)
+        .expect("a file")
+        .dataset("/data")
+        .expect("the data")
+        .read_raw_bytes()
+        .expect("elements");
+    assert!(read[..values.len() - 1] == values[..values.len() - 1] && read[values.len() - 1..] == [7]);
 }

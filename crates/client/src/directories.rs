@@ -164,7 +164,8 @@ impl FileSystem {
         visit: &mut Visit<'_>,
     ) -> Result<()> {
         // The batch that opening fetched is fresh enough for the first reading.
-        if rewound && !std::mem::take(&mut listing.unread) {
+        let unread = std::mem::take(&mut listing.unread);
+        if rewound && !unread {
             listing.batch = None;
         }
         loop {
@@ -191,7 +192,7 @@ impl FileSystem {
         mut position: Position,
         visit: &mut Visit<'_>,
     ) -> Result<()> {
-        listing.batch = None;
+        (listing.batch, listing.unread) = (None, false);
         loop {
             let asked = self.files.asking();
             let batch = self.fetch_on(inode, position.hash(), listing.plus_batch_bytes).await?;

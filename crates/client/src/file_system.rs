@@ -124,6 +124,10 @@ impl FileSystem {
         Ok(file_system)
     }
 
+    pub fn store(&self) -> &varve_world::volume_dir::VolumeDir {
+        &self.core.config.store
+    }
+
     pub fn settings(&self) -> &VolumeSettings {
         &self.core.settings
     }

@@ -8,9 +8,11 @@ use crate::doubts::Doubts;
 use crate::error::{Error, Result};
 use crate::options::{Access, MountOptions};
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rustix::mount::MountFlags;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -79,8 +81,14 @@ pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Resu
     let closed = Closed::default();
     // Of what others serve, the kernel believes nothing for long.
     let doubts = fs.embedded().then(|| Doubts::of(&fs));
+    let owner = fs.store().root().metadata().map_err(Error::Session)?.uid();
     let door = Door::new(fs, options, Arc::clone(&closed));
-    start(door, target, options, closed, doubts)
+    let mut options = options.clone();
+    if owner != 0 {
+        // They may write into its tables what they like.
+        options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
+    }
+    start(door, target, &options, closed, doubts)
 }
 
 /// Mounts any file system on the same request loop. `doubts`: what may be told back to the kernel.
@@ -147,6 +155,12 @@ impl Mounted {
     fn wait(&mut self) -> Result<()> {
         let thread = self.thread.take().expect("waited for once");
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the request loop panicked")));
+        if ended.is_err()
+            && crate::mounts::is_there(&self.target, self.device)
+            && let Err(error) = attach::detach(&self.target, true)
+        {
+            tracing::warn!(target = %self.target.display(), %error, "a dead mount is left behind");
+        }
         ended.map_err(Error::Session)?;
         match self.closed.get() {
             Some(Err(text)) => Err(Error::Closing(text.clone())),

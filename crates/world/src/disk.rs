@@ -197,8 +197,15 @@ pub(crate) fn remove_empty_directory(directory: &Path) -> io::Result<()> {
     journal::changing(directory, || std::fs::remove_dir(directory), |record| record.remove(directory))
 }
 
-/// Removes a directory and all it holds. Not durable by itself.
+/// Removes a directory and all it holds; of a link to one, the link alone. Not durable by itself.
 pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
+    if journal::of(directory).is_none() {
+        // Which follows no link either that somebody puts there meanwhile.
+        return std::fs::remove_dir_all(directory);
+    }
+    if directory.symlink_metadata()?.is_symlink() {
+        return remove_file(directory);
+    }
     remove_content(directory)?;
     remove_empty_directory(directory)
 }

@@ -229,10 +229,8 @@ impl VolumeDir {
     /// Tables and logs hold names, attributes and small files of all users, and backing files lie outside of the directories that
     /// may protect their files: only the volume's owner may look into them.
     pub fn close_to_others(&self) -> io::Result<()> {
-        let close = |directory: &Path| match std::fs::metadata(directory) {
-            Ok(found) if found.mode() & 0o077 != 0 => {
-                std::fs::set_permissions(directory, Permissions::from_mode(0o700))
-            }
+        let close = |directory: &Path| match open_own_directory(directory) {
+            Ok((open, found)) if found.mode() & 0o077 != 0 => open.set_permissions(Permissions::from_mode(0o700)),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -252,6 +250,29 @@ impl VolumeDir {
         }
         Ok(removed)
     }
+}
+
+/// Opens a directory of a volume. It may be a link, but of root or of whom the directory belongs to that it leads to: else a user could
+/// have root do there what he may not.
+fn open_own_directory(directory: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let named = directory.symlink_metadata()?;
+    let no_link = if named.is_symlink() { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = (OFlags::DIRECTORY | no_link).bits() as i32;
+    let open = std::fs::File::options().read(true).custom_flags(flags).open(directory)?;
+    let found = open.metadata()?;
+    if named.is_symlink() && named.uid() != 0 && named.uid() != found.uid() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{} is a link of user {} to a directory of user {}: it is followed if it is root's, or that user's",
+                directory.display(),
+                named.uid(),
+                found.uid()
+            ),
+        ));
+    }
+    Ok((open, found))
 }
 
 #[cfg(test)]

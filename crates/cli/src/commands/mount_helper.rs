@@ -28,9 +28,14 @@ pub fn translate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     Some(words)
 }
 
+/// Whether mount(8) asks for all but the mount itself (`-f`).
+pub fn is_fake(arguments: &[OsString]) -> bool {
+    translate(arguments).is_some() && arguments[1..].iter().any(|argument| argument == "-f")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::translate;
+    use super::{is_fake, translate};
     use std::ffi::OsString;
 
     fn words(line: &str) -> Vec<OsString> {
@@ -42,6 +47,14 @@ mod tests {
     fn mounts_own_flags_are_dropped() {
         let translated = translate(&words("/sbin/mount.fuse.varve /store /mnt -n -o rw,noatime -s -t fuse.varve"));
         assert_eq!(translated, Some(words("varve mount /store /mnt -o rw,noatime")));
+    }
+
+    /// Promise: a mount that is only to be tried is not made.
+    #[test]
+    fn a_fake_mount_is_none() {
+        assert!(is_fake(&words("/sbin/mount.fuse.varve /store /mnt -f -o rw")));
+        assert!(!is_fake(&words("/sbin/mount.fuse.varve /store /mnt -o rw")));
+        assert!(!is_fake(&words("/usr/bin/varve mount -f /store /mnt")));
     }
 
     #[test]

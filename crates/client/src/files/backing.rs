@@ -5,7 +5,7 @@ use crate::{Failure, Result};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 use varve_world::disk::{self, File};
@@ -41,9 +41,10 @@ pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let away = || Failure::away(&core.config.store.data());
     let in_place = || core.config.store.data_in_place().map_err(|_| away());
     in_place()?;
-    let opened = File::options().read(true).write(!core.config.read_only).open(&path).or_else(|error| {
+    let options = || File::options().read(true).no_follow();
+    let opened = options().write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
-        if read_only { File::open(&path) } else { Err(error) }
+        if read_only { options().open(&path) } else { Err(error) }
     });
     in_place()?;
     let shown = path.display();
@@ -76,7 +77,7 @@ impl Making {
             store.lacks(&path)?;
             let directory = store.backing_directory(inode);
             disk::create_directories_below(store.root(), &directory)?;
-            let options = || File::options().read(true).write(true).mode(BACKING_MODE_FIRST);
+            let options = || File::options().read(true).write(true).mode(BACKING_MODE_FIRST).no_follow();
             let (file, is_new) = match options().create_new().open(&path) {
                 Ok(file) => (file, true),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options().create().open(&path)?, false),
@@ -89,7 +90,8 @@ impl Making {
                 store.give_to_owner(&path, core.settings.owner_uid)?;
             }
             // To write: NFS locks a file for itself alone only for who may.
-            let to_lock = std::fs::File::options().read(true).write(true).open(&path)?;
+            let flags = libc::O_NOFOLLOW;
+            let to_lock = std::fs::File::options().read(true).write(true).custom_flags(flags).open(&path)?;
             match Locked::take(to_lock, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it has given it up meanwhile, and the name with it.
                 Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),

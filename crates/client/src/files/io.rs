@@ -2,18 +2,22 @@
 
 use super::content::Content;
 use super::{FILE_BYTES_MAX, Handle, OpenHandle, OpenInode, Way, WriteFlags, backing};
-use crate::calls::{BUSY_WAIT, Refusal};
+use crate::calls::{Refusal, Wait};
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Operation, Result};
 use futures::lock::MutexGuard;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use varve_types::{Errno, InodeId, Name, ShardId};
 use varve_wire::{Call, Reply};
 use varve_world::disk::File;
 
 /// Levels of directories above a file; a volume with more is damaged or changing too fast to follow.
 const DEPTH_MAX: usize = 4096;
+
+/// First and longest wait before a file's content is looked for again that others hand to each other: it is free for moments.
+const CONTENT_WAIT: Wait = Wait { first: Duration::from_micros(50), longest: Duration::from_millis(1) };
 
 impl FileSystem {
     /// Bytes read: fewer than asked for only at the end of the file.
@@ -189,7 +193,7 @@ impl FileSystem {
     /// The content of a file, unless another call has it until the deadline, as one does that waits for a store which hangs. A
     /// process that starts a program closes what it has open, and the program may be the one that mends the store.
     pub(super) async fn content_in_time<'a>(&self, open: &'a OpenInode) -> Result<MutexGuard<'a, Content>> {
-        let (deadline, mut wait) = (self.core.deadline(), BUSY_WAIT);
+        let (deadline, mut wait) = (self.core.deadline(), CONTENT_WAIT);
         loop {
             if let Some(content) = open.content.try_lock() {
                 return Ok(content);

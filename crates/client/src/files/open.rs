@@ -34,15 +34,11 @@ impl FileSystem {
             self.check_writable()?;
             self.changes_something();
         }
-        let open = self.files.enter(inode, flags.writable());
+        let open = self.files.enter(inode, false);
         self.core.inodes.opened(inode);
         match self.open_entered(caller, &open, flags, offer).await {
             Ok(io) => Ok(Opened { handle: self.add_handle(&open, flags, caller, &io), io }),
             Err(failure) => {
-                if flags.writable() {
-                    // Whoever closed it meanwhile left that to this one.
-                    Box::pin(self.end_writing(&open, true)).await;
-                }
                 self.leave(&open);
                 // It may be cut.
                 Err(if flags.truncate { self.doubt(failure, &[], &[Some(inode)]) } else { failure })
@@ -70,7 +66,7 @@ impl FileSystem {
         let mut content = self.content_in_time(open).await?;
         self.open_at_server(caller, open, &mut content, flags).await?;
         self.check_whole(open, &mut content).await?;
-        if content.left && open.counts.lock().writers == 0 {
+        if content.left && !flags.writable() && open.counts.lock().writers == 0 {
             // Somebody died who wrote it. Where too many wait, it stays as it is.
             self.settle_later(open, &content);
         }
@@ -83,6 +79,9 @@ impl FileSystem {
                 return Err(failure);
             }
         }
+        // From here on, and not before: who closes it while this may yet fail leaves nothing to it. Nobody settles its size in between,
+        // for the content is held.
+        open.counts.lock().writers += usize::from(flags.writable());
         Ok(io)
     }
 
@@ -314,44 +313,35 @@ impl FileSystem {
 
     async fn close(&self, handle: &OpenHandle) {
         let open = &handle.inode;
-        {
+        let last_writer = {
             let mut counts = open.counts.lock();
             match *handle.way.lock() {
                 Way::Passthrough => counts.passthrough -= 1,
                 Way::Direct => counts.mappable -= usize::from(handle.flags.readable()),
                 Way::Cached => counts.cached -= 1,
             }
-        }
-        self.end_writing(open, handle.flags.writable()).await;
-        self.leave(open);
-    }
-
-    /// A handle of a file is gone, by which it could be written or not: if nobody can write it any more, what was written goes where
-    /// it is to stay.
-    async fn end_writing(&self, open: &OpenInode, writable: bool) {
-        {
-            let mut counts = open.counts.lock();
-            if writable {
+            if handle.flags.writable() {
                 self.files.outdated.told(open.inode);
                 counts.writers -= 1;
             }
-            if counts.writers > 0 {
-                return;
+            counts.writers == 0
+        };
+        if last_writer {
+            let mut content = open.content.lock().await;
+            if let Err(failure) = self.write_back(open, &mut content).await {
+                tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
+                // Unless somebody else has it open, and writes it back later.
+                self.core.inodes.pages_are_lost(open.inode);
+            }
+            if open.counts.lock().writers == 0 {
+                self.has_grown(open);
+                if let Err(failure) = self.settle_written(open, &mut content).await {
+                    // The row goes on to say that the backing file's size counts, which is right, only slower.
+                    tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
+                }
             }
         }
-        let mut content = open.content.lock().await;
-        if let Err(failure) = self.write_back(open, &mut content).await {
-            tracing::error!(inode = %open.inode, "a closed file could not be written back: {failure}");
-            // Unless somebody else has it open, and writes it back later.
-            self.core.inodes.pages_are_lost(open.inode);
-        }
-        if open.counts.lock().writers == 0 {
-            self.has_grown(open);
-            if let Err(failure) = self.settle_written(open, &mut content).await {
-                // The row goes on to say that the backing file's size counts, which is right, only slower.
-                tracing::warn!(inode = %open.inode, "the size of a closed file could not be settled: {failure}");
-            }
-        }
+        self.leave(open);
     }
 
     /// One handle less; with the last one the server is told.

@@ -518,3 +518,31 @@ fn an_open_that_fails_keeps_nothing_open() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// Promise: a link in the place of a file's content in the store leads nowhere, neither to write nor to read: a volume is its owner's to
+/// change, and root who mounts it is not to do there what the owner may not.
+#[test]
+fn links_in_the_place_of_content_are_not_followed() {
+    let site = Site::new(1);
+    let _server = site.serve();
+    let fs = site.connect();
+    let (target, secret) = (site.path("elsewhere"), vec![5; 300_000]);
+    std::fs::write(&target, &secret).unwrap();
+    let link = |inode: InodeId| std::os::unix::fs::symlink(&target, site.volume.backing_file(inode)).unwrap();
+    let (inode, handle) = create(&fs, "written");
+    link(inode);
+    now(fs.write(handle, 0, &vec![1; 2 * LIMIT as usize])).unwrap_err();
+    assert_eq!(std::fs::read(&target).unwrap(), secret);
+    std::fs::remove_file(site.volume.backing_file(inode)).unwrap();
+    close(&fs, handle);
+
+    let (inode, handle) = create(&fs, "read");
+    write(&fs, handle, 0, &vec![1; secret.len()]);
+    close(&fs, handle);
+    std::fs::remove_file(site.volume.backing_file(inode)).unwrap();
+    link(inode);
+    now(fs.open(&root(), inode, OpenFlags::READ)).unwrap_err();
+    let cut = SetAttributes { size: Some(0), ..Default::default() };
+    let _ = now(fs.set_attributes(&root(), inode, cut, None));
+    assert_eq!(std::fs::read(&target).unwrap(), secret);
+}

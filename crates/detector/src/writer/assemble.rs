@@ -16,11 +16,13 @@ pub struct Shapes {
     pub chunk_frame_bytes: usize,
     /// One element, for what does not come or lies outside the frame.
     fill: Vec<u8>,
+    /// Of each source: [`Shapes::chunks_of`].
+    whole: Vec<Option<Vec<u64>>>,
 }
 
 impl Shapes {
     pub fn new(description: &Description) -> Shapes {
-        Shapes {
+        let mut shapes = Shapes {
             frame: description.frame.clone(),
             chunk: description.chunk(),
             counts: description.chunk_counts(),
@@ -28,7 +30,10 @@ impl Shapes {
             element_bytes: description.element.size(),
             chunk_frame_bytes: description.chunk_frame_bytes(),
             fill: description.fill_element(),
-        }
+            whole: Vec::new(),
+        };
+        shapes.whole = (0..shapes.regions.len() as u32).map(|source| shapes.whole_chunks(source)).collect();
+        shapes
     }
 
     /// Chunks of a frame.
@@ -56,7 +61,11 @@ impl Shapes {
     }
 
     /// Whether what `source` brings is made of whole chunks; if so, which, in the order in which it brings them.
-    pub fn chunks_of(&self, source: u32) -> Option<Vec<u64>> {
+    pub fn chunks_of(&self, source: u32) -> Option<&[u64]> {
+        self.whole[source as usize].as_deref()
+    }
+
+    fn whole_chunks(&self, source: u32) -> Option<Vec<u64>> {
         let region = &self.regions[source as usize];
         let fits = |side: usize| {
             let end = region.offset[side] + region.shape[side];

@@ -166,7 +166,7 @@ impl Gather<'_> {
         match std::mem::replace(&mut part.frame.payload, Payload::Plain(Vec::new())) {
             Payload::Filtered(blobs) => {
                 // Its region may be a part of the frame.
-                let numbers = self.tools.shapes.chunks_of(part.source).unwrap_or_default();
+                let numbers = self.tools.shapes.chunks_of(part.source).unwrap_or_default().to_vec();
                 for (number, blob) in numbers.into_iter().zip(blobs) {
                     chunks[number as usize] = self.place(part.frame.number, number, blob)?;
                 }
@@ -197,16 +197,21 @@ impl Gather<'_> {
 
     /// Chunk `number` of a slab, from all that has come of it.
     fn assemble(&mut self, slab: u64, parts: &mut [Part], number: u64, chunk: &mut ChunkEntry) -> io::Result<()> {
+        let (shapes, sources) = (&self.tools.shapes, self.tools.shapes.regions.len());
         // A source may have brought very many parts.
-        let sources = 0..self.tools.shapes.regions.len() as u32;
-        let touching: Vec<bool> = sources.map(|source| self.tools.shapes.touches(number, source)).collect();
-        let touches = |part: &Part| touching[part.source as usize];
-        if !parts.iter().any(touches) {
+        let touching: Vec<bool> = if parts.len() > sources {
+            let by_source: Vec<bool> = (0..sources as u32).map(|source| shapes.touches(number, source)).collect();
+            parts.iter().map(|part| by_source[part.source as usize]).collect()
+        } else {
+            parts.iter().map(|part| shapes.touches(number, part.source)).collect()
+        };
+        if !touching.contains(&true) {
             return Ok(());
         }
         let blob = self.blob(parts, number);
         let is_plain = |part: &Part| matches!(part.frame.payload, Payload::Plain(_));
-        let alone = chunk.address == UNDEFINED && !parts.iter().any(|part| is_plain(part) && touches(part));
+        let mut touch = parts.iter().zip(&touching).filter_map(|(part, touches)| touches.then_some(part));
+        let alone = chunk.address == UNDEFINED && !touch.any(is_plain);
         let blob = match blob {
             Some(blob) if alone => {
                 *chunk = self.place(slab, number, blob)?;
@@ -223,7 +228,7 @@ impl Gather<'_> {
             plain = self.read_back(chunk)?;
         }
         let filtered = blob.map(|blob| self.shared.decode(blob.bytes)).transpose()?;
-        for part in parts.iter().filter(|part| touches(part)) {
+        for part in parts.iter().zip(&touching).filter_map(|(part, touches)| touches.then_some(part)) {
             let (_, slot) = self.shared.description.slab_of(part.frame.number);
             match (&part.frame.payload, &filtered) {
                 (Payload::Plain(from), _) => self.tools.shapes.copy(from, part, number, slot, &mut plain),

@@ -57,8 +57,8 @@ impl Shard {
                 }
             }
             Effect::Touch { inode, mtime } => {
-                self.on_backing_file(inode, move |path| File::open_to_write(&path)?.set_modified(system_time(mtime)))
-                    .await?;
+                let open = |path: PathBuf| File::options().write(true).no_follow().open(&path);
+                self.on_backing_file(inode, move |path| open(path)?.set_modified(system_time(mtime))).await?;
             }
             Effect::Truncate { at, decided } => self.truncate(at, decided, asked).await?,
             Effect::Unsettled(inode) => self.unsettled_on_disk(inode).await?,

@@ -113,7 +113,7 @@ impl Shard {
         // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
         // and a file of another size.
         let cut = move |path: PathBuf| {
-            let file = File::open_to_write(&path)?;
+            let file = File::options().write(true).no_follow().open(&path)?;
             file.set_len(size)?;
             file.sync_all()
         };

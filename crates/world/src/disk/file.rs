@@ -67,6 +67,12 @@ impl Options {
         self
     }
 
+    /// A link by that name is an error, and is not followed: in a store of another user it may lead anywhere.
+    pub fn no_follow(mut self) -> Options {
+        self.options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        self
+    }
+
     pub fn open(self, path: &Path) -> io::Result<File> {
         let Some(journal) = journal::of(path) else {
             return Ok(File { file: self.options.open(path)?, recorded: None });

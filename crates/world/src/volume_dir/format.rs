@@ -162,7 +162,10 @@ impl VolumeDir {
         for directory in [self.shards(), self.servers()] {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
-        absent_is_fine(disk::remove_content(&self.data()))?;
+        match super::open_own_directory(&self.data()) {
+            Ok(_) => absent_is_fine(disk::remove_content(&self.data()))?,
+            absent => absent_is_fine(absent.map(drop))?,
+        }
         if !self.has_data_elsewhere() {
             absent_is_fine(disk::remove_empty_directory(&self.data()))?;
         }
@@ -217,7 +220,8 @@ impl VolumeDir {
             own if own == owner => Ok(()),
             _ => {
                 let group = disk::parent(path).metadata()?.gid();
-                std::os::unix::fs::chown(path, Some(owner), Some(group))
+                // Not what a link leads to, that the owner may have put there.
+                std::os::unix::fs::lchown(path, Some(owner), Some(group))
             }
         }
     }

@@ -30,7 +30,7 @@ pub use settings::{MEMTABLE_BYTES_DEFAULT, TableCache, TableConfig};
 
 use super::log::{BatchRows, Log, LogInit};
 use bytes::Bytes;
-use compaction::Compaction;
+use compaction::{Compaction, TABLES_MAX};
 use pending::{Passing, Pending};
 use slatedb::Db;
 use slatedb::admin::Admin;
@@ -49,6 +49,9 @@ const SYNC_MAX: Duration = Duration::from_secs(30);
 
 /// How long a table that could not be flushed is given to close: nothing of it is needed any more.
 const CLOSE_LEFT_MAX: Duration = Duration::from_secs(1);
+
+/// How often a table that closes looks whether it has come to wait for merges.
+const FULL_LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
 
 /// What a close did with the rows in memory.
 enum Flushed {
@@ -216,8 +219,24 @@ impl Table {
     /// the next opening, which reads it from the log; an error if the log cannot be synced either.
     async fn flush_or_leave(&self) -> Result<Flushed, TableError> {
         let refused = self.store.refuses_a_write();
+        // Nobody merges any more, and so one that has to wait for that waits for ever.
+        let full = async {
+            while self.db.manifest().l0().len() < TABLES_MAX {
+                tokio::time::sleep(FULL_LOOKED_AT_EVERY).await;
+            }
+        };
         tokio::select! {
+            biased;
             flushed = self.flush() => flushed.map(|()| Flushed::All),
+            () = full => {
+                self.sync().await?;
+                tracing::info!(
+                    "shard {}: it has {TABLES_MAX} tables that are not merged; what its log alone has is there, synced, for the \
+                     next opening",
+                    self.shard
+                );
+                Ok(Flushed::Left)
+            }
             () = refused => {
                 self.sync().await?;
                 tracing::warn!(

@@ -199,6 +199,8 @@ fn long_runs_are_read_back_equal() {
         ("sparse", None, None, Allocate::Sparse),
         ("implicit", Some(frames), None, Allocate::Implicit),
     ] {
+        // Each commit has the places between frames, too.
+        let frames = if name == "gaps" { frames.min(1_500) } else { frames };
         let mut description = Description::new(ElementType::U16, vec![4, 3]);
         description.scan = vec![scan, Some(1)];
         description.scan_max = scan_max;

@@ -38,18 +38,30 @@ pub fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBu
     match renameat_with(CWD, &kept, CWD, &old, RenameFlags::EXCHANGE) {
         Ok(()) => sync(volume)?,
         // As of many cluster file systems, which do not know of the flag.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            rename(&old, &under_way(&kept))?;
-            sync(volume)?;
-            end(volume, &kept, &old)?;
-        }
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => by_renames(volume, &kept, &old)?,
         Err(error) => {
-            // It would be made anew, and this one be in the way of nothing, but nobody would know what it is.
-            let _ = std::fs::remove_dir_all(&kept);
+            // The next repair makes it anew.
+            if let Err(error) = std::fs::remove_dir_all(&kept) {
+                tracing::warn!("{} is a new table that is of no use, and stays: {error}", kept.display());
+            }
             return Err(failed("put the new table in the place of", &old)(error.into()));
         }
     }
     Ok(kept)
+}
+
+/// The new table is where the old one is to be `kept`, and the old one in its `place`.
+fn by_renames(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<(), FsckError> {
+    rename(place, &under_way(kept))?;
+    sync(volume)?;
+    end(volume, kept, place).map(drop)
+}
+
+/// Which table is in a shard's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    New,
+    Old,
 }
 
 /// Ends what an earlier repair has begun.
@@ -66,35 +78,48 @@ pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut R
         };
         let of = |shard: &ShardId| name.split('-').next() == Some(&VolumeDir::shard_name(*shard));
         let Some(shard) = settings.shards.all().find(of) else { continue };
-        end(volume, &aside.join(&name), &volume.shard(shard))?;
-        let kept = aside.join(name);
-        let kept = kept.display();
-        repaired.note(format!("shard {shard}: its new table, which an earlier repair has written, is in its place; the old one is in {kept}"));
+        let kept = aside.join(&name);
+        repaired.note(match end(volume, &kept, &volume.shard(shard))? {
+            Stands::New => format!(
+                "shard {shard}: the new table, which an earlier repair has written, is in its place; the old one is in {}",
+                kept.display()
+            ),
+            Stands::Old => format!("shard {shard}: the table that an earlier repair took from its place is there again"),
+        });
     }
     Ok(())
 }
 
-/// The old table is under way: the new one comes to its `place`, and it to where it is `kept`.
-fn end(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<(), FsckError> {
-    match (place.exists(), kept.exists()) {
+/// The old table is under way: the new one comes to its `place`, and it to where it is `kept`. Where there is no new one, it goes back.
+fn end(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<Stands, FsckError> {
+    let there = |path: &Path| path.try_exists().map_err(failed("look at", path));
+    let stands = match (there(place)?, there(kept)?) {
         (false, true) => {
             rename(kept, place)?;
             sync(volume)?;
             rename(&under_way(kept), kept)?;
+            Stands::New
         }
-        (true, false) => rename(&under_way(kept), kept)?,
-        (false, false) => rename(&under_way(kept), place)?,
+        (true, false) => {
+            rename(&under_way(kept), kept)?;
+            Stands::New
+        }
+        (false, false) => {
+            rename(&under_way(kept), place)?;
+            Stands::Old
+        }
         // Somebody has made another table meanwhile, and nobody knows which one counts.
         (true, true) => {
             let doing = format!(
-                "cannot put the new table {} in the place of {}, where another has come to be",
+                "cannot put the new table {} in the place of {}, where another has come to be: move away the one that does not count",
                 kept.display(),
                 place.display()
             );
             return Err(FsckError::Io { doing, source: io::ErrorKind::AlreadyExists.into() });
         }
-    }
-    sync(volume)
+    };
+    sync(volume)?;
+    Ok(stands)
 }
 
 fn under_way(kept: &Path) -> PathBuf {
@@ -158,6 +183,23 @@ mod tests {
             assert_eq!(repaired.repairs.len(), usize::from(renames == 1 || renames == 2));
             assert!(!under_way(&kept).exists());
         }
+    }
+
+    /// Promise: where the store cannot exchange them the two tables change places all the same; and an old one whose new one is gone
+    /// goes back to its place.
+    #[test]
+    fn tables_change_places_by_renames() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = VolumeDir::new(directory.path());
+        let (place, kept) = (volume.shard(ShardId(1)), volume.damaged().join("0001-0"));
+        table(&place, "old");
+        table(&kept, "new");
+        by_renames(&volume, &kept, &place).unwrap();
+        assert_eq!([holds(&place).unwrap(), holds(&kept).unwrap()], ["new", "old"]);
+        rename(&place, &under_way(&kept)).unwrap();
+        std::fs::remove_dir_all(&kept).unwrap();
+        assert_eq!(end(&volume, &kept, &place).unwrap(), Stands::Old);
+        assert_eq!((holds(&place), holds(&kept)), (Some("new".into()), None));
     }
 
     /// Promise: where another table has come to the place meanwhile, nothing is replaced, and it is said.

@@ -26,6 +26,7 @@ use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::stages::{self, Stage};
+use varve_world::volume_dir::VolumeDir;
 use varve_world::volume_dir::VolumeFileError;
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
@@ -124,7 +125,8 @@ impl FileSystem {
         Ok(file_system)
     }
 
-    pub fn store(&self) -> &varve_world::volume_dir::VolumeDir {
+    /// The directory that the volume lies in.
+    pub fn store(&self) -> &VolumeDir {
         &self.core.config.store
     }
 

@@ -14,6 +14,8 @@ pub enum Error {
     Options(#[from] OptionError),
     #[error("cannot mount at {}: {source}", target.display())]
     Target { target: PathBuf, source: io::Error },
+    #[error("cannot ask whose the store {} is: {source}; is it there?", store.display())]
+    Store { store: PathBuf, source: io::Error },
     #[error("cannot ask the mount about {}: {source}", path.display())]
     Ask { path: PathBuf, source: io::Error },
     #[error("{} is not on a mounted volume of Varve", .0.display())]

@@ -76,12 +76,14 @@ pub struct Mounted {
 /// Mounts a volume at a directory and serves it until it is unmounted.
 ///
 /// # Errors
-/// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, or the kernel is too old.
+/// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, the kernel is too old, or the store does not answer.
 pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted> {
     let closed = Closed::default();
     // Of what others serve, the kernel believes nothing for long.
     let doubts = fs.embedded().then(|| Doubts::of(&fs));
-    let owner = fs.store().root().metadata().map_err(Error::Session)?.uid();
+    let store = fs.store().root();
+    let ask = |source| Error::Store { store: store.to_owned(), source };
+    let owner = store.metadata().map_err(ask)?.uid();
     let door = Door::new(fs, options, Arc::clone(&closed));
     let mut options = options.clone();
     if owner != 0 {

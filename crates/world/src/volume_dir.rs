@@ -34,7 +34,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_types::{InodeId, ShardId};
@@ -255,7 +255,6 @@ impl VolumeDir {
 /// Opens a directory of a volume. It may be a link, but of root or of whom the directory belongs to that it leads to: else a user could
 /// have root do there what he may not.
 fn open_own_directory(directory: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
-    use std::os::unix::fs::OpenOptionsExt;
     let named = directory.symlink_metadata()?;
     let no_link = if named.is_symlink() { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = (OFlags::DIRECTORY | no_link).bits() as i32;

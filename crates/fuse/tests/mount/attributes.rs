@@ -1,6 +1,6 @@
 //! Mode, owner, times, extended attributes.
 
-use crate::fixture::{shell, volume};
+use crate::fixture::{Volume, can_mount, shell, volume};
 use rustix::fs::{AtFlags, CWD, StatxFlags, Timespec, Timestamps, XattrFlags, statx, utimensat};
 use rustix::io::Errno;
 use std::ffi::CString;
@@ -339,4 +339,20 @@ fn a_chown_to_nobody_takes_nothing_from_others() {
         assert_eq!(here, there, "by root, {bits:o}");
     }
     volume.close();
+}
+
+/// Promise: in a volume of a user, who may write into its tables what he likes, root's mount runs no set-user-id program and opens no
+/// device; in root's own it does.
+#[test]
+fn another_users_volume_has_no_set_user_id_programs() {
+    use rustix::fs::StatVfsMountFlags;
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let both = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
+    for (volume, expected) in [(Volume::new(), StatVfsMountFlags::empty()), (Volume::owned_by(4711), both)] {
+        let flags = rustix::fs::statvfs(volume.path()).unwrap().f_flag;
+        assert_eq!(flags & both, expected);
+        volume.close();
+    }
 }

@@ -101,11 +101,16 @@ impl Volume {
         Volume::joined(list, true, |joining, _| FileSystem::connect(joining))
     }
 
+    /// Another user's volume.
+    pub fn owned_by(uid: u32) -> Volume {
+        Volume::joined_in(new_store(), None, uid, "", true, |joining, _| FileSystem::connect(joining))
+    }
+
     /// A volume in a store of so many MiB. `None`: nobody may mount that here.
     pub fn in_small_store(list: &str, mib: u64) -> Option<Volume> {
         let store = new_store();
         let small = SmallStore::mount(store.path(), mib)?;
-        Some(Volume::joined_in(store, Some(small), list, true, |joining, _| FileSystem::connect(joining)))
+        Some(Volume::joined_in(store, Some(small), own_uid(), list, true, |joining, _| FileSystem::connect(joining)))
     }
 
     /// A volume that is mounted twice, by two that do not know of each other.
@@ -131,12 +136,13 @@ impl Volume {
         embedded: bool,
         join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
     ) -> Volume {
-        Volume::joined_in(new_store(), None, list, embedded, join)
+        Volume::joined_in(new_store(), None, own_uid(), list, embedded, join)
     }
 
     fn joined_in(
         store: tempfile::TempDir,
         small: Option<SmallStore>,
+        owner_uid: u32,
         list: &str,
         embedded: bool,
         join: impl FnOnce(ClientConfig, &Arc<Server>) -> varve_client::Result<Arc<FileSystem>>,
@@ -149,9 +155,10 @@ impl Volume {
             split_threshold: SPLIT_THRESHOLD,
             inline_limit: INLINE_LIMIT,
             sync_interval: Duration::from_millis(200),
-            owner_uid: rustix::process::geteuid().as_raw(),
+            owner_uid,
         };
         varve_meta::format::format(&directory, &settings, FormatOver::Nothing).expect("formatted");
+        std::os::unix::fs::chown(directory.root(), Some(owner_uid), None).expect("given away");
         let mut serving = ServerConfig::new(directory.clone());
         serving.workers = 2;
         serving.embedded = embedded;
@@ -183,6 +190,10 @@ impl Volume {
         self.mounted.take().expect("closed once").unmount().expect("unmounted");
         self.server.stop(STOP_DEADLINE).expect("stopped");
     }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn new_store() -> tempfile::TempDir {

@@ -1,5 +1,6 @@
 //! Operations on what a file is: attributes and extended attributes.
 
+use crate::errand::waiting;
 use crate::files::Asking;
 use crate::locate::unexpected;
 use crate::{Failure, FileSystem, Handle, Node, Operation, Result, XattrMode};
@@ -69,7 +70,8 @@ impl FileSystem {
     /// A file's attributes from its row, with what this client knows better of a file that it has open.
     pub(crate) async fn file_row(&self, caller: &Credentials, inode: InodeId) -> Result<Node> {
         if let Some(open) = self.files.find(inode) {
-            return self.open_attributes(caller, &open).await;
+            // It may write back first.
+            return waiting(self.open_attributes(caller, &open)).await;
         }
         let reply = self.get_attributes(caller, inode).await?;
         Ok(self.node(&reply, Duration::ZERO))
@@ -79,7 +81,9 @@ impl FileSystem {
     pub(crate) async fn file_node(&self, reply: NodeReply, asked: Asking) -> Result<Node> {
         let inode = InodeId(reply.inode);
         match self.files.find(inode) {
-            Some(open) if !open.quiet(&self.files) => Box::pin(self.open_attributes(&Credentials::root(), &open)).await,
+            Some(open) if !open.quiet(&self.files) => {
+                Box::pin(waiting(self.open_attributes(&Credentials::root(), &open))).await
+            }
             _ if self.files.is_outdated(inode, asked) => Box::pin(self.file_row(&Credentials::root(), inode)).await,
             _ => Ok(self.node(&reply, Duration::ZERO)),
         }

@@ -34,9 +34,7 @@ impl Background {
     /// Begins to work for `file_system`, which it does not keep alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
         Background::spawn("varve-background", file_system, |file_system| now(file_system.tick()))?;
-        if file_system.embedded() {
-            Background::spawn("varve-errands", file_system, FileSystem::tend_errands)?;
-        }
+        Background::spawn("varve-errands", file_system, FileSystem::tend_errands)?;
         Background::spawn("varve-register", file_system, |file_system| now(file_system.register_late()))?;
         Background::spawn("varve-settle", file_system, |file_system| now(file_system.settle_closed()))
     }

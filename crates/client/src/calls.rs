@@ -1,7 +1,8 @@
 //! The way of one request: slot, worker, answer; and what is done when there is no answer or one that says "not now".
 
+use crate::attendance::Attendance;
 use crate::doubts::Doubts;
-use crate::errand::waiting;
+use crate::errand::{self, waiting};
 use crate::inodes::Inodes;
 use crate::routing::Routing;
 use crate::session::{Session, TakenBack, Turn};
@@ -116,6 +117,7 @@ pub(crate) struct Core {
     pub inodes: Inodes,
     pub doubts: Doubts,
     pub counters: Counters,
+    pub attendance: Arc<Attendance>,
     pub transport: Box<dyn Transport>,
     server: RwLock<Arc<Server>>,
     /// One thread at a time looks for a lost server.
@@ -133,6 +135,7 @@ impl Core {
         settings: VolumeSettings,
         clock: Arc<dyn Clock>,
         session: Session,
+        attendance: Arc<Attendance>,
         transport: Box<dyn Transport>,
     ) -> Result<Core> {
         let server = transport.find(1).await.map_err(|error| match error {
@@ -144,6 +147,7 @@ impl Core {
             inodes: Inodes::default(),
             doubts: Doubts::default(),
             counters: Counters::default(),
+            attendance,
             server: RwLock::new(server),
             finding: futures::lock::Mutex::new(()),
             registered: Mutex::default(),
@@ -242,6 +246,9 @@ impl Core {
 
     /// On a thread that may wait.
     pub async fn pause(&self, wait: Duration) {
+        if !errand::leaves() {
+            self.attendance.step_back();
+        }
         waiting(self.transport.pause(wait)).await;
     }
 

@@ -2,7 +2,8 @@
 //!
 //! To have an embedded server's answer taken by the thread that asked for it costs a change of threads, on the way that every
 //! caller waits for. An errand needs none: the worker's thread, which has the answer, takes the errand up where it stopped,
-//! to its end.
+//! to its end. Of a server in another process the answer is brought by whoever [attends](crate::attendance), so that a
+//! door's threads can take more requests than there are threads.
 //!
 //! A thread that brings an answer has other things to do, and must not wait. What an errand does between two calls waits
 //! for nothing but memory; all else (a pause, a file, a call that may have to wait for room) is done within [`waiting`] or
@@ -27,13 +28,15 @@ use std::time::Duration;
 use varve_types::InodeId;
 use varve_world::patience::Patience;
 
-/// Operations that are no errands after one that met another: with several callers the worker is what all of them wait
-/// for, and what is left to do in the client is better done beside it.
+/// Operations that may be errands at a time: what has to wait meanwhile gets a thread each.
+const UNDER_WAY_MAX: usize = 64;
+
+/// Operations that count as meeting others after one that met another.
 const CROWDED: usize = 64;
 
 /// What the calling thread may do for what it polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Here {
+pub(crate) enum Here {
     /// Nothing else is to be done: it waits for what is not ready.
     Waits,
     /// It polls an errand, which waits without it.
@@ -95,6 +98,11 @@ pub(crate) fn leaves() -> bool {
     HERE.get() != Here::Waits
 }
 
+/// Whether the thread brings an answer.
+pub(crate) fn brings() -> bool {
+    HERE.get() == Here::Brings
+}
+
 /// Ready on a thread that may wait.
 pub(crate) fn own_thread() -> impl Future<Output = ()> + Send {
     OwnThread
@@ -116,7 +124,7 @@ impl Future for OwnThread {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if HERE.get() != Here::Brings {
+        if !brings() {
             return Poll::Ready(());
         }
         elsewhere(context.waker().clone());
@@ -128,7 +136,7 @@ impl Future for OwnThread {
 #[derive(Default)]
 pub(crate) struct Errands {
     under_way: Arc<AtomicUsize>,
-    /// Operations to come that are none.
+    /// Operations to come that count as meeting others.
     crowded: AtomicUsize,
     /// A change was announced, and has not come yet.
     announced: AtomicBool,
@@ -138,9 +146,16 @@ pub(crate) struct Errands {
 
 struct UnderWay(Arc<AtomicUsize>);
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    Nobody,
+    Others,
+    TooMany,
+}
+
 impl Errands {
-    /// Begins an operation; whether it shall be an errand, of which there is one at a time.
-    fn begin(&self) -> (UnderWay, bool) {
+    /// Begins an operation; which others it meets, if only lately.
+    fn begin(&self) -> (UnderWay, Met) {
         if self.announced.load(Relaxed) && self.announced.swap(false, Relaxed) {
             self.patience.lock().succeeded();
         }
@@ -148,7 +163,12 @@ impl Errands {
         let crowded = self.crowded.load(Relaxed);
         // Threads that meet here may count one operation as two or two as one.
         self.crowded.store(if others > 0 { CROWDED } else { crowded.saturating_sub(1) }, Relaxed);
-        (UnderWay(Arc::clone(&self.under_way)), others == 0 && crowded == 0)
+        let met = match others {
+            0 if crowded == 0 => Met::Nobody,
+            ..UNDER_WAY_MAX => Met::Others,
+            _ => Met::TooMany,
+        };
+        (UnderWay(Arc::clone(&self.under_way)), met)
     }
 
     /// Whether a change that may be about to begin is worth an announcement: while callers meet the worker is awake.
@@ -179,21 +199,31 @@ impl Drop for UnderWay {
 impl FileSystem {
     /// Has `work` done and `done` called with its outcome, both on this thread as far as nothing has to be waited for, and then
     /// on another; where that would gain nothing, this thread waits. A panic of either is logged, and drops both.
+    ///
+    /// With a server in this process it gains while a caller is alone: with several the worker is what all of them wait for, and
+    /// what is left to do in the client is better done beside it. With another process's it gains as soon as callers meet.
     pub fn errand<T: 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
         done: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        let (place, alone) = self.errands.begin();
-        if !(alone && self.embedded()) {
+        let (place, met) = self.errands.begin();
+        let here = match (self.embedded(), met) {
+            (true, Met::Nobody) => Some(Here::Leaves),
+            // What would have to wait is not done here at all: others wait for this thread.
+            (false, Met::Others) if self.core.attendance.is_kept() => Some(Here::Brings),
+            _ => None,
+        };
+        let Some(here) = here else {
             let whole = AssertUnwindSafe(|| done(crate::now(work)));
             catch_unwind(whole).unwrap_or_else(|panic| panicked(&*panic));
             return drop(place);
-        }
-        begin(async move {
+        };
+        let whole = async move {
             let _place = place;
             done(work.await);
-        });
+        };
+        begin(whole, here);
     }
 
     /// The kernel has been told the attributes of `inode`. Of a directory it asks for them before every change in it, so the
@@ -207,6 +237,7 @@ impl FileSystem {
 
     /// Ends errands that have waited for too long, and sees to those for which there was no thread.
     pub(crate) fn tend_errands(&self) {
+        self.core.transport.bring_answers();
         self.core.transport.end_late();
         take_up_left();
     }
@@ -221,15 +252,16 @@ impl FileSystem {
             {
                 return tracing::warn!("{failure}");
             }
+            self.core.transport.bring_answers();
             self.core.pause(wait.next()).await;
         }
     }
 }
 
-/// Does `work` on this thread until it waits.
-pub(crate) fn begin(work: impl Future<Output = ()> + Send + 'static) {
+/// Does `work` on this thread, which is `here`, until it waits.
+pub(crate) fn begin(work: impl Future<Output = ()> + Send + 'static, here: Here) {
     let errand = Errand { work: Mutex::new(Some(work.boxed())), wakes: AtomicUsize::new(0) };
-    Arc::new(errand).go_on(Here::Leaves);
+    Arc::new(errand).go_on(here);
 }
 
 struct Errand {

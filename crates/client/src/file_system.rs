@@ -1,5 +1,6 @@
 //! The volume as this process works on it, and how it is joined.
 
+use crate::attendance::Attendance;
 use crate::background::Background;
 use crate::calls::Core;
 use crate::directories::Directories;
@@ -98,17 +99,19 @@ impl FileSystem {
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         // 0 is never a session.
         let session = SessionId(random::number().max(1));
+        let attendance = Arc::new(Attendance::default());
         let (purpose, own_clock) = (config.purpose, Arc::clone(&clock));
         let transport: Box<dyn Transport> = match neighbour {
             Some(neighbour) => Box::new(NeighbourTransport::new(neighbour, session, purpose, own_clock)),
             None => {
                 let store = config.store.clone();
                 let key = VolumeKey(store.read_key().map_err(refused)?);
-                Box::new(BlockingTransport::new(store, &settings, key, session, purpose, own_clock))
+                let attendance = Arc::clone(&attendance);
+                Box::new(BlockingTransport::new(store, &settings, key, session, purpose, own_clock, attendance))
             }
         };
         let session = Session::new(session, settings.shards);
-        let core = now(Core::start(config, settings, clock, session, transport))?;
+        let core = now(Core::start(config, settings, clock, session, attendance, transport))?;
         let file_system = Arc::new(FileSystem {
             files: Files::new(&core.settings),
             directories: Directories::default(),

@@ -3,7 +3,7 @@
 //! One entry: [`FileSystem::connect`]. A call goes through routing (which shard?), a session's slot (which call id?) and a
 //! `Transport` to the worker that owns the shard; answers update what is known of inodes and partition
 //! maps. Methods are `async` over the transport and need no runtime: every future is ready as soon as it is polled, and
-//! doors use [`now`]; but one that is polled as an errand ([`FileSystem::errand`]) and waits for a server in this process.
+//! doors use [`now`]; but one that is polled as an errand ([`FileSystem::errand`]) and waits for a server.
 //!
 //! Invariants:
 //! - Locks that are held over a call are `futures::lock::Mutex`; all others guard memory only and never span an `await`.
@@ -12,6 +12,7 @@
 //!   its own.
 //! - What is kept is bounded: by the kernel's own inodes and handles, or by a named limit.
 
+mod attendance;
 mod attributes;
 mod background;
 mod calls;
@@ -38,6 +39,7 @@ mod set_id;
 pub mod transport;
 mod volume;
 
+pub use attendance::Shift;
 pub use config::ClientConfig;
 pub use counters::{Counters, LATENCY_BUCKETS, Operation, OperationCount};
 pub use describe::{Description, PartitionDescription, Place};

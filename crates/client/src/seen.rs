@@ -8,6 +8,7 @@
 //! does itself, and of what fstat(2) asks for, nothing old is shown. Of directories nothing is remembered here: they are
 //! leased, and what makes a name in them is not among the changes that are counted.
 
+use crate::errand::waiting;
 use crate::{FileSystem, Node, Operation, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -58,7 +59,8 @@ impl FileSystem {
     /// [`FileSystem::lookup`] for a thread of the kernel's that may ask for the attributes next.
     pub async fn lookup_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &Name) -> Result<Node> {
         if self.has_missed(thread) {
-            return Box::pin(self.lookup_held(caller, parent, name)).await;
+            // It may open the file's backing file.
+            return Box::pin(waiting(self.lookup_held(caller, parent, name))).await;
         }
         let (asked, changes) = (self.core.clock.monotonic(), self.changes.load(Relaxed));
         let node = self.lookup(caller, parent, name).await?;

@@ -6,6 +6,7 @@
 pub mod blocking;
 mod connection;
 pub mod neighbour;
+mod place;
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -79,6 +80,16 @@ pub trait Transport: Send + Sync {
 
     /// Ends all connections; nothing is called afterwards.
     fn close(&self);
+
+    /// How many calls are under way that no thread waits for and whose answers have to be [looked for](Transport::bring_answers).
+    fn awaited(&self) -> usize {
+        0
+    }
+
+    /// Takes up the errands whose answers have come; how many those were. Waits for nothing.
+    fn bring_answers(&self) -> usize {
+        0
+    }
 
     /// Ends the calls whose deadline has passed and that no thread waits for, if there can be any.
     fn end_late(&self) {}

@@ -70,15 +70,15 @@ impl Door {
     ) -> Result<T, Errno> {
         answer(what, || self.fs.noticed(request.pid(), inode(ino), call()))
     }
+}
 
-    fn entry(&self, result: Result<Node, Errno>, reply: ReplyEntry) {
-        match result {
-            Ok(node) => {
-                let (attributes_ttl, entry_ttl) = (kernel_ttl(node.attributes_ttl), kernel_ttl(node.entry_ttl));
-                reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(&node), GENERATION);
-            }
-            Err(errno) => reply.error(errno),
+fn entry(result: Result<Node, Errno>, reply: ReplyEntry) {
+    match result {
+        Ok(node) => {
+            let (attributes_ttl, entry_ttl) = (kernel_ttl(node.attributes_ttl), kernel_ttl(node.entry_ttl));
+            reply.entry_with_ttls(&attributes_ttl, &entry_ttl, &file_attr(&node), GENERATION);
         }
+        Err(errno) => reply.error(errno),
     }
 }
 
@@ -124,20 +124,23 @@ impl Filesystem for Door {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match answer("lookup", || self.look_up_by(request.pid(), &caller(request), inode(parent), name)) {
+        let _shift = self.fs.shift();
+        let (fs, parent, absent) = (Arc::clone(&self.fs), inode(parent), name.to_owned());
+        self.look_up_by(request.pid(), caller(request), parent, name, move |result| match result {
             Err(Errno::ENOENT) => {
-                let ttl = kernel_ttl(self.fs.absent_ttl(inode(parent), name.as_bytes()));
+                let ttl = kernel_ttl(fs.absent_ttl(parent, absent.as_bytes()));
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     // Inode 0: the kernel may believe for so long that there is no such name.
                     false => reply.entry(&ttl, &bare_attr(0, FileType::RegularFile), GENERATION),
                 }
             }
-            result => self.entry(result, reply),
-        }
+            result => entry(result, reply),
+        });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
+        let _shift = self.fs.shift();
         // There is no reply that could carry a failure; a panic is logged.
         let _ = answer("forget", || {
             self.fs.forget(inode(ino), nlookup);
@@ -146,6 +149,7 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _shift = self.fs.shift();
         let asked = || now(self.fs.attributes_by(request.pid(), &identity(request), inode(ino)));
         attributes(self.answer_of(request, "getattr", ino, asked), reply);
         self.fs.told_attributes(inode(ino));
@@ -169,6 +173,7 @@ impl Filesystem for Door {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _shift = self.fs.shift();
         let set = varve_types::SetAttributes {
             mode: mode.map(varve_types::Mode::new),
             uid,
@@ -189,6 +194,7 @@ impl Filesystem for Door {
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let _shift = self.fs.shift();
         match self.answer_of(request, "readlink", ino, || now(self.fs.read_link(&identity(request), inode(ino)))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -196,28 +202,33 @@ impl Filesystem for Door {
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
+        let _shift = self.fs.shift();
         let result = answer("mknod", || {
             let node = convert::new_node(mode, rdev)?;
             self.make_node(&caller(request), inode(parent), name, mode, node)
         });
-        self.entry(result, reply);
+        entry(result, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let _shift = self.fs.shift();
         let result = answer("mkdir", || self.make_directory(&caller(request), inode(parent), name, mode));
-        self.entry(result, reply);
+        entry(result, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         self.unlink(caller(request), inode(parent), name, |result| done(result, reply));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         done(answer("rmdir", || self.remove_directory(&caller(request), inode(parent), name)), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.entry(answer("symlink", || self.make_symlink(&caller(request), inode(parent), name, target)), reply);
+        let _shift = self.fs.shift();
+        entry(answer("symlink", || self.make_symlink(&caller(request), inode(parent), name, target)), reply);
     }
 
     fn rename(
@@ -230,6 +241,7 @@ impl Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _shift = self.fs.shift();
         let result = answer("rename", || {
             let from = (inode(parent), name);
             self.rename(&caller(request), from, (inode(newparent), newname), flags)
@@ -238,12 +250,14 @@ impl Filesystem for Door {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _shift = self.fs.shift();
         let linked = || self.link(&caller(request), inode(ino), inode(newparent), newname);
         let result = self.answer_of(request, "link", ino, linked);
-        self.entry(result, reply);
+        entry(result, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _shift = self.fs.shift();
         let opened = || self.open(&caller(request), inode(ino), flags.0, |file| reply.open_backing(file));
         match self.answer_of(request, "open", ino, opened) {
             Ok(files::Reply { handle, flags, backing: Some(backing) }) => {
@@ -264,6 +278,7 @@ impl Filesystem for Door {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _shift = self.fs.shift();
         let files = Arc::clone(&self.files);
         self.create(caller(request), inode(parent), name, mode, flags, move |result| match result {
             Ok((node, opening, opened)) => {
@@ -290,6 +305,7 @@ impl Filesystem for Door {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _shift = self.fs.shift_of(size as usize);
         files::with_buffer(size as usize, |buffer| {
             match answer("read", || self.read(files::handle(fh), offset, buffer, owner.is_none())) {
                 Ok(length) => reply.data(&buffer[..length]),
@@ -310,6 +326,7 @@ impl Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _shift = self.fs.shift_of(data.len());
         let written = answer("write", || self.write(request, files::handle(fh), offset, data, write_flags, flags));
         match written {
             Ok(written) => reply.written(written as u32),
@@ -318,10 +335,12 @@ impl Filesystem for Door {
     }
 
     fn flush(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         done(answer("flush", || now(self.fs.flush(files::handle(fh)))), reply);
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _shift = self.fs.shift_of(usize::MAX);
         done(answer("fsync", || now(self.fs.fsync(files::handle(fh), datasync))), reply);
     }
 
@@ -335,10 +354,12 @@ impl Filesystem for Door {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _shift = self.fs.shift();
         done(answer("release", || self.release(files::handle(fh))), reply);
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _shift = self.fs.shift();
         match answer("opendir", || now(self.fs.open_directory(&caller(request), inode(ino)))) {
             Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
@@ -346,6 +367,7 @@ impl Filesystem for Door {
     }
 
     fn readdir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _shift = self.fs.shift();
         match answer("readdir", || self.list(fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -360,6 +382,7 @@ impl Filesystem for Door {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _shift = self.fs.shift();
         match answer("readdirplus", || self.list_plus(inode(ino), fh, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -367,6 +390,7 @@ impl Filesystem for Door {
     }
 
     fn releasedir(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         let result = answer("releasedir", || {
             self.fs.close_directory(directories::handle(fh));
             Ok(())
@@ -375,10 +399,12 @@ impl Filesystem for Door {
     }
 
     fn fsyncdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _shift = self.fs.shift_of(usize::MAX);
         done(answer("fsyncdir", || now(self.fs.fsync_directory(inode(ino)))), reply);
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _shift = self.fs.shift();
         match answer("statfs", || now(self.fs.statistics())) {
             Ok(of) => reply.statfs(
                 of.blocks,
@@ -404,27 +430,32 @@ impl Filesystem for Door {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _shift = self.fs.shift();
         let set = || self.set_xattr(&caller(request), inode(ino), name, value, flags);
         done(self.answer_of(request, "setxattr", ino, set), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _shift = self.fs.shift();
         let got = || self.get_xattr(&caller(request), inode(ino), name);
         value(self.answer_of(request, "getxattr", ino, got), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _shift = self.fs.shift();
         let listed = || self.list_xattrs(&caller(request), inode(ino));
         value(self.answer_of(request, "listxattr", ino, listed), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         let removed = || self.remove_xattr(&caller(request), inode(ino), name);
         done(self.answer_of(request, "removexattr", ino, removed), reply);
     }
 
     /// Never asked: the kernel checks by itself (`default_permissions`).
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        let _shift = self.fs.shift();
         reply.error(Errno::ENOSYS);
     }
 
@@ -439,6 +470,7 @@ impl Filesystem for Door {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _shift = self.fs.shift();
         reply.error(Errno::ENOTTY);
     }
 
@@ -453,6 +485,7 @@ impl Filesystem for Door {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
+        let _shift = self.fs.shift();
         reply.error(Errno::ENOSYS);
     }
 
@@ -466,10 +499,12 @@ impl Filesystem for Door {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _shift = self.fs.shift_of(usize::MAX);
         done(answer("fallocate", || now(self.fs.allocate(files::handle(fh), mode, offset, length))), reply);
     }
 
     fn lseek(&self, _request: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _shift = self.fs.shift();
         match answer("lseek", || self.seek(files::handle(fh), offset, whence)) {
             Ok(position) => reply.offset(position),
             Err(errno) => reply.error(errno),
@@ -489,6 +524,7 @@ impl Filesystem for Door {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _shift = self.fs.shift_of(usize::MAX);
         let result = answer("copy_file_range", || {
             let length = len.min(files::COPY_BYTES_MAX);
             now(self.fs.copy_range(files::handle(fh_in), offset_in, files::handle(fh_out), offset_out, length))

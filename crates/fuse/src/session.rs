@@ -4,10 +4,11 @@
 
 use crate::attach::{self, Attached};
 use crate::door::Door;
-use crate::doubts::Doubts;
+use crate::doubts::{Doubts, Telling};
 use crate::error::{Error, Result};
 use crate::options::{Access, MountOptions};
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::MountFlags;
 use std::fs::File;
 use std::io;
@@ -17,6 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use varve_client::FileSystem;
 
 /// One way of carrying requests between the kernel and a file system, made when the mount already stands and the first
@@ -79,37 +81,34 @@ pub struct Mounted {
 /// If the directory cannot be mounted at, `/dev/fuse` or fusermount3 refuse, the kernel is too old, or the store does not answer.
 pub fn mount(fs: Arc<FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted> {
     let closed = Closed::default();
-    // Of what others serve, the kernel believes nothing for long.
-    let doubts = fs.embedded().then(|| Doubts::of(&fs));
     let store = fs.store().root();
     let ask = |source| Error::Store { store: store.to_owned(), source };
     let owner = store.metadata().map_err(ask)?.uid();
-    let door = Door::new(fs, options, Arc::clone(&closed));
+    let door = Door::new(Arc::clone(&fs), options, Arc::clone(&closed));
     let mut options = options.clone();
     if owner != 0 {
         // They may write into its tables what they like.
         options.flags |= MountFlags::NOSUID | MountFlags::NODEV;
     }
-    start(door, target, &options, closed, doubts)
+    start(door, target, &options, closed, Some(&fs))
 }
 
-/// Mounts any file system on the same request loop. `doubts`: what may be told back to the kernel.
+/// Mounts any file system on the same request loop. `volume`: what it shows, if that is a volume.
 pub(crate) fn start<F: Filesystem>(
     file_system: F,
     target: &Path,
     options: &MountOptions,
     closed: Closed,
-    doubts: Option<Doubts>,
+    volume: Option<&Arc<FileSystem>>,
 ) -> Result<Mounted> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
     let mounted = crate::mounts::device_at(&target);
-    let started = device.try_clone().and_then(|telling| {
-        let requests = DeviceLoop::new(file_system, device, options)?;
-        let telling = doubts.map(|doubts| doubts.tell(telling)).transpose()?;
-        let requests: Box<dyn RequestLoop> = Box::new(requests);
+    let started = device.try_clone().and_then(|device_too| {
+        let requests: Box<dyn RequestLoop> = Box::new(DeviceLoop::new(file_system, device, options)?);
+        let beside = volume.map(|volume| Beside::begin(volume, device_too, options.threads)).transpose()?;
         std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let _until_the_end = telling;
+            let _until_the_end = beside;
             requests.run()
         })
     });
@@ -123,6 +122,35 @@ pub(crate) fn start<F: Filesystem>(
             Err(Error::Session(error))
         }
     }
+}
+
+/// What has to do with the device of a volume's mount beside its requests and replies, until it is dropped.
+enum Beside {
+    /// What may be told back to the kernel, which believes for long what an embedded server says.
+    Doubts { _told: Telling },
+    /// Where a server in another process is waited for, requests are looked for at the same time.
+    Requests { _looked_for_at: Arc<OwnedFd> },
+}
+
+impl Beside {
+    fn begin(volume: &Arc<FileSystem>, device: OwnedFd, threads: usize) -> io::Result<Beside> {
+        if volume.embedded() {
+            return Ok(Beside::Doubts { _told: Doubts::of(volume).tell(device)? });
+        }
+        let device = Arc::new(device);
+        // The volume may outlive the mount, whose requests end with its last descriptor.
+        let at = Arc::downgrade(&device);
+        volume.attended_by(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
+        Ok(Beside::Requests { _looked_for_at: device })
+    }
+}
+
+/// Waits at most so long for a request on the device, or for its end.
+fn is_readable_within(device: &OwnedFd, wait: Duration) -> bool {
+    let mut watched = [PollFd::new(device, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    // Where it cannot be asked, it is read.
+    rustix::event::poll(&mut watched, Some(&timeout)) != Ok(0)
 }
 
 impl Mounted {

@@ -46,7 +46,7 @@ impl Patience {
             self.pass_over -= 1;
             return None;
         }
-        Some(Look { begun: Instant::now(), length, kept_until: Duration::ZERO })
+        Some(Look::begin(length))
     }
 
     /// What was waited for came while it looked.
@@ -71,6 +71,11 @@ pub struct Look {
 }
 
 impl Look {
+    /// A look that does not depend on how others went.
+    pub fn begin(length: Duration) -> Look {
+        Look { begun: Instant::now(), length, kept_until: Duration::ZERO }
+    }
+
     /// Lets others run, unless nobody wanted to a moment ago; `false` when the time is over.
     pub fn again(&mut self) -> bool {
         let before = self.begun.elapsed();

@@ -86,7 +86,7 @@ fn a_shard_that_is_being_opened_holds_back_no_other() {
     };
     let session = Session::new(SessionId(7), settings.shards);
     let config = ClientConfig::new(VolumeDir::new("/nowhere"));
-    let core = Core::start(config, settings, clock.clone(), session, Box::new(transport));
+    let core = Core::start(config, settings, clock.clone(), session, Arc::default(), Box::new(transport));
     let core = crate::now(core).unwrap();
     let files: Vec<InodeId> = (0..40).map(|number| InodeId::new(ShardId(number % 4), number.into())).collect();
     files.iter().for_each(|inode| core.register(*inode, OpenMode::Read, None));

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// Far longer than any thread here takes.
 const LONG: Duration = Duration::from_secs(60);
 
+fn begin(work: impl Future<Output = ()> + Send + 'static) {
+    super::begin(work, Here::Leaves);
+}
+
 /// An answer that a test brings when it likes.
 #[derive(Default)]
 struct Answer(Mutex<(bool, Option<Waker>)>);
@@ -138,17 +142,20 @@ fn a_panic_costs_one_errand() {
     assert_eq!(Arc::strong_count(&held), 1);
 }
 
-/// Promise: there is one errand at a time, and while callers meet there is none.
+/// Promise: it is known who meets others, for a while after the last time too, and when those are too many.
 #[test]
-fn only_who_is_alone_has_errands() {
+fn who_meets_others_is_known() {
     let errands = Errands::default();
-    let alone = || errands.begin().1;
-    assert!(alone() && alone());
-    let (first, is_errand) = errands.begin();
-    assert!(is_errand && !alone());
+    let met = || errands.begin().1;
+    assert_eq!([met(), met()], [Met::Nobody; 2]);
+    let (first, met_by_first) = errands.begin();
+    assert_eq!((met_by_first, met()), (Met::Nobody, Met::Others));
     drop(first);
-    assert!((0..CROWDED).all(|_| !alone()));
-    assert!(alone());
+    assert!((0..CROWDED).all(|_| met() == Met::Others));
+    assert_eq!(met(), Met::Nobody);
+    let under_way: Vec<_> = (0..UNDER_WAY_MAX).map(|_| errands.begin().0).collect();
+    assert_eq!(met(), Met::TooMany);
+    drop(under_way);
     assert_eq!(errands.under_way(), 0);
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
 /// What the backing file of `inode` takes up, in 512-byte blocks. `None`: the store does not say, which matters to nobody
 /// but du(1).
 pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
+    core.attendance.step_back();
     std::fs::metadata(core.config.store.backing_file(inode)).ok().map(|metadata| metadata.blocks())
 }
 

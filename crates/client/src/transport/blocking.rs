@@ -1,16 +1,23 @@
 //! The transport over sockets: the calling thread writes its request and blocks until the response is there, so a future
-//! of this transport is ready whenever it is polled. Each worker has a pool of idle connections, last used first used: in
-//! practice a connection a calling thread.
+//! of this transport is ready whenever it is polled. Of an [errand](crate::errand) no thread waits: whoever
+//! [attends](crate::attendance) looks for its response. Each worker has a pool of idle connections, last used first used: in
+//! practice a connection a calling thread, or one for each errand under way.
 
+mod awaited;
+
+use self::awaited::AwaitedCalls;
 use super::connection::{Connection, Identity};
 use super::{CallError, FindError, Server, Transport};
+use crate::attendance::Attendance;
+use crate::errand;
 use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::{Mutex, RwLock};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{SessionId, VolumeSettings};
 use varve_wire::handshake::{Purpose, VolumeKey, Welcome, WorkerAddress};
-use varve_wire::{Request, Response};
+use varve_wire::{CallId, Request, Response};
 use varve_world::clock::{Clock, Moment};
 use varve_world::patience::LOOK;
 use varve_world::volume_dir::VolumeDir;
@@ -27,6 +34,20 @@ struct Pool {
     idle: Mutex<Vec<Connection>>,
 }
 
+impl Pool {
+    fn take(&self) -> Option<Connection> {
+        self.idle.lock().pop()
+    }
+
+    /// `connection` has nothing under way.
+    fn give_back(&self, connection: Connection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_PER_WORKER_MAX {
+            idle.push(connection);
+        }
+    }
+}
+
 /// The pools of one found server.
 struct Pools {
     found: u64,
@@ -34,7 +55,7 @@ struct Pools {
     number: u64,
     /// The server is on this host: its Unix sockets can be reached.
     local: bool,
-    workers: Vec<Pool>,
+    workers: Vec<Arc<Pool>>,
 }
 
 pub struct BlockingTransport {
@@ -42,20 +63,24 @@ pub struct BlockingTransport {
     shards: u16,
     identity: Identity,
     clock: Arc<dyn Clock>,
+    attendance: Arc<Attendance>,
     current: RwLock<Option<Arc<Pools>>>,
+    awaited: AwaitedCalls,
 }
 
 impl BlockingTransport {
-    pub fn new(
+    pub(crate) fn new(
         store: VolumeDir,
         settings: &VolumeSettings,
         key: VolumeKey,
         session: SessionId,
         purpose: Purpose,
         clock: Arc<dyn Clock>,
+        attendance: Arc<Attendance>,
     ) -> BlockingTransport {
         let identity = Identity { volume: settings.id, key, session, purpose };
-        BlockingTransport { store, shards: settings.shards.get(), identity, clock, current: RwLock::new(None) }
+        let (current, awaited) = Default::default();
+        BlockingTransport { store, shards: settings.shards.get(), identity, clock, attendance, current, awaited }
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
@@ -77,7 +102,7 @@ impl BlockingTransport {
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, local).map_err(|error| {
             let process = format!("process {} on {}", record.pid, record.host);
-            if error.kind() == std::io::ErrorKind::PermissionDenied {
+            if error.kind() == io::ErrorKind::PermissionDenied {
                 return FindError::Refused(format!(
                     "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \
                      and serve or mount the volume yourself"
@@ -105,11 +130,23 @@ impl BlockingTransport {
             return Err(FindError::Refused(reason.into()));
         }
         let server = Server { found, owners, workers: workers.len(), embedded };
-        let workers: Vec<Pool> = workers.into_iter().map(|address| Pool { address, idle: Mutex::default() }).collect();
+        let pool = |address| Arc::new(Pool { address, idle: Mutex::default() });
+        let workers: Vec<Arc<Pool>> = workers.into_iter().map(pool).collect();
         // The worker that was asked is the first of the record; the welcome lists them in the same order.
-        workers[0].idle.lock().push(connection);
+        workers[0].give_back(connection);
         *self.current.write() = Some(Arc::new(Pools { found, number, local, workers }));
         Ok(Arc::new(server))
+    }
+
+    /// The connections to a worker of `server`.
+    fn pool(&self, server: &Server, worker: usize) -> Result<(Arc<Pools>, Arc<Pool>), CallError> {
+        let pools = self.current.read().clone().ok_or_else(|| CallError::Lost("it was closed".into()))?;
+        if pools.found != server.found {
+            return Err(CallError::Lost("another server was found meanwhile".into()));
+        }
+        let pool = pools.workers.get(worker).cloned();
+        let pool = pool.ok_or_else(|| CallError::Lost(format!("there is no worker {worker}")))?;
+        Ok((pools, pool))
     }
 
     fn call_now(
@@ -119,38 +156,41 @@ impl BlockingTransport {
         request: &Request,
         deadline: Moment,
     ) -> Result<Response, CallError> {
-        let lost = |text: String| CallError::Lost(text);
-        let pools = self.current.read().clone().ok_or_else(|| lost("it was closed".into()))?;
-        if pools.found != server.found {
-            return Err(lost("another server was found meanwhile".into()));
-        }
-        let pool = pools.workers.get(worker).ok_or_else(|| lost(format!("there is no worker {worker}")))?;
-        let idle = pool.idle.lock().pop();
-        let mut connection = match idle {
+        let (pools, pool) = self.pool(server, worker)?;
+        let mut connection = match pool.take() {
             Some(connection) => connection,
-            None => self.open(&pools, pool)?,
+            None => self.open(&pools, &pool)?,
         };
         let look = if request.call.spans_shards() { LOOK_OVER_SHARDS } else { LOOK };
-        connection.send(request, look).map_err(|error| match error.kind() {
-            std::io::ErrorKind::Other => CallError::Unsendable(error.to_string()),
-            _ => lost(error.to_string()),
-        })?;
+        connection.send(request, look).map_err(unsent)?;
         let past_deadline = || self.clock.monotonic() >= deadline;
-        let received = connection.receive::<Response>(past_deadline).map_err(|error| lost(error.to_string()))?;
+        let sleeps = || self.attendance.step_back();
+        let received = connection.receive::<Response>(past_deadline, sleeps).map_err(|error| lost(&error))?;
         let response = received.ok_or(CallError::Deadline)?;
-        if response.id != request.id {
-            return Err(lost(format!("the answer to {:?} came instead of that to {:?}", response.id, request.id)));
-        }
-        let mut idle = pool.idle.lock();
-        if idle.len() < IDLE_PER_WORKER_MAX {
-            idle.push(connection);
-        }
+        check_answers(&response, request.id)?;
+        pool.give_back(connection);
         Ok(response)
     }
 
+    async fn call_of_errand(
+        &self,
+        server: &Server,
+        worker: usize,
+        request: &Request,
+        deadline: Moment,
+    ) -> Result<Response, CallError> {
+        let (pools, pool) = self.pool(server, worker)?;
+        let mut connection = match pool.take() {
+            Some(connection) => connection,
+            None => errand::waiting(async { self.open(&pools, &pool) }).await?,
+        };
+        // Nothing else is under way there, so the kernel has room for it.
+        connection.send_and_go(request).map_err(unsent)?;
+        self.awaited.answer(connection, pool, request.id, deadline).await
+    }
+
     fn open(&self, pools: &Pools, pool: &Pool) -> Result<Connection, CallError> {
-        let mut connection =
-            Connection::open(&pool.address, pools.local).map_err(|error| CallError::Lost(error.to_string()))?;
+        let mut connection = Connection::open(&pool.address, pools.local).map_err(|error| lost(&error))?;
         match connection.shake_hands(&self.identity).map_err(|error| CallError::Lost(error.to_string()))? {
             // It has taken the other's place at this address, and is to hear first of what is open here.
             Welcome::Accepted { server, .. } if server != pools.number => {
@@ -159,6 +199,24 @@ impl BlockingTransport {
             _ => Ok(connection),
         }
     }
+}
+
+fn lost(error: &io::Error) -> CallError {
+    CallError::Lost(error.to_string())
+}
+
+fn unsent(error: io::Error) -> CallError {
+    match error.kind() {
+        io::ErrorKind::Other => CallError::Unsendable(error.to_string()),
+        _ => lost(&error),
+    }
+}
+
+fn check_answers(response: &Response, asked: CallId) -> Result<(), CallError> {
+    if response.id == asked {
+        return Ok(());
+    }
+    Err(CallError::Lost(format!("the answer to {:?} came instead of that to {asked:?}", response.id)))
 }
 
 impl Transport for BlockingTransport {
@@ -173,7 +231,10 @@ impl Transport for BlockingTransport {
         request: &'a Request,
         deadline: Moment,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        ready(self.call_now(server, worker, request, deadline)).boxed()
+        match errand::leaves() {
+            true => self.call_of_errand(server, worker, request, deadline).boxed(),
+            false => ready(self.call_now(server, worker, request, deadline)).boxed(),
+        }
     }
 
     #[expect(clippy::disallowed_methods, reason = "callers pause between looks at what cannot call back")]
@@ -184,5 +245,19 @@ impl Transport for BlockingTransport {
 
     fn close(&self) {
         *self.current.write() = None;
+        self.awaited.end_where(|_| true, || CallError::Lost("it was closed".into()));
+    }
+
+    fn awaited(&self) -> usize {
+        self.awaited.count()
+    }
+
+    fn bring_answers(&self) -> usize {
+        self.awaited.bring()
+    }
+
+    fn end_late(&self) {
+        let now = self.clock.monotonic();
+        self.awaited.end_where(|deadline| deadline <= now, || CallError::Deadline);
     }
 }

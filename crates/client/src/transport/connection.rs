@@ -145,10 +145,20 @@ impl Connection {
 
     /// Writes one message. `look`: for how long its answer is looked for before the thread sleeps.
     pub fn send<M: serde::Serialize>(&mut self, message: &M, look: Duration) -> io::Result<()> {
+        self.look = self.patience.look_for(look);
+        self.write(message)
+    }
+
+    /// Writes one message, whose answer is looked for with [`Connection::receive_at_hand`].
+    pub fn send_and_go<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
+        self.look = Some(Look::begin(Duration::MAX));
+        self.write(message)
+    }
+
+    fn write<M: serde::Serialize>(&mut self, message: &M) -> io::Result<()> {
         self.output.clear();
         frame::encode(message, &mut self.output).map_err(io::Error::other)?;
         self.input.clear();
-        self.look = self.patience.look_for(look);
         let posted = self.mailbox.as_ref().is_some_and(|mailbox| mailbox.ask(&self.output, self.look.is_some()));
         let written = match &mut self.stream {
             _ if posted => Ok(()),
@@ -159,18 +169,18 @@ impl Connection {
         written
     }
 
-    /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up.
-    pub fn receive<M: serde::de::DeserializeOwned>(&mut self, give_up: impl Fn() -> bool) -> io::Result<Option<M>> {
+    /// Waits for one message; asks `give_up` whenever [`WAIT_SLICE`] passes without a byte. `None`: given up. `sleeps`: called
+    /// before the thread does so.
+    pub fn receive<M: serde::de::DeserializeOwned>(
+        &mut self,
+        give_up: impl Fn() -> bool,
+        sleeps: impl Fn(),
+    ) -> io::Result<Option<M>> {
         loop {
-            if let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? {
-                if len != self.input.len() {
-                    return Err(io::Error::other("the server answers more than it was asked"));
-                }
-                self.input.clear();
-                self.input.shrink_to(BUFFER_BYTES_KEPT);
+            if let Some(message) = self.received()? {
                 return Ok(Some(message));
             }
-            match self.read_patiently() {
+            match self.read_patiently(&sleeps) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -184,12 +194,39 @@ impl Connection {
         }
     }
 
+    /// The message that is there; `None`: it is not, or not all of it.
+    pub fn receive_at_hand<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        loop {
+            match self.read_at_hand() {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            if let Some(message) = self.received()? {
+                return Ok(Some(message));
+            }
+        }
+    }
+
+    /// What was read, once it is a whole message.
+    fn received<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        let Some((message, len)) = frame::take(&self.input).map_err(io::Error::other)? else { return Ok(None) };
+        if len != self.input.len() {
+            return Err(io::Error::other("the server answers more than it was asked"));
+        }
+        self.input.clear();
+        self.input.shrink_to(BUFFER_BYTES_KEPT);
+        Ok(Some(message))
+    }
+
     fn receive_once<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<M> {
-        self.receive(|| true)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+        self.receive(|| true, || ())?.ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 
     /// Reads what there is. The first bytes of a message are looked for before the thread sleeps.
-    fn read_patiently(&mut self) -> io::Result<usize> {
+    fn read_patiently(&mut self, sleeps: &impl Fn()) -> io::Result<usize> {
         if let Some(mut look) = self.look.take() {
             loop {
                 match self.read_at_hand() {
@@ -210,6 +247,7 @@ impl Connection {
                 return self.read_at_hand();
             }
         }
+        sleeps();
         self.wait_for_bytes()?;
         self.read_some(RecvFlags::DONTWAIT)
     }

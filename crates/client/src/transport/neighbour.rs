@@ -2,10 +2,11 @@
 //! waits until the worker's thread has laid the answer down. Of an [errand](crate::errand) no thread waits: the worker's
 //! takes it up with the answer.
 
+use super::place::Place;
 use super::{CallError, FindError, Server, Transport};
 use crate::errand;
 use futures::future::{BoxFuture, FutureExt, ready};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -86,7 +87,7 @@ impl NeighbourTransport {
     fn ask(&self, worker: usize, request: &Request, waker: Option<Waker>) -> Result<Arc<Place>, CallError> {
         let Some(seat) = self.seat.lock().clone() else { return Err(CallError::Lost("it was closed".into())) };
         self.last.store(worker, Relaxed);
-        let place = Arc::new(Place { answer: Mutex::new(Awaited::Yet(waker)), changed: Condvar::new() });
+        let place = Arc::new(Place::new(waker));
         let laid = Laying(Arc::clone(&place));
         seat.ask(worker, request.clone(), Box::new(move |response| laid.down(response)));
         Ok(place)
@@ -95,15 +96,13 @@ impl NeighbourTransport {
     fn call_now(&self, worker: usize, request: &Request, deadline: Moment) -> Result<Response, CallError> {
         let place = self.ask(worker, request, None)?;
         self.look(&place);
-        let mut answer = place.answer.lock();
         loop {
-            if let Some(ended) = answer.take() {
+            if let Some(ended) = place.wait_for(WAIT_SLICE) {
                 return ended;
             }
             if self.clock.monotonic() >= deadline {
                 return Err(CallError::Deadline);
             }
-            place.changed.wait_for(&mut answer, WAIT_SLICE);
         }
     }
 
@@ -111,7 +110,7 @@ impl NeighbourTransport {
     fn look(&self, place: &Place) {
         let Some(mut look) = self.patience.lock().look() else { return };
         loop {
-            if !matches!(*place.answer.lock(), Awaited::Yet(_)) {
+            if place.is_laid() {
                 return self.patience.lock().succeeded();
             }
             if !look.again() {
@@ -160,7 +159,7 @@ impl Transport for NeighbourTransport {
         let late = |(deadline, _): &(Moment, _)| *deadline <= now;
         let places: Vec<_> = self.awaited.places.lock().extract_if(|_, waits| late(waits)).collect();
         for (_, (_, place)) in places {
-            place.set(Awaited::Late);
+            place.lay(Err(CallError::Deadline));
         }
     }
 }
@@ -194,12 +193,7 @@ impl Future for Asked<'_> {
     type Output = Result<Response, CallError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut answer = self.place.answer.lock();
-        if let Some(ended) = answer.take() {
-            return Poll::Ready(ended);
-        }
-        *answer = Awaited::Yet(Some(context.waker().clone()));
-        Poll::Pending
+        self.place.poll(context)
     }
 }
 
@@ -209,62 +203,18 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Where one answer is laid down.
-struct Place {
-    answer: Mutex<Awaited>,
-    changed: Condvar,
-}
-
-enum Awaited {
-    /// For whom, if no thread waits.
-    Yet(Option<Waker>),
-    Here(Box<Response>),
-    Never,
-    /// It was waited for long enough.
-    Late,
-}
-
-impl Awaited {
-    /// What the call has come to, once it has.
-    fn take(&mut self) -> Option<Result<Response, CallError>> {
-        if let Awaited::Yet(_) = self {
-            return None;
-        }
-        Some(match std::mem::replace(self, Awaited::Yet(None)) {
-            Awaited::Here(response) => Ok(*response),
-            Awaited::Late => Err(CallError::Deadline),
-            Awaited::Never | Awaited::Yet(_) => Err(CallError::Lost("the server in this process has ended".into())),
-        })
-    }
-}
-
-impl Place {
-    /// Only the first that is laid down counts. The calling thread must not wait.
-    fn set(&self, awaited: Awaited) {
-        let waker = {
-            let mut answer = self.answer.lock();
-            let Awaited::Yet(waker) = &mut *answer else { return };
-            let waker = waker.take();
-            *answer = awaited;
-            self.changed.notify_one();
-            waker
-        };
-        waker.into_iter().for_each(errand::bring);
-    }
-}
-
 /// The right to lay the answer down; dropped unused, there will be none.
 struct Laying(Arc<Place>);
 
 impl Laying {
     fn down(self, response: Response) {
-        self.0.set(Awaited::Here(Box::new(response)));
+        self.0.lay(Ok(Box::new(response)));
     }
 }
 
 impl Drop for Laying {
     fn drop(&mut self) {
-        self.0.set(Awaited::Never);
+        self.0.lay(Err(CallError::Lost("the server in this process has ended".into())));
     }
 }
 
@@ -352,10 +302,11 @@ mod tests {
         let ask = |worker| {
             let (transport, server, (tell, ended)) = (Arc::clone(&transport), Arc::clone(&server), channel());
             let deadline = clock.monotonic().after(Duration::from_secs(3600));
-            errand::begin(async move {
+            let whole = async move {
                 let ended = transport.call(&server, worker, &request(), deadline).await;
                 tell.send(ended.map(|response| response.result)).unwrap();
-            });
+            };
+            errand::begin(whole, errand::Here::Leaves);
             ended
         };
         let long = Duration::from_secs(60);

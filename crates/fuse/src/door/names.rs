@@ -1,7 +1,7 @@
 //! Names: made, removed, renamed, linked.
 
 use super::Door;
-use crate::errno::{answer_later, name as parse};
+use crate::errno::{answer, answer_later, name as parse};
 use fuser::RenameFlags as KernelFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,9 +18,22 @@ impl Door {
         now(self.fs.lookup(caller, parent, &parse(name)?))
     }
 
-    /// In the name of `thread`, which may ask for the attributes next.
-    pub(super) fn look_up_by(&self, thread: u32, caller: &Credentials, parent: InodeId, name: &OsStr) -> Result<Node> {
-        now(self.fs.lookup_by(thread, caller, parent, &parse(name)?))
+    /// In the name of `thread`, which may ask for the attributes next. `done` may be called later, by another thread.
+    pub(super) fn look_up_by(
+        &self,
+        thread: u32,
+        caller: Credentials,
+        parent: InodeId,
+        name: &OsStr,
+        done: impl FnOnce(std::result::Result<Node, fuser::Errno>) + Send + 'static,
+    ) {
+        let (fs, name) = (Arc::clone(&self.fs), parse(name));
+        let looked_up = async move { fs.lookup_by(thread, &caller, parent, &name?).await };
+        match self.fs.embedded() {
+            // The store is asked for what a large file takes up, for which the worker that brings the answer must not wait.
+            true => done(answer("lookup", || now(looked_up))),
+            false => answer_later(&self.fs, "lookup", looked_up, done),
+        }
     }
 
     /// `done` may be called later, by another thread.

@@ -2,6 +2,7 @@
 
 mod appends;
 mod attributes;
+mod crowds;
 mod directories;
 mod doubts;
 mod files;

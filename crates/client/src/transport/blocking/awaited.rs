@@ -1,0 +1,89 @@
+//! Calls of errands: each has its connection to itself until its response is there.
+
+use super::super::connection::Connection;
+use super::super::place::Place;
+use super::{CallError, Pool, check_answers, lost};
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::task::Poll;
+use varve_wire::{CallId, Response};
+use varve_world::clock::Moment;
+
+struct AwaitedCall {
+    id: CallId,
+    deadline: Moment,
+    connection: Connection,
+    pool: Arc<Pool>,
+    place: Arc<Place>,
+}
+
+#[derive(Default)]
+pub(super) struct AwaitedCalls {
+    calls: Mutex<Vec<AwaitedCall>>,
+    count: AtomicUsize,
+}
+
+impl AwaitedCalls {
+    /// The response to the request `id`, which was sent on `connection`.
+    pub async fn answer(
+        &self,
+        connection: Connection,
+        pool: Arc<Pool>,
+        id: CallId,
+        deadline: Moment,
+    ) -> Result<Response, CallError> {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let place = Arc::new(Place::new(Some(waker)));
+        // Counted first, for whoever takes it away counts it off.
+        self.count.fetch_add(1, AcqRel);
+        self.calls.lock().push(AwaitedCall { id, deadline, connection, pool, place: Arc::clone(&place) });
+        poll_fn(|context| place.poll(context)).await
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.load(Acquire)
+    }
+
+    /// Lays down the responses that have come, one after the other: whoever is held up by an errand has none of the others'. How
+    /// many those were.
+    pub fn bring(&self) -> usize {
+        let (mut brought, mut at) = (0, 0);
+        while let Some((call, received)) = self.next(&mut at) {
+            let AwaitedCall { id, connection, pool, place, .. } = call;
+            let response = received.map_err(|error| lost(&error));
+            let ended = response.and_then(|response| check_answers(&response, id).map(|()| Box::new(response)));
+            if ended.is_ok() {
+                // First: what the errand asks next may go the same way.
+                pool.give_back(connection);
+            }
+            brought += 1;
+            place.lay(ended);
+        }
+        brought
+    }
+
+    /// The next call from `at` on that has its response, or none to come. Nothing while another thread looks.
+    fn next(&self, at: &mut usize) -> Option<(AwaitedCall, io::Result<Response>)> {
+        let mut calls = self.calls.try_lock()?;
+        while let Some(call) = calls.get_mut(*at) {
+            if let Some(received) = call.connection.receive_at_hand().transpose() {
+                self.count.fetch_sub(1, AcqRel);
+                return Some((calls.swap_remove(*at), received));
+            }
+            *at += 1;
+        }
+        None
+    }
+
+    /// Ends the calls whose deadlines are so.
+    pub fn end_where(&self, ends: impl Fn(Moment) -> bool, error: impl Fn() -> CallError) {
+        let ended: Vec<_> = self.calls.lock().extract_if(.., |call| ends(call.deadline)).collect();
+        self.count.fetch_sub(ended.len(), AcqRel);
+        for call in ended {
+            call.place.lay(Err(error()));
+        }
+    }
+}

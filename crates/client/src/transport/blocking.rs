@@ -1,6 +1,6 @@
 //! The transport over sockets: the calling thread writes its request and blocks until the response is there, so a future
-//! of this transport is ready whenever it is polled. Of an [errand](crate::errand) no thread waits: whoever
-//! [attends](crate::attendance) looks for its response. Each worker has a pool of idle connections, last used first used: in
+//! of this transport is ready whenever it is polled. Where threads [attend](crate::attendance), none waits for the response to an
+//! [errand](crate::errand): they look for it. Each worker has a pool of idle connections, last used first used: in
 //! practice a connection a calling thread, or one for each errand under way.
 
 mod awaited;
@@ -231,7 +231,7 @@ impl Transport for BlockingTransport {
         request: &'a Request,
         deadline: Moment,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        match errand::leaves() {
+        match errand::leaves() && self.attendance.is_kept() {
             true => self.call_of_errand(server, worker, request, deadline).boxed(),
             false => ready(self.call_now(server, worker, request, deadline)).boxed(),
         }

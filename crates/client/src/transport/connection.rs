@@ -32,6 +32,9 @@ pub(super) const WAIT_SLICE: Duration = Duration::from_secs(1);
 /// unacknowledged data after as long.
 const TCP_SILENCE: Duration = Duration::from_secs(20);
 
+/// Looks into a mailbox after which the socket is asked, too: a server that is killed says nothing in memory.
+const SOCKET_EVERY: u32 = 16;
+
 /// Room for most responses; larger ones make the buffer grow.
 const INPUT_BYTES: usize = 16 * 1024;
 
@@ -61,6 +64,8 @@ pub(super) struct Connection {
     patience: Patience,
     /// For the answer to what was sent last, if it is to be looked for.
     look: Option<Look>,
+    /// Looks at hand.
+    looks: u32,
     /// The longest wait for bytes before [`Connection::receive`] asks whether to give up.
     wait: Duration,
 }
@@ -92,6 +97,7 @@ impl Connection {
             output,
             patience: Patience::default(),
             look: None,
+            looks: 0,
             wait: HANDSHAKE_TIMEOUT,
         })
     }
@@ -197,7 +203,14 @@ impl Connection {
     /// The message that is there; `None`: it is not, or not all of it.
     pub fn receive_at_hand<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
-            match self.read_at_hand() {
+            let mut read = self.read_at_hand();
+            self.looks = self.looks.wrapping_add(1);
+            if matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+                && self.looks.is_multiple_of(SOCKET_EVERY)
+            {
+                read = self.read_some(RecvFlags::DONTWAIT);
+            }
+            match read {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),

@@ -13,9 +13,11 @@
 //!   ([`Attendance::step_back`]), the attendant too. For less that is not worth it.
 //! - Whoever has stood by for [`STANDS_BY`] reads again, called or not: no request is left for longer because a thread that
 //!   should have come is held up, and when the callers are gone all are where they were.
-//! - Answers that nobody attends to, as where a caller was killed whose request the attendant left for, are brought by the
-//!   background.
+//! - Where nobody attends, as where a caller was killed whose request the attendant left for, a [`spare`] stands in.
 
+mod spare;
+
+use self::spare::{Spare, SpareLook};
 use crate::transport::Transport;
 use crate::{FileSystem, errand};
 use parking_lot::{Condvar, Mutex};
@@ -43,6 +45,8 @@ type Awaits = Box<dyn Fn(Duration) -> bool + Send + Sync>;
 #[derive(Default)]
 struct Stand {
     attendant: Option<ThreadId>,
+    /// How often one has become it.
+    turns: u64,
     /// One of those who stand by was called and has not come yet.
     called: bool,
 }
@@ -56,6 +60,7 @@ pub(crate) struct Attendance {
     stand: Mutex<Stand>,
     standing_by: AtomicUsize,
     call: Condvar,
+    pub spare: Spare,
 }
 
 /// The attendant; the next one may be another when this is dropped.
@@ -87,13 +92,13 @@ impl Attendance {
         self.call.notify_one();
     }
 
-    /// Looks for answers until the calling thread is to read.
-    fn attend(&self, transport: &dyn Transport) {
+    /// Looks for answers until the calling thread is to read, or if another does so and it `may_stand_by`, stands by.
+    fn attend(&self, transport: &dyn Transport, may_stand_by: bool) {
         let Some(awaits_request) = self.awaits_request.get() else { return };
         while transport.awaited() > 0 {
             match self.become_attendant() {
                 Some(attendant) if attendant.look(transport, awaits_request) => return,
-                None if !self.stand_by() => return,
+                None if !may_stand_by || !self.stand_by() => return,
                 Some(_) | None => {}
             }
         }
@@ -103,8 +108,18 @@ impl Attendance {
         let (mut stand, me) = (self.stand.lock(), thread::current().id());
         stand.attendant.is_none().then(|| {
             stand.attendant = Some(me);
+            stand.turns += 1;
             Attendant { attendance: self, me }
         })
+    }
+
+    /// What there is to be done for the thread that stands in, while so many answers are `awaited`.
+    pub fn spare_looks(&self, awaited: usize) -> SpareLook {
+        let free_since_turn = {
+            let stand = self.stand.lock();
+            stand.attendant.is_none().then_some(stand.turns)
+        };
+        self.spare.look(awaited, free_since_turn)
     }
 
     /// Waits until this thread is called; `false`: it was not, and is to read all the same.
@@ -124,7 +139,7 @@ impl Attendant<'_> {
     fn look(&self, transport: &dyn Transport, awaits_request: &Awaits) -> bool {
         let (mut look, mut unread) = (Look::begin(LOOK), None);
         loop {
-            if transport.bring_answers() > 0 {
+            if transport.bring_answers(errand::bring) > 0 {
                 if !self.attends() {
                     return false;
                 }
@@ -159,7 +174,10 @@ impl Drop for Attendant<'_> {
 }
 
 /// What a door's thread does between two requests that it reads. When this is dropped it is ready for the next.
-pub struct Shift<'a>(&'a FileSystem);
+pub struct Shift<'a> {
+    file_system: &'a FileSystem,
+    may_stand_by: bool,
+}
 
 impl FileSystem {
     /// As many `threads` read the requests of a door, and attend at the end of their [shifts](FileSystem::shift).
@@ -170,10 +188,19 @@ impl FileSystem {
 
     /// The calling thread has read a request.
     pub fn shift(&self) -> Shift<'_> {
+        self.begin_shift(true)
+    }
+
+    /// [`FileSystem::shift`], of a part of a request that the next part follows without being read.
+    pub fn shift_of_one_of_many(&self) -> Shift<'_> {
+        self.begin_shift(false)
+    }
+
+    fn begin_shift(&self, may_stand_by: bool) -> Shift<'_> {
         if self.core.attendance.is_kept() {
             self.core.attendance.reading.fetch_sub(1, AcqRel);
         }
-        Shift(self)
+        Shift { file_system: self, may_stand_by }
     }
 
     /// [`FileSystem::shift`], of a request that moves so many `bytes`, or may take as long as if it did.
@@ -187,9 +214,9 @@ impl FileSystem {
 
 impl Drop for Shift<'_> {
     fn drop(&mut self) {
-        let core = &self.0.core;
+        let core = &self.file_system.core;
         if core.attendance.is_kept() {
-            core.attendance.attend(&*core.transport);
+            core.attendance.attend(&*core.transport, self.may_stand_by);
             core.attendance.reading.fetch_add(1, AcqRel);
         }
     }

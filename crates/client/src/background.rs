@@ -4,6 +4,7 @@
 
 use crate::{Failure, FileSystem, Result, now};
 use parking_lot::{Condvar, Mutex};
+use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,17 +16,26 @@ use varve_world::clock::Moment;
 const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// How often the background looks: a file that was closed is known to be closed within a second.
-const TICK: Duration = Duration::from_millis(500);
+pub(crate) const TICK: Duration = Duration::from_millis(500);
 
+/// Where a thread of the background rests between two looks.
 #[derive(Default)]
-struct Stop {
-    asked: Mutex<bool>,
+struct Rest {
+    state: Mutex<Resting>,
     changed: Condvar,
 }
 
 #[derive(Default)]
+struct Resting {
+    called: bool,
+    stopped: bool,
+}
+
+#[derive(Default)]
 pub(crate) struct Background {
-    stop: Arc<Stop>,
+    rest: Arc<Rest>,
+    /// Of the thread that tends errands, which can be called.
+    errands_rest: Arc<Rest>,
     /// How many requests there had been when they were counted last, and since when.
     asked: Mutex<Option<(u64, Moment)>>,
 }
@@ -33,43 +43,64 @@ pub(crate) struct Background {
 impl Background {
     /// Begins to work for `file_system`, which it does not keep alive.
     pub fn start(file_system: &Arc<FileSystem>) -> Result<()> {
-        Background::spawn("varve-background", file_system, |file_system| now(file_system.tick()))?;
-        Background::spawn("varve-errands", file_system, FileSystem::tend_errands)?;
-        Background::spawn("varve-register", file_system, |file_system| now(file_system.register_late()))?;
-        Background::spawn("varve-settle", file_system, |file_system| now(file_system.settle_closed()))
+        let Background { rest, errands_rest, .. } = &file_system.background;
+        fn ticking(work: impl Future<Output = ()>) -> Duration {
+            now(work);
+            TICK
+        }
+        let spawn = |name, rest, look| Background::spawn(name, file_system, rest, look);
+        spawn("varve-background", rest, |file_system| ticking(file_system.tick()))?;
+        spawn("varve-errands", errands_rest, FileSystem::tend_errands)?;
+        spawn("varve-register", rest, |file_system| ticking(file_system.register_late()))?;
+        spawn("varve-settle", rest, |file_system| ticking(file_system.settle_closed()))
     }
 
-    fn spawn(name: &str, file_system: &Arc<FileSystem>, tick: fn(&FileSystem)) -> Result<()> {
-        let stop = Arc::clone(&file_system.background.stop);
-        let weak = Arc::downgrade(file_system);
-        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || work(&stop, &weak, tick));
+    /// `look`: how long it rests then.
+    fn spawn(
+        name: &str,
+        file_system: &Arc<FileSystem>,
+        rest: &Arc<Rest>,
+        look: fn(&FileSystem) -> Duration,
+    ) -> Result<()> {
+        let (rest, weak) = (Arc::clone(rest), Arc::downgrade(file_system));
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || work(&rest, &weak, look));
         let failed = |error| Failure::new(Errno::EAGAIN, format!("cannot start the client's thread: {error}"));
         spawned.map(drop).map_err(failed)
     }
 
     pub fn is_stopped(&self) -> bool {
-        *self.stop.asked.lock()
+        self.rest.state.lock().stopped
     }
 
     pub fn stop(&self) {
-        *self.stop.asked.lock() = true;
-        self.stop.changed.notify_all();
+        for rest in [&self.rest, &self.errands_rest] {
+            rest.state.lock().stopped = true;
+            rest.changed.notify_all();
+        }
+    }
+
+    /// Has errands tended now.
+    pub fn call_who_tends_errands(&self) {
+        self.errands_rest.state.lock().called = true;
+        self.errands_rest.changed.notify_all();
     }
 }
 
-fn work(stop: &Stop, file_system: &Weak<FileSystem>, tick: fn(&FileSystem)) {
-    loop {
-        {
-            let mut asked = stop.asked.lock();
-            if !*asked {
-                stop.changed.wait_for(&mut asked, TICK);
-            }
-            if *asked {
-                return;
-            }
-        }
+impl Rest {
+    /// Rests for so long at most; `false`: there is nothing to be done any more.
+    fn take(&self, length: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.changed.wait_while_for(&mut state, |state| !state.called && !state.stopped, length);
+        state.called = false;
+        !state.stopped
+    }
+}
+
+fn work(rest: &Rest, file_system: &Weak<FileSystem>, look: fn(&FileSystem) -> Duration) {
+    let mut length = TICK;
+    while rest.take(length) {
         let Some(file_system) = file_system.upgrade() else { return };
-        tick(&file_system);
+        length = look(&file_system);
     }
 }
 

@@ -12,7 +12,7 @@
 //! Only who [brings](bring) an answer takes the errand up itself. Whoever else wakes one (a mutex that it waited for wakes it
 //! while it is held by half) leaves it to a thread made for it.
 
-use crate::calls::BUSY_WAIT;
+use crate::calls::{BUSY_WAIT, Core};
 use crate::{FileSystem, Result};
 use futures::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -78,7 +78,7 @@ fn take_up(waker: Waker, here: Here) {
 }
 
 /// Has an errand taken up by a thread made for it.
-fn elsewhere(waker: Waker) {
+pub(crate) fn elsewhere(waker: Waker) {
     let theirs = waker.clone();
     let spawned = std::thread::Builder::new().name("varve-errand".into());
     if let Err(error) = spawned.spawn(move || take_up(theirs, Here::Leaves)) {
@@ -214,6 +214,9 @@ impl FileSystem {
             (false, Met::Others) if self.core.attendance.is_kept() => Some(Here::Brings),
             _ => None,
         };
+        if here == Some(Here::Brings) && self.core.attendance.spare.begins() {
+            self.background.call_who_tends_errands();
+        }
         let Some(here) = here else {
             let whole = AssertUnwindSafe(|| done(crate::now(work)));
             catch_unwind(whole).unwrap_or_else(|panic| panicked(&*panic));
@@ -235,11 +238,20 @@ impl FileSystem {
         }
     }
 
-    /// Ends errands that have waited for too long, and sees to those for which there was no thread.
-    pub(crate) fn tend_errands(&self) {
-        self.core.transport.bring_answers();
-        self.core.transport.end_late();
-        take_up_left();
+    /// Stands in where no thread of a door attends, ends errands that have waited for too long, and sees to those for which there
+    /// was no thread. Takes up none itself, which might hold it up. How soon it is to be done again.
+    pub(crate) fn tend_errands(&self) -> Duration {
+        let Core { transport, attendance, .. } = &self.core;
+        let look = attendance.spare_looks(transport.awaited());
+        if look.tends {
+            transport.end_late();
+            transport.close_surplus();
+            take_up_left();
+        }
+        if look.tends || look.left_alone {
+            transport.bring_answers(elsewhere);
+        }
+        look.rest
     }
 
     /// Waits for the errands that are under way: after an unmount by force there are some that nobody else waits for.
@@ -252,7 +264,7 @@ impl FileSystem {
             {
                 return tracing::warn!("{failure}");
             }
-            self.core.transport.bring_answers();
+            self.core.transport.bring_answers(elsewhere);
             self.core.pause(wait.next()).await;
         }
     }

@@ -10,6 +10,7 @@ mod place;
 
 use futures::future::BoxFuture;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 use varve_types::ShardId;
 use varve_wire::{Request, Response};
@@ -86,11 +87,14 @@ pub trait Transport: Send + Sync {
         0
     }
 
-    /// Takes up the errands whose answers have come; how many those were. Waits for nothing.
-    fn bring_answers(&self) -> usize {
+    /// Has the errands taken up whose answers have come; how many those were. Waits for nothing.
+    fn bring_answers(&self, _take_up: fn(Waker)) -> usize {
         0
     }
 
-    /// Ends the calls whose deadline has passed and that no thread waits for, if there can be any.
+    /// Ends the calls whose deadline has passed and that no thread waits for, if there can be any. Waits for nothing.
     fn end_late(&self) {}
+
+    /// Closes connections that were not needed for a while, if there can be any.
+    fn close_surplus(&self) {}
 }

@@ -140,7 +140,8 @@ impl Filesystem for Door {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        let _shift = self.fs.shift();
+        // The kernel tells of many at a time.
+        let _shift = self.fs.shift_of_one_of_many();
         // There is no reply that could carry a failure; a panic is logged.
         let _ = answer("forget", || {
             self.fs.forget(inode(ino), nlookup);

@@ -4,7 +4,9 @@ use futures::future::{BoxFuture, FutureExt, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::mpsc::{Receiver, channel};
+use std::task::Waker;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use varve_wire::{Request, Response};
 use varve_world::clock::Moment;
 
@@ -44,7 +46,7 @@ impl Transport for Answers {
         self.awaited.load(Acquire)
     }
 
-    fn bring_answers(&self) -> usize {
+    fn bring_answers(&self, _: fn(Waker)) -> usize {
         self.looks.fetch_add(1, AcqRel);
         let came = self.come.swap(0, AcqRel);
         self.awaited.fetch_sub(came, AcqRel);
@@ -72,9 +74,13 @@ impl Two {
 
     /// The end of a thread's shift; it tells when it reads.
     fn ends_shift(self: &Arc<Two>) -> (JoinHandle<()>, Receiver<()>) {
+        self.ends(true)
+    }
+
+    fn ends(self: &Arc<Two>, may_stand_by: bool) -> (JoinHandle<()>, Receiver<()>) {
         let (two, (tell, reads)) = (Arc::clone(self), channel());
         let thread = thread::spawn(move || {
-            two.attendance.attend(&two.answers);
+            two.attendance.attend(&two.answers, may_stand_by);
             tell.send(()).unwrap();
         });
         (thread, reads)
@@ -95,10 +101,10 @@ fn a_thread_attends_until_all_answers_have_come() {
     let two = Two::new(2);
     let (_thread, reads) = two.ends_shift();
     two.is_looked_for();
-    two.answers.come.store(1, Release);
+    two.answers.come.fetch_add(1, AcqRel);
     two.is_looked_for();
     assert!(reads.try_recv().is_err(), "one more is awaited");
-    two.answers.come.store(1, Release);
+    two.answers.come.fetch_add(1, AcqRel);
     reads.recv_timeout(LONG).unwrap();
     let (_thread, reads) = two.ends_shift();
     reads.recv_timeout(LONG).unwrap();
@@ -127,7 +133,10 @@ fn who_finds_an_attendant_stands_by() {
     let (_other, reads) = two.ends_shift();
     reads.recv_timeout(LONG).expect("nobody has called it, but requests may wait");
     assert!(attends.try_recv().is_err());
-    two.answers.come.store(1, Release);
+    let begun = Instant::now();
+    (0..100).for_each(|_| two.ends(false).1.recv_timeout(LONG).unwrap());
+    assert!(begun.elapsed() < 50 * STANDS_BY, "there is more of its request to be done");
+    two.answers.come.fetch_add(1, AcqRel);
     attends.recv_timeout(LONG).unwrap();
 }
 
@@ -149,7 +158,7 @@ fn an_attendant_that_has_to_wait_is_replaced() {
     two.is_looked_for();
     drop(attendant);
     assert!(two.attendance.become_attendant().is_none(), "the other attends");
-    two.answers.come.store(2, Release);
+    two.answers.come.fetch_add(2, AcqRel);
     reads.recv_timeout(LONG).unwrap();
 }
 

@@ -4,16 +4,19 @@
 //! practice a connection a calling thread, or one for each errand under way.
 
 mod awaited;
+mod pool;
 
 use self::awaited::AwaitedCalls;
+use self::pool::Pool;
 use super::connection::{Connection, Identity};
 use super::{CallError, FindError, Server, Transport};
 use crate::attendance::Attendance;
 use crate::errand;
 use futures::future::{BoxFuture, FutureExt, ready};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 use varve_types::{SessionId, VolumeSettings};
 use varve_wire::handshake::{Purpose, VolumeKey, Welcome, WorkerAddress};
@@ -22,31 +25,9 @@ use varve_world::clock::{Clock, Moment};
 use varve_world::patience::LOOK;
 use varve_world::volume_dir::VolumeDir;
 
-/// Idle connections kept to one worker: as many threads as a mount has, and a bound on the server's descriptors.
-const IDLE_PER_WORKER_MAX: usize = 64;
-
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
 /// callers (`docs/measurements/2026-11-25-looks.md`).
 const LOOK_OVER_SHARDS: Duration = Duration::from_micros(300);
-
-struct Pool {
-    address: WorkerAddress,
-    idle: Mutex<Vec<Connection>>,
-}
-
-impl Pool {
-    fn take(&self) -> Option<Connection> {
-        self.idle.lock().pop()
-    }
-
-    /// `connection` has nothing under way.
-    fn give_back(&self, connection: Connection) {
-        let mut idle = self.idle.lock();
-        if idle.len() < IDLE_PER_WORKER_MAX {
-            idle.push(connection);
-        }
-    }
-}
 
 /// The pools of one found server.
 struct Pools {
@@ -130,7 +111,8 @@ impl BlockingTransport {
             return Err(FindError::Refused(reason.into()));
         }
         let server = Server { found, owners, workers: workers.len(), embedded };
-        let pool = |address| Arc::new(Pool { address, idle: Mutex::default() });
+        let now = self.clock.monotonic();
+        let pool = |address| Arc::new(Pool::new(address, now));
         let workers: Vec<Arc<Pool>> = workers.into_iter().map(pool).collect();
         // The worker that was asked is the first of the record; the welcome lists them in the same order.
         workers[0].give_back(connection);
@@ -157,10 +139,20 @@ impl BlockingTransport {
         deadline: Moment,
     ) -> Result<Response, CallError> {
         let (pools, pool) = self.pool(server, worker)?;
-        let mut connection = match pool.take() {
+        let connection = match pool.take() {
             Some(connection) => connection,
             None => self.open(&pools, &pool)?,
         };
+        self.call_on(connection, &pool, request, deadline)
+    }
+
+    fn call_on(
+        &self,
+        mut connection: Connection,
+        pool: &Pool,
+        request: &Request,
+        deadline: Moment,
+    ) -> Result<Response, CallError> {
         let look = if request.call.spans_shards() { LOOK_OVER_SHARDS } else { LOOK };
         connection.send(request, look).map_err(unsent)?;
         let past_deadline = || self.clock.monotonic() >= deadline;
@@ -180,9 +172,10 @@ impl BlockingTransport {
         deadline: Moment,
     ) -> Result<Response, CallError> {
         let (pools, pool) = self.pool(server, worker)?;
-        let mut connection = match pool.take() {
-            Some(connection) => connection,
-            None => errand::waiting(async { self.open(&pools, &pool) }).await?,
+        let Some(mut connection) = pool.take() else {
+            // The thread that waits for the connection may wait for the answer.
+            let whole = async { self.call_on(self.open(&pools, &pool)?, &pool, request, deadline) };
+            return errand::waiting(whole).await;
         };
         // Nothing else is under way there, so the kernel has room for it.
         connection.send_and_go(request).map_err(unsent)?;
@@ -231,7 +224,8 @@ impl Transport for BlockingTransport {
         request: &'a Request,
         deadline: Moment,
     ) -> BoxFuture<'a, Result<Response, CallError>> {
-        match errand::leaves() && self.attendance.is_kept() {
+        // An errand that has a thread of its own may wait there.
+        match errand::brings() && self.attendance.is_kept() {
             true => self.call_of_errand(server, worker, request, deadline).boxed(),
             false => ready(self.call_now(server, worker, request, deadline)).boxed(),
         }
@@ -252,12 +246,17 @@ impl Transport for BlockingTransport {
         self.awaited.count()
     }
 
-    fn bring_answers(&self) -> usize {
-        self.awaited.bring()
+    fn bring_answers(&self, take_up: fn(Waker)) -> usize {
+        self.awaited.bring(take_up)
     }
 
     fn end_late(&self) {
         let now = self.clock.monotonic();
         self.awaited.end_where(|deadline| deadline <= now, || CallError::Deadline);
+    }
+
+    fn close_surplus(&self) {
+        let (pools, now) = (self.current.read().clone(), self.clock.monotonic());
+        pools.iter().flat_map(|pools| &pools.workers).for_each(|pool| pool.close_surplus(now));
     }
 }

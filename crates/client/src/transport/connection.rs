@@ -271,7 +271,12 @@ impl Connection {
             Some((_, Answer::Awaited)) => Err(io::ErrorKind::WouldBlock.into()),
             Some((mailbox, Answer::Here)) => {
                 mailbox.take(&mut self.input);
-                Ok(self.input.len())
+                let body = self.input.first_chunk().map(|header| frame::body_len(header).map_err(io::Error::other));
+                match body.transpose()?.is_some_and(|body| frame::HEADER_BYTES + body <= self.input.len()) {
+                    true => Ok(self.input.len()),
+                    // The rest would not come.
+                    false => Err(io::Error::other("the server answers with part of a message")),
+                }
             }
             Some((_, Answer::BySocket)) | None => self.read_some(RecvFlags::DONTWAIT),
         }

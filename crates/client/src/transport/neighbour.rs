@@ -159,7 +159,7 @@ impl Transport for NeighbourTransport {
         let late = |(deadline, _): &(Moment, _)| *deadline <= now;
         let places: Vec<_> = self.awaited.places.lock().extract_if(|_, waits| late(waits)).collect();
         for (_, (_, place)) in places {
-            place.lay(Err(CallError::Deadline));
+            place.lay(Err(CallError::Deadline), errand::elsewhere);
         }
     }
 }
@@ -208,13 +208,13 @@ struct Laying(Arc<Place>);
 
 impl Laying {
     fn down(self, response: Response) {
-        self.0.lay(Ok(Box::new(response)));
+        self.0.lay(Ok(Box::new(response)), errand::bring);
     }
 }
 
 impl Drop for Laying {
     fn drop(&mut self) {
-        self.0.lay(Err(CallError::Lost("the server in this process has ended".into())));
+        self.0.lay(Err(CallError::Lost("the server in this process has ended".into())), errand::bring);
     }
 }
 
@@ -317,7 +317,7 @@ mod tests {
         assert!(unanswered.try_recv().is_err(), "there is time yet");
         transport.awaited.places.lock().values_mut().for_each(|(deadline, _)| *deadline = clock.monotonic());
         transport.end_late();
-        assert_eq!(unanswered.try_recv(), Ok(Err(CallError::Deadline)));
+        assert_eq!(unanswered.recv_timeout(long).unwrap(), Err(CallError::Deadline));
         assert!(transport.awaited.places.lock().is_empty());
     }
 }

@@ -1,7 +1,6 @@
 //! Where the answer to one call is laid down, by another thread than the one that has asked.
 
 use super::CallError;
-use crate::errand;
 use parking_lot::{Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -44,8 +43,8 @@ impl Place {
         !matches!(*self.answer.lock(), Answer::Awaited(_))
     }
 
-    /// Only the first that is laid down counts. The calling thread must not wait; an errand is taken up by it.
-    pub fn lay(&self, ended: Ended) {
+    /// Only the first that is laid down counts. `take_up`: how the errand is woken that waits for it, if one does.
+    pub fn lay(&self, ended: Ended, take_up: fn(Waker)) {
         let waker = {
             let mut answer = self.answer.lock();
             let Answer::Awaited(waker) = &mut *answer else { return };
@@ -54,7 +53,7 @@ impl Place {
             self.changed.notify_one();
             waker
         };
-        waker.into_iter().for_each(errand::bring);
+        waker.into_iter().for_each(take_up);
     }
 
     /// For a thread, which waits at most so long.

@@ -1,6 +1,7 @@
 //! The client against a real server in this process, over real sockets and a real directory.
 
 mod doubts;
+mod errands;
 mod exercise;
 mod files;
 mod late;

@@ -3,17 +3,24 @@
 use crate::fixture::{Volume, can_mount};
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// A call that takes so long may have waited until a thread that stood by was no longer allowed to.
+const STOOD_BY: Duration = Duration::from_millis(15);
+
 /// Three times as many as the mount has threads.
 const CALLERS: usize = 12;
 const ROUNDS: usize = 48;
 
-/// A call that takes so long was left alone by all threads of the mount. What a busy machine takes at most is less.
-const LEFT_ALONE: Duration = Duration::from_secs(10);
+/// Longer than what ends here takes on any machine.
+const LONG: Duration = Duration::from_secs(10);
+
+/// A call that takes so long may have been left alone by all threads of the mount, until what is done now and then.
+const LEFT_ALONE: Duration = Duration::from_millis(100);
 
 fn is_absent(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -74,6 +81,13 @@ fn looker(directory: &Path) -> Child {
     Command::new("sh").args(["-c", script]).arg(directory).spawn().expect("a shell")
 }
 
+/// How long a look at `file` takes.
+fn takes(file: &Path) -> Duration {
+    let begun = Instant::now();
+    assert_eq!(fs::symlink_metadata(file).unwrap().len(), 1);
+    begun.elapsed()
+}
+
 fn files(volume: &Volume) -> Vec<PathBuf> {
     fs::create_dir(volume.join("files")).unwrap();
     let files: Vec<_> = (0..200).map(|number| volume.join("files").join(number.to_string())).collect();
@@ -95,13 +109,8 @@ fn callers_that_are_killed_leave_nobody_waiting() {
             .map(|caller| {
                 let (files, done) = (&files, &done);
                 scope.spawn(move || {
-                    let mut longest = Duration::ZERO;
-                    for file in files.iter().cycle().skip(caller * 50).take_while(|_| !done.load(Relaxed)) {
-                        let begun = Instant::now();
-                        assert_eq!(fs::symlink_metadata(file).unwrap().len(), 1);
-                        longest = longest.max(begun.elapsed());
-                    }
-                    longest
+                    let calls = files.iter().cycle().skip(caller * 50).take_while(|_| !done.load(Relaxed));
+                    calls.filter(|file| takes(file) > LEFT_ALONE).count()
                 })
             })
             .collect();
@@ -114,11 +123,50 @@ fn callers_that_are_killed_leave_nobody_waiting() {
             }
         }
         done.store(true, Relaxed);
-        for caller in callers {
-            let longest = caller.join().unwrap();
-            assert!(longest < LEFT_ALONE, "a call took {longest:?}");
-        }
+        let left_alone: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+        // A busy machine may hold all of them up, once or twice.
+        assert!(left_alone <= 8, "{left_alone} calls took longer than {LEFT_ALONE:?}");
     });
+    beside.close();
+    volume.close();
+}
+
+/// Promise: strangers, whose requests are turned away before the volume sees them, keep no answers from those who may ask.
+#[test]
+fn strangers_keep_no_answers_from_others() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may call as somebody else");
+        return;
+    }
+    let (volume, beside) = Volume::mounted_twice("allow_root,threads=2");
+    let files = files(&volume);
+    let mut strangers: Vec<_> = (0..2)
+        .map(|_| {
+            let script = "while :; do [ -e \"$0\" ]; done";
+            Command::new("sh").args(["-c", script]).arg(&files[0]).uid(65534).spawn().expect("a shell")
+        })
+        .collect();
+    let done = AtomicBool::new(false);
+    let left_alone: usize = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..2)
+            .map(|caller| {
+                let (files, done) = (&files, &done);
+                scope.spawn(move || {
+                    let calls = files.iter().cycle().skip(caller * 50).take_while(|_| !done.load(Relaxed));
+                    calls.filter(|file| takes(file) > STOOD_BY).count()
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(2));
+        done.store(true, Relaxed);
+        callers.into_iter().map(|caller| caller.join().unwrap()).sum()
+    });
+    for stranger in &mut strangers {
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+    // A busy machine may hold them up.
+    assert!(left_alone <= 40, "{left_alone} calls took longer than {STOOD_BY:?}");
     beside.close();
     volume.close();
 }
@@ -129,10 +177,10 @@ fn a_mount_that_is_taken_away_from_many_callers_ends() {
     if !can_mount() {
         return;
     }
-    let (mut volume, beside) = Volume::mounted_twice("");
+    let (volume, beside) = Volume::mounted_twice("");
     let files = files(&volume);
     let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let begun = std::thread::scope(|scope| {
         for caller in 0..CALLERS {
             let (files, ended) = (&files, &ended);
             scope.spawn(move || {
@@ -145,10 +193,11 @@ fn a_mount_that_is_taken_away_from_many_callers_ends() {
         }
         std::thread::sleep(Duration::from_millis(200));
         let begun = Instant::now();
-        volume.drop_mount();
+        volume.unmounter().detach().unwrap();
         ended.store(true, Relaxed);
-        assert!(begun.elapsed() < LEFT_ALONE);
+        begun
     });
     beside.close();
     volume.close();
+    assert!(begun.elapsed() < LONG);
 }

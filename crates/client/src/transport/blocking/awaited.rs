@@ -3,12 +3,13 @@
 use super::super::connection::Connection;
 use super::super::place::Place;
 use super::{CallError, Pool, check_answers, lost};
+use crate::errand;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use varve_wire::{CallId, Response};
 use varve_world::clock::Moment;
 
@@ -49,7 +50,7 @@ impl AwaitedCalls {
 
     /// Lays down the responses that have come, one after the other: whoever is held up by an errand has none of the others'. How
     /// many those were.
-    pub fn bring(&self) -> usize {
+    pub fn bring(&self, take_up: fn(Waker)) -> usize {
         let (mut brought, mut at) = (0, 0);
         while let Some((call, received)) = self.next(&mut at) {
             let AwaitedCall { id, connection, pool, place, .. } = call;
@@ -60,7 +61,7 @@ impl AwaitedCalls {
                 pool.give_back(connection);
             }
             brought += 1;
-            place.lay(ended);
+            place.lay(ended, take_up);
         }
         brought
     }
@@ -78,12 +79,12 @@ impl AwaitedCalls {
         None
     }
 
-    /// Ends the calls whose deadlines are so.
+    /// Ends the calls whose deadlines are so. Their errands are taken up by threads of their own.
     pub fn end_where(&self, ends: impl Fn(Moment) -> bool, error: impl Fn() -> CallError) {
         let ended: Vec<_> = self.calls.lock().extract_if(.., |call| ends(call.deadline)).collect();
         self.count.fetch_sub(ended.len(), AcqRel);
         for call in ended {
-            call.place.lay(Err(error()));
+            call.place.lay(Err(error()), errand::elsewhere);
         }
     }
 }

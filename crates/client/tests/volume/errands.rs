@@ -1,0 +1,115 @@
+//! Operations that leave their thread, of a door none of whose threads looks for answers.
+
+use crate::site::*;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use varve_client::{Failure, FileSystem};
+use varve_types::Errno;
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// An answer that takes so long was brought by what is done now and then.
+const LEFT_ALONE: Duration = Duration::from_millis(100);
+
+type Ended = Receiver<Result<(), Failure>>;
+
+/// Has what follows until it is released meet another operation.
+struct Met {
+    release: std::sync::mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Met {
+    fn at(fs: &Arc<FileSystem>) -> Met {
+        let (fs, (release, released), (tell, begun)) = (Arc::clone(fs), channel(), channel());
+        let thread = std::thread::spawn(move || {
+            let work = async move {
+                tell.send(()).unwrap();
+                released.recv_timeout(LONG).unwrap();
+                Ok(())
+            };
+            fs.errand(work, |_| ());
+        });
+        begun.recv_timeout(LONG).unwrap();
+        Met { release, thread }
+    }
+
+    fn ends(self) {
+        self.release.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
+fn look_up(fs: &Arc<FileSystem>, text: &str) -> Ended {
+    let (theirs, text, (tell, ended)) = (Arc::clone(fs), name(text), channel());
+    let work = async move { theirs.lookup(&root(), ROOT, &text).await.map(drop) };
+    fs.errand(work, move |done| tell.send(done).unwrap());
+    ended
+}
+
+/// A client whose door has threads that never attend.
+fn unattended(site: &Site) -> Arc<FileSystem> {
+    let fs = site.connect();
+    fs.attended_by(2, |_| false);
+    fs
+}
+
+/// Promise: answers that nobody looks for come soon, also where there is no connection yet for each call.
+#[test]
+fn answers_come_where_nobody_attends() {
+    let site = Site::new(4);
+    let _server = site.serve();
+    let fs = unattended(&site);
+    make_file(&fs, ROOT, "f");
+    let met = Met::at(&fs);
+    let left_alone = (1..=10).filter(|round| {
+        let begun = Instant::now();
+        let ended: Vec<_> = (0..5 * round).map(|_| look_up(&fs, "f")).collect();
+        ended.iter().for_each(|ended| ended.recv_timeout(LONG).unwrap().unwrap());
+        begun.elapsed() > LEFT_ALONE
+    });
+    // A busy machine may hold them up, once or twice.
+    let left_alone = left_alone.count();
+    assert!(left_alone <= 2, "in {left_alone} of 10 rounds");
+    met.ends();
+    varve_client::now(fs.shutdown()).unwrap();
+}
+
+/// Promise: calls under way at a server that goes away are answered by the next one.
+#[test]
+fn calls_that_nobody_waits_for_find_the_next_server() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = unattended(&site);
+    make_file(&fs, ROOT, "f");
+    let met = Met::at(&fs);
+    let mut ended: Vec<_> = (0..8).map(|_| look_up(&fs, "f")).collect();
+    server.stop(STOP).unwrap();
+    ended.extend((0..8).map(|_| look_up(&fs, "f")));
+    let _server = site.serve();
+    ended.iter().for_each(|ended| ended.recv_timeout(LONG).unwrap().unwrap());
+    met.ends();
+    varve_client::now(fs.shutdown()).unwrap();
+}
+
+/// Promise: they end at their deadline where there is none.
+#[test]
+fn calls_that_nobody_waits_for_end() {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs =
+        FileSystem::connect(varve_client::ClientConfig { deadline: Duration::from_secs(1), ..site.config() }).unwrap();
+    fs.attended_by(2, |_| false);
+    make_file(&fs, ROOT, "f");
+    let met = Met::at(&fs);
+    server.stop(STOP).unwrap();
+    let ended: Vec<_> = (0..8).map(|_| look_up(&fs, "f")).collect();
+    for ended in ended {
+        assert_eq!(ended.recv_timeout(LONG).unwrap().unwrap_err().errno, Errno::ETIMEDOUT);
+    }
+    met.ends();
+    let _ = varve_client::now(fs.shutdown());
+}

@@ -35,10 +35,30 @@ pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
     at(&table().ok()?, target).map(|mount| mount.device)
 }
 
-/// Whether the mount of `device` is on top at `target`, as far as it can be known: at least one of a volume.
-pub(crate) fn is_there(target: &Path, device: Option<(u32, u32)>) -> bool {
-    let ours = |mount: MountEntry| mount.kind == TYPE && device.is_none_or(|device| device == mount.device);
-    table().map_or(true, |table| at(&table, target).is_some_and(ours))
+/// Where a mount can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    OnTop(PathBuf),
+    /// What is mounted over it comes first.
+    Covered(PathBuf),
+}
+
+/// A place where the mount of `device`, which was made at `made_at`, is now: it may have been moved or covered since, and bound
+/// to more places. As far as it can be known: at least a place of a volume.
+pub(crate) fn place_of(device: Option<(u32, u32)>, made_at: &Path) -> Option<Place> {
+    match table() {
+        Ok(table) => place_in(&table, device, made_at),
+        Err(_) => Some(Place::OnTop(made_at.to_owned())),
+    }
+}
+
+fn place_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -> Option<Place> {
+    let ours = |mount: &MountEntry| {
+        mount.kind == TYPE && device.map_or(mount.target == made_at, |device| device == mount.device)
+    };
+    let target = &table.iter().find(|mount| ours(mount))?.target;
+    let on_top = at(table, target).is_some_and(|mount| ours(&mount));
+    Some(if on_top { Place::OnTop(target.clone()) } else { Place::Covered(target.clone()) })
 }
 
 /// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.
@@ -101,6 +121,25 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mount(minor: u32, target: &str, kind: &str) -> MountEntry {
+        MountEntry { device: (0, minor), target: target.into(), kind: kind.into(), source: "/store".into() }
+    }
+
+    #[test]
+    fn a_mount_is_found_where_it_was_moved_covered_or_bound_to() {
+        let place = |table: &[MountEntry]| place_in(table, Some((0, 7)), Path::new("/a"));
+        let (on_top, covered) = (|at: &str| Some(Place::OnTop(at.into())), |at: &str| Some(Place::Covered(at.into())));
+        let (root, other) = (mount(1, "/", "ext4"), mount(8, "/a", TYPE));
+        assert_eq!(place(&[root.clone(), mount(7, "/a", TYPE)]), on_top("/a"));
+        assert_eq!(place(&[root.clone(), mount(7, "/b/c", TYPE)]), on_top("/b/c"), "moved");
+        assert_eq!(place(&[root.clone(), other.clone(), mount(7, "/a", TYPE)]), on_top("/a"), "over another");
+        assert_eq!(place(&[root.clone(), mount(7, "/a", TYPE), other.clone()]), covered("/a"));
+        assert_eq!(place(&[mount(7, "/a", TYPE), mount(7, "/a", TYPE), mount(7, "/b", TYPE)]), on_top("/a"), "bound");
+        assert_eq!(place(&[root.clone(), other.clone()]), None, "gone, and another in its place");
+        assert_eq!(place(&[root.clone(), mount(7, "/a", "fuse.other")]), None, "of a number that another has now");
+        assert_eq!(place_in(&[root, other], None, Path::new("/a")), on_top("/a"), "as far as it is known");
+    }
 
     /// `varve umount` finds a mount whatever bytes its path has.
     #[test]

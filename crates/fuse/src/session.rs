@@ -6,9 +6,12 @@ use crate::attach::{self, Attached};
 use crate::door::Door;
 use crate::doubts::{Doubts, Telling};
 use crate::error::{Error, Result};
+use crate::mounts::Place;
 use crate::options::{Access, MountOptions};
+use crate::unmount::Holder;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::fs::File;
 use std::io;
@@ -16,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use varve_client::FileSystem;
@@ -66,10 +69,7 @@ pub(crate) type Closed = Arc<OnceLock<std::result::Result<(), String>>>;
 /// A mount that is being served. Dropping it unmounts at once (files still open on it end with ENOTCONN when this
 /// process ends); [`Mounted::unmount`] is the orderly way.
 pub struct Mounted {
-    target: PathBuf,
-    /// [`crate::mounts::device_at`] the target when this was mounted there.
-    device: Option<(u32, u32)>,
-    closed: Closed,
+    unmounter: Unmounter,
     thread: Option<JoinHandle<io::Result<()>>>,
     /// Closing it makes fusermount3 unmount (`auto_unmount`), so it lives as long as the mount.
     _helper: Option<UnixStream>,
@@ -103,17 +103,20 @@ pub(crate) fn start<F: Filesystem>(
 ) -> Result<Mounted> {
     let target = attach::resolve(target)?;
     let Attached { device, helper } = attach::attach(&target, options)?;
-    let mounted = crate::mounts::device_at(&target);
+    let number = crate::mounts::device_at(&target);
     let started = device.try_clone().and_then(|device_too| {
+        let device_too = Arc::new(device_too);
+        let unmounter = Unmounter { target: target.clone(), number, device: Arc::downgrade(&device_too), closed };
         let requests: Box<dyn RequestLoop> = Box::new(DeviceLoop::new(file_system, device, options)?);
-        let beside = volume.map(|volume| Beside::begin(volume, device_too, options.threads)).transpose()?;
-        std::thread::Builder::new().name("fuse".into()).spawn(move || {
-            let _until_the_end = beside;
+        let told = volume.map(|volume| begin_beside(volume, &device_too, options.threads)).transpose()?;
+        let thread = std::thread::Builder::new().name("fuse".into()).spawn(move || {
+            let _until_the_end = (told, device_too);
             requests.run()
-        })
+        })?;
+        Ok((unmounter, thread))
     });
     match started {
-        Ok(thread) => Ok(Mounted { target, device: mounted, closed, thread: Some(thread), _helper: helper }),
+        Ok((unmounter, thread)) => Ok(Mounted { unmounter, thread: Some(thread), _helper: helper }),
         Err(error) => {
             // The device is closed by now, so what is mounted is dead: nobody can be using it.
             if let Err(left) = attach::detach(&target, true) {
@@ -124,39 +127,34 @@ pub(crate) fn start<F: Filesystem>(
     }
 }
 
-/// What has to do with the device of a volume's mount beside its requests and replies, until it is dropped.
-enum Beside {
-    /// What may be told back to the kernel, which believes for long what an embedded server says.
-    Doubts { _told: Telling },
-    /// Where a server in another process is waited for, requests are looked for at the same time.
-    Requests { _looked_for_at: Arc<OwnedFd> },
-}
-
-impl Beside {
-    fn begin(volume: &Arc<FileSystem>, device: OwnedFd, threads: usize) -> io::Result<Beside> {
-        if volume.embedded() {
-            return Ok(Beside::Doubts { _told: Doubts::of(volume).tell(device)? });
-        }
-        let device = Arc::new(device);
-        // The volume may outlive the mount, whose requests end with its last descriptor.
-        let at = Arc::downgrade(&device);
-        volume.attended_by(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
-        Ok(Beside::Requests { _looked_for_at: device })
+/// Begins what has to do with the device of a volume's mount beside its requests and replies.
+fn begin_beside(volume: &Arc<FileSystem>, device: &Arc<OwnedFd>, threads: usize) -> io::Result<Option<Telling>> {
+    if volume.embedded() {
+        // The kernel believes for long what an embedded server says.
+        return Doubts::of(volume).tell(device.try_clone()?).map(Some);
     }
+    // Where a server in another process is waited for, requests are looked for at the same time. The volume may outlive the
+    // mount, whose requests end with its last descriptor.
+    let at = Arc::downgrade(device);
+    volume.attended_by(threads, move |wait| at.upgrade().is_none_or(|device| is_readable_within(&device, wait)));
+    Ok(None)
 }
 
 /// Waits at most so long for a request on the device, or for its end.
 fn is_readable_within(device: &OwnedFd, wait: Duration) -> bool {
     let mut watched = [PollFd::new(device, PollFlags::IN)];
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-    // Where it cannot be asked, it is read.
-    rustix::event::poll(&mut watched, Some(&timeout)) != Ok(0)
+    match rustix::event::poll(&mut watched, Some(&timeout)) {
+        Ok(0) | Err(Errno::INTR) => false,
+        // Where it cannot be asked, it is read.
+        Ok(_) | Err(_) => true,
+    }
 }
 
 impl Mounted {
-    /// Where it is mounted, as the kernel names it.
+    /// Where it was mounted, as the kernel names it.
     pub fn target(&self) -> &Path {
-        &self.target
+        self.unmounter.target()
     }
 
     /// Waits until somebody unmounts (umount(8), `varve umount`, [`Unmounter`]) and the volume is closed: everything
@@ -173,26 +171,25 @@ impl Mounted {
     /// # Errors
     /// As [`Mounted::join`]; [`Error::Unmount`] if the kernel refuses.
     pub fn unmount(mut self) -> Result<()> {
-        self.unmounter().unmount()?;
+        self.unmounter.unmount()?;
         self.wait()
     }
 
     /// A way to unmount from elsewhere, such as a signal's thread, while this is joined.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { target: self.target.clone(), device: self.device, closed: Arc::clone(&self.closed) }
+        self.unmounter.clone()
     }
 
     fn wait(&mut self) -> Result<()> {
         let thread = self.thread.take().expect("waited for once");
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the request loop panicked")));
         if ended.is_err()
-            && crate::mounts::is_there(&self.target, self.device)
-            && let Err(error) = attach::detach(&self.target, true)
+            && let Err(error) = self.unmounter.detach_everywhere()
         {
-            tracing::warn!(target = %self.target.display(), %error, "a dead mount is left behind");
+            tracing::warn!("a dead mount is left behind: {error}");
         }
         ended.map_err(Error::Session)?;
-        match self.closed.get() {
+        match self.unmounter.closed.get() {
             Some(Err(text)) => Err(Error::Closing(text.clone())),
             Some(Ok(())) | None => Ok(()),
         }
@@ -203,18 +200,22 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-            && crate::mounts::is_there(&self.target, self.device)
-            && let Err(error) = attach::detach(&self.target, true)
+            && let Err(error) = self.unmounter.detach()
         {
-            tracing::warn!(target = %self.target.display(), %error, "cannot unmount");
+            tracing::warn!("{error}");
         }
     }
 }
 
+/// Unmounts a mount wherever it is: it may have been moved since it was made, or bound to more places.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
+    /// Where it was made.
     target: PathBuf,
-    device: Option<(u32, u32)>,
+    /// [`crate::mounts::device_at`] the target when this was mounted there.
+    number: Option<(u32, u32)>,
+    /// Where requests come from, as long as any may.
+    device: Weak<OwnedFd>,
     closed: Closed,
 }
 
@@ -224,7 +225,7 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Busy`] with what holds it, if something does.
     pub fn unmount(&self) -> Result<()> {
-        if self.is_gone() { Ok(()) } else { crate::unmount::detach(&self.target) }
+        self.unless_gone(crate::unmount::detach)
     }
 
     /// [`Unmounter::unmount`], only that nobody is told what holds it, which takes a look at all processes.
@@ -232,33 +233,71 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Busy`] where something is open on it.
     pub fn unmount_if_free(&self) -> Result<()> {
-        match if self.is_gone() { Ok(()) } else { attach::detach(&self.target, false) } {
-            Ok(()) => Ok(()),
+        self.unless_gone(|place| match attach::detach(place, false) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                Err(Error::Busy { target: self.target.clone(), holders: Vec::new() })
+                Err(Error::Busy { target: place.to_owned(), holders: Vec::new() })
             }
-            Err(source) => Err(Error::Unmount { target: self.target.clone(), source }),
-        }
+            done => done.map_err(unmounting(place)),
+        })
     }
 
     /// Takes the mount out of everybody's sight at once. What is open on it goes on being served, and with the last of
     /// that the volume is closed.
     ///
     /// # Errors
-    /// [`Error::Unmount`] if the kernel refuses.
+    /// [`Error::Unmount`] if the kernel refuses; [`Error::Busy`] where another mount covers it.
     pub fn detach(&self) -> Result<()> {
-        match if self.is_gone() { Ok(()) } else { attach::detach(&self.target, true) } {
-            Ok(()) => Ok(()),
-            Err(source) => Err(Error::Unmount { target: self.target.clone(), source }),
+        self.unless_gone(detach_lazily)
+    }
+
+    /// [`Unmounter::detach`], also where the mount's requests have ended.
+    fn detach_everywhere(&self) -> Result<()> {
+        self.everywhere(detach_lazily)
+    }
+
+    fn unless_gone(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        if self.has_ended() { Ok(()) } else { self.everywhere(unmount) }
+    }
+
+    fn everywhere(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        // Each turn takes one place away.
+        while let Some(place) = crate::mounts::place_of(self.number, &self.target) {
+            match place {
+                Place::OnTop(target) => unmount(&target)?,
+                Place::Covered(target) => {
+                    return Err(Error::Busy { target: target.clone(), holders: vec![Holder::Mount(target)] });
+                }
+            }
         }
+        Ok(())
     }
 
-    /// The volume was closed, because somebody has unmounted it: what is mounted there now is another's.
+    /// There is no such mount any more, because somebody has unmounted it: what is mounted there now is another's.
     pub fn is_gone(&self) -> bool {
-        self.closed.get().is_some() || !crate::mounts::is_there(&self.target, self.device)
+        self.has_ended() || crate::mounts::place_of(self.number, &self.target).is_none()
     }
 
+    /// No request comes any more, so the kernel may have given the number to another mount.
+    fn has_ended(&self) -> bool {
+        self.closed.get().is_some() || self.device.upgrade().is_none_or(|device| has_hung_up(&device))
+    }
+
+    /// Where it was mounted.
     pub fn target(&self) -> &Path {
         &self.target
     }
+}
+
+fn has_hung_up(device: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(device, PollFlags::empty())];
+    rustix::event::poll(&mut watched, Some(&Timespec::default()))
+        .is_ok_and(|_| watched[0].revents().contains(PollFlags::ERR))
+}
+
+fn detach_lazily(target: &Path) -> Result<()> {
+    attach::detach(target, true).map_err(unmounting(target))
+}
+
+fn unmounting(target: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Unmount { target: target.to_owned(), source }
 }

@@ -2,11 +2,13 @@
 //! mounting and unmounting themselves.
 
 use crate::fixture::{MountPoint, can_mount, is_mounted};
+use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::process::Command;
 use varve_client::Timeouts;
 use varve_fuse::unmount::{Holder, How};
-use varve_fuse::{Access, Error, MountOptions, null};
+use varve_fuse::{Access, Error, MountOptions, Unmounter, null};
 
 fn options() -> MountOptions {
     let mut options = MountOptions::new("null");
@@ -66,6 +68,51 @@ fn a_busy_mount_is_not_unmounted_and_says_why() {
     drop(file);
     unmounter.unmount().unwrap();
     mounted.join().unwrap();
+}
+
+/// Who renames a directory has moved the mounts below it, which are to go all the same when their processes are asked to.
+#[test]
+fn a_mount_that_was_moved_is_unmounted_where_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let around = tempfile::tempdir().unwrap();
+    let (before, after) = (around.path().join("before"), around.path().join("after"));
+    for unmount in [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach] {
+        fs::create_dir_all(before.join("mnt")).unwrap();
+        let mounted = null::mount(&before.join("mnt"), Timeouts::default(), &options()).unwrap();
+        fs::rename(&before, &after).unwrap();
+        let unmounter = mounted.unmounter();
+        assert!(!unmounter.is_gone());
+        unmount(&unmounter).unwrap();
+        assert!(unmounter.is_gone());
+        mounted.join().unwrap();
+        assert!(!is_mounted(&after.join("mnt")));
+        fs::remove_dir_all(&after).unwrap();
+    }
+}
+
+/// What was mounted over a mount is another's: it is named, and has to go first.
+#[test]
+fn a_covered_mount_is_unmounted_when_it_is_seen_again() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may mount over a mount");
+        return;
+    }
+    let point = MountPoint::new();
+    let below = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
+    let covered = Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(point.path()).status().unwrap();
+    assert!(covered.success());
+    let unmounter = below.unmounter();
+    for unmount in [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach] {
+        let Err(Error::Busy { holders, .. }) = unmount(&unmounter) else { panic!("it is covered") };
+        assert_eq!(holders, [Holder::Mount(point.path().to_owned())]);
+    }
+    rustix::mount::unmount(point.path(), UnmountFlags::empty()).unwrap();
+    assert!(!unmounter.is_gone());
+    unmounter.unmount_if_free().unwrap();
+    below.join().unwrap();
+    assert!(!is_mounted(point.path()));
 }
 
 /// What others unmount is noticed, and what they mount there afterwards is left alone.

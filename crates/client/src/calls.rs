@@ -165,6 +165,10 @@ impl Core {
         self.server.read().clone()
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
     /// Ends all calls, now and later.
     pub fn close(&self) {
         self.closed.store(true, Relaxed);
@@ -279,7 +283,7 @@ impl Core {
             let why = match self.transport.find(found).await {
                 Ok(server) => match self.register_again(&server, deadline).await {
                     Ok(()) => {
-                        tracing::info!("the server is found again");
+                        tracing::warn!("the server is found again");
                         self.counters.reconnects.fetch_add(1, Relaxed);
                         *self.server.write() = server;
                         return Ok(());

@@ -156,4 +156,9 @@ impl FileSystem {
         self.core.close();
         written.and(synced)
     }
+
+    /// [`FileSystem::shutdown`] has come to its end.
+    pub fn is_shut_down(&self) -> bool {
+        self.core.is_closed()
+    }
 }

@@ -10,6 +10,10 @@ pub(crate) const TYPE: &str = "fuse.varve";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
+    /// Tells it from every other one of the table.
+    id: u32,
+    /// Of the mount that it is on.
+    parent: u32,
     /// Major and minor number of the device that `stat` and `/proc/<pid>/maps` show.
     pub device: (u32, u32),
     pub target: PathBuf,
@@ -26,7 +30,9 @@ pub(crate) fn table() -> io::Result<Vec<MountEntry>> {
 
 /// The mount that is on top at `target`, if it is a mount point.
 pub(crate) fn at(table: &[MountEntry], target: &Path) -> Option<MountEntry> {
-    table.iter().rev().find(|mount| mount.target == target).cloned()
+    let here = || table.iter().rev().filter(|mount| mount.target == target);
+    // In the order in which they were made, which is not that in which they lie on each other where one was moved.
+    here().find(|mount| !here().any(|above| above.id != mount.id && above.parent == mount.id)).cloned()
 }
 
 /// The device of what is on top at `target`, which tells a mount from every other one for as long as it lasts; `None` where it
@@ -35,41 +41,66 @@ pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
     at(&table().ok()?, target).map(|mount| mount.device)
 }
 
-/// Where a mount can be seen.
+/// A place of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    OnTop(PathBuf),
-    /// What is mounted over it comes first.
-    Covered(PathBuf),
+pub(crate) struct Place {
+    pub target: PathBuf,
+    /// Where something is mounted over it, or over a directory above it.
+    pub covered: Option<PathBuf>,
+    /// Where something is mounted in it.
+    pub holds: Option<PathBuf>,
 }
 
-/// A place where the mount of `device`, which was made at `made_at`, is now: it may have been moved or covered since, and bound
-/// to more places. As far as it can be known: at least a place of a volume.
-pub(crate) fn place_of(device: Option<(u32, u32)>, made_at: &Path) -> Option<Place> {
+/// Where the mount of `device`, which was made at `made_at`, is now, in the order in which it got there: it may have been moved
+/// or covered since, and bound to more places. As far as it can be known: at least the places of a volume.
+pub(crate) fn places_of(device: Option<(u32, u32)>, made_at: &Path) -> Vec<Place> {
     match table() {
-        Ok(table) => place_in(&table, device, made_at),
-        Err(_) => Some(Place::OnTop(made_at.to_owned())),
+        Ok(table) => places_in(&table, device, made_at),
+        Err(_) => vec![Place { target: made_at.to_owned(), covered: None, holds: None }],
     }
 }
 
-fn place_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -> Option<Place> {
-    let ours = |mount: &MountEntry| {
+fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -> Vec<Place> {
+    let is_ours = |mount: &MountEntry| {
         mount.kind == TYPE && device.map_or(mount.target == made_at, |device| device == mount.device)
     };
-    let target = &table.iter().find(|mount| ours(mount))?.target;
-    let on_top = at(table, target).is_some_and(|mount| ours(&mount));
-    Some(if on_top { Place::OnTop(target.clone()) } else { Place::Covered(target.clone()) })
+    let place = |mount: &MountEntry| Place {
+        target: mount.target.clone(),
+        covered: covering(table, mount).filter(|above| !is_ours(above)).map(|above| above.target),
+        holds: table
+            .iter()
+            .find(|inner| !is_ours(inner) && inner.target != mount.target && lies_on(table, inner, mount))
+            .map(|inner| inner.target.clone()),
+    };
+    table.iter().filter(|mount| is_ours(mount)).map(place).collect()
+}
+
+/// What is mounted over `mount`, or over a directory above it, so that its path leads elsewhere.
+fn covering(table: &[MountEntry], mount: &MountEntry) -> Option<MountEntry> {
+    let tops = mount.target.ancestors().filter_map(|ancestor| at(table, ancestor));
+    tops.filter(|top| top.id != mount.id && !lies_on(table, mount, top)).last()
+}
+
+/// Whether `mount` is on `other`, or on a mount that is.
+fn lies_on(table: &[MountEntry], mount: &MountEntry, other: &MountEntry) -> bool {
+    let parent = |mount: &MountEntry| table.iter().find(|parent| parent.id == mount.parent && parent.id != mount.id);
+    // No chain is longer than the table.
+    let chain = std::iter::successors(parent(mount), |mount| parent(mount)).take(table.len());
+    chain.into_iter().any(|below| below.id == other.id)
 }
 
 /// A line: `36 35 98:0 /root /target options [optional]… - type source options`; blanks and the like in octal.
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let (id, parent) = (text()?.parse().ok()?, text()?.parse().ok()?);
+    let (major, minor) = text()?.split_once(':')?;
     let target = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
     Some(MountEntry {
+        id,
+        parent,
         device: (major.parse().ok()?, minor.parse().ok()?),
         target,
         kind: String::from_utf8_lossy(kind).into_owned(),
@@ -122,23 +153,44 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn mount(minor: u32, target: &str, kind: &str) -> MountEntry {
-        MountEntry { device: (0, minor), target: target.into(), kind: kind.into(), source: "/store".into() }
+    /// A mount a line: its device's minor number, the line of its parent, its target and its type.
+    fn table(lines: &[(u32, u32, &str, &str)]) -> Vec<MountEntry> {
+        let entry = |(id, (minor, parent, target, kind)): (usize, &(u32, u32, &str, &str))| MountEntry {
+            id: id as u32,
+            parent: *parent,
+            device: (0, *minor),
+            target: target.into(),
+            kind: (*kind).into(),
+            source: "/store".into(),
+        };
+        lines.iter().enumerate().map(entry).collect()
     }
 
     #[test]
     fn a_mount_is_found_where_it_was_moved_covered_or_bound_to() {
-        let place = |table: &[MountEntry]| place_in(table, Some((0, 7)), Path::new("/a"));
-        let (on_top, covered) = (|at: &str| Some(Place::OnTop(at.into())), |at: &str| Some(Place::Covered(at.into())));
-        let (root, other) = (mount(1, "/", "ext4"), mount(8, "/a", TYPE));
-        assert_eq!(place(&[root.clone(), mount(7, "/a", TYPE)]), on_top("/a"));
-        assert_eq!(place(&[root.clone(), mount(7, "/b/c", TYPE)]), on_top("/b/c"), "moved");
-        assert_eq!(place(&[root.clone(), other.clone(), mount(7, "/a", TYPE)]), on_top("/a"), "over another");
-        assert_eq!(place(&[root.clone(), mount(7, "/a", TYPE), other.clone()]), covered("/a"));
-        assert_eq!(place(&[mount(7, "/a", TYPE), mount(7, "/a", TYPE), mount(7, "/b", TYPE)]), on_top("/a"), "bound");
-        assert_eq!(place(&[root.clone(), other.clone()]), None, "gone, and another in its place");
-        assert_eq!(place(&[root.clone(), mount(7, "/a", "fuse.other")]), None, "of a number that another has now");
-        assert_eq!(place_in(&[root, other], None, Path::new("/a")), on_top("/a"), "as far as it is known");
+        let places = |lines: &[(u32, u32, &str, &str)]| {
+            let places = places_in(&table(&[&[(1, 0, "/", "ext4")], lines].concat()), Some((0, 7)), Path::new("/a/m"));
+            let text = |place: Place| {
+                let [covered, holds] =
+                    [place.covered, place.holds].map(|at| at.map_or("-".into(), |at| at.into_os_string()));
+                [place.target.into_os_string(), covered, holds].map(|path| path.into_string().unwrap()).join(" ")
+            };
+            places.into_iter().map(text).collect::<Vec<_>>()
+        };
+        assert_eq!(places(&[(7, 0, "/a/m", TYPE)]), ["/a/m - -"]);
+        assert_eq!(places(&[(7, 0, "/b/c", TYPE)]), ["/b/c - -"], "moved");
+        assert_eq!(places(&[(8, 0, "/a/m", TYPE), (7, 1, "/a/m", TYPE)]), ["/a/m - -"], "over another");
+        assert_eq!(places(&[(7, 0, "/a/m", TYPE), (8, 1, "/a/m", TYPE)]), ["/a/m /a/m -"]);
+        assert_eq!(places(&[(8, 2, "/a/m", "tmpfs"), (7, 0, "/a/m", TYPE)]), ["/a/m /a/m -"], "by one that was moved");
+        assert_eq!(places(&[(7, 0, "/a/m", TYPE), (8, 0, "/a", "tmpfs")]), ["/a/m /a -"], "a directory above");
+        assert_eq!(places(&[(8, 0, "/a", "tmpfs"), (7, 1, "/a/m", TYPE)]), ["/a/m - -"], "on what is above");
+        assert_eq!(places(&[(7, 0, "/a/m", TYPE), (8, 1, "/a/m/in", "tmpfs")]), ["/a/m - /a/m/in"]);
+        let bound = [(7, 0, "/a/m", TYPE), (7, 0, "/b", TYPE), (7, 1, "/a/m", TYPE)];
+        assert_eq!(places(&bound), ["/a/m - -", "/b - -", "/a/m - -"]);
+        assert_eq!(places(&[(8, 0, "/a/m", TYPE)]), [""; 0], "gone, and another in its place");
+        assert_eq!(places(&[(7, 0, "/a/m", "fuse.other")]), [""; 0], "of a number that another has now");
+        let other = table(&[(1, 0, "/", "ext4"), (8, 0, "/a/m", TYPE)]);
+        assert_eq!(places_in(&other, None, Path::new("/a/m")).len(), 1, "as far as it is known");
     }
 
     /// `varve umount` finds a mount whatever bytes its path has.
@@ -146,7 +198,7 @@ mod tests {
     fn lines_of_mountinfo_are_read_with_their_escapes() {
         let line = br"36 35 0:98 / /mnt/a\040b\134c rw,noatime shared:1 master:2 - fuse.varve /a\040store rw,user_id=0";
         let entry = entry(line).unwrap();
-        assert_eq!(entry.device, (0, 98));
+        assert_eq!((entry.id, entry.parent, entry.device), (36, 35, (0, 98)));
         assert_eq!(entry.target, Path::new("/mnt/a b\\c"));
         assert_eq!(entry.kind, TYPE);
         assert_eq!(entry.source, Path::new("/a store"));

@@ -184,7 +184,7 @@ impl Mounted {
         let thread = self.thread.take().expect("waited for once");
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the request loop panicked")));
         if ended.is_err()
-            && let Err(error) = self.unmounter.detach_everywhere()
+            && let Err(error) = self.unmounter.detach_dead()
         {
             tracing::warn!("a dead mount is left behind: {error}");
         }
@@ -200,7 +200,8 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         // Once the thread has ended the mount is gone, and what is at the path may be somebody else's.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-            && let Err(error) = self.unmounter.detach()
+            && !self.unmounter.has_ended()
+            && let Err(error) = self.unmounter.detach_dead()
         {
             tracing::warn!("{error}");
         }
@@ -245,36 +246,41 @@ impl Unmounter {
     /// that the volume is closed.
     ///
     /// # Errors
-    /// [`Error::Unmount`] if the kernel refuses; [`Error::Busy`] where another mount covers it.
+    /// [`Error::Unmount`] if the kernel refuses; [`Error::Busy`] where another mount covers it, or is in it.
     pub fn detach(&self) -> Result<()> {
         self.unless_gone(detach_lazily)
     }
 
-    /// [`Unmounter::detach`], also where the mount's requests have ended.
-    fn detach_everywhere(&self) -> Result<()> {
-        self.everywhere(detach_lazily)
+    /// Takes a mount away of which nothing is served any more, and what is mounted in it.
+    fn detach_dead(&self) -> Result<()> {
+        let places = crate::mounts::places_of(self.number, &self.target);
+        places.iter().rev().filter(|place| place.covered.is_none()).try_for_each(|place| detach_lazily(&place.target))
     }
 
     fn unless_gone(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
-        if self.has_ended() { Ok(()) } else { self.everywhere(unmount) }
-    }
-
-    fn everywhere(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
-        // Each turn takes one place away.
-        while let Some(place) = crate::mounts::place_of(self.number, &self.target) {
-            match place {
-                Place::OnTop(target) => unmount(&target)?,
-                Place::Covered(target) => {
-                    return Err(Error::Busy { target: target.clone(), holders: vec![Holder::Mount(target)] });
-                }
+        if self.has_ended() {
+            return Ok(());
+        }
+        let mut places = crate::mounts::places_of(self.number, &self.target);
+        // With it would go, or in its stead, what others have mounted.
+        for place in &mut places {
+            if let Some(mount) = place.covered.take().or(place.holds.take()) {
+                return Err(Error::Busy { target: place.target.clone(), holders: vec![Holder::Mount(mount)] });
             }
         }
-        Ok(())
+        // Where it was made last: it is usable there while it is busy elsewhere.
+        places.iter().rev().try_for_each(|place| unmount(&place.target).or_else(|error| self.unless_left(place, error)))
+    }
+
+    /// No error where a place is none any more: the kernel takes some away with others.
+    fn unless_left(&self, place: &Place, error: Error) -> Result<()> {
+        let left = crate::mounts::places_of(self.number, &self.target);
+        if left.iter().any(|left| left.target == place.target) { Err(error) } else { Ok(()) }
     }
 
     /// There is no such mount any more, because somebody has unmounted it: what is mounted there now is another's.
     pub fn is_gone(&self) -> bool {
-        self.has_ended() || crate::mounts::place_of(self.number, &self.target).is_none()
+        self.has_ended() || crate::mounts::places_of(self.number, &self.target).is_empty()
     }
 
     /// No request comes any more, so the kernel may have given the number to another mount.

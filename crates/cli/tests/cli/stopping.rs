@@ -71,6 +71,33 @@ fn a_busy_mount_that_is_asked_to_stop_twice_is_out_of_sight() {
     expect_kept(&volume, "before and after");
 }
 
+/// Two signals, and another mount over the mount: that one stays, and the mount goes when it is seen again, though in use.
+#[test]
+fn a_covered_mount_that_is_asked_to_stop_twice_goes_when_it_is_seen() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may mount over a mount");
+        return;
+    }
+    let volume = Volume::format(&["--shards", "2"]);
+    let mut mount = volume.mount(&[]);
+    let file = open(&mount);
+    let cover = |arguments: &[&str]| {
+        let done = Command::new(arguments[0]).args(&arguments[1..]).arg(&mount.directory).status().expect("a command");
+        assert!(done.success());
+    };
+    cover(&["mount", "-t", "tmpfs", "varve-test"]);
+    terminate(&mount);
+    until("it says that it is busy", SHORT, || mount.log().contains("is unmounted when it is free"));
+    terminate(&mount);
+    until("it says what is in the way", SHORT, || mount.log().contains("when that mount is gone"));
+    cover(&["umount"]);
+    until("it is out of sight", SHORT, || !is_mounted(&mount.directory));
+    until("it says so", SHORT, || mount.log().contains("out of sight, and this process ends"));
+    drop(file);
+    mount.expect_end();
+    expect_kept(&volume, "before");
+}
+
 /// The second signal is seen while the first one's sync waits for a server that is gone, for much longer than this test. (What is
 /// held is a directory: a process that is started meanwhile has it too, and its close waits for nobody, unlike a file's.)
 #[test]

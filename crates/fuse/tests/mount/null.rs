@@ -5,6 +5,7 @@ use crate::fixture::{MountPoint, can_mount, is_mounted};
 use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::Command;
 use varve_client::Timeouts;
 use varve_fuse::unmount::{Holder, How};
@@ -78,7 +79,7 @@ fn a_mount_that_was_moved_is_unmounted_where_it_is() {
     }
     let around = tempfile::tempdir().unwrap();
     let (before, after) = (around.path().join("before"), around.path().join("after"));
-    for unmount in [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach] {
+    for unmount in ALL {
         fs::create_dir_all(before.join("mnt")).unwrap();
         let mounted = null::mount(&before.join("mnt"), Timeouts::default(), &options()).unwrap();
         fs::rename(&before, &after).unwrap();
@@ -92,27 +93,61 @@ fn a_mount_that_was_moved_is_unmounted_where_it_is() {
     }
 }
 
-/// What was mounted over a mount is another's: it is named, and has to go first.
+fn mount_other(options: &[&str], at: &Path) {
+    let mounted = Command::new("mount").args(options).arg(at).status().expect("mount(8)");
+    assert!(mounted.success());
+}
+
+const ALL: [fn(&Unmounter) -> varve_fuse::Result<()>; 3] =
+    [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach];
+
+/// What is mounted over a mount, above it or in it is another's: it is named, and has to go first.
 #[test]
 fn a_covered_mount_is_unmounted_when_it_is_seen_again() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount over a mount");
         return;
     }
-    let point = MountPoint::new();
-    let below = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
-    let covered = Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(point.path()).status().unwrap();
-    assert!(covered.success());
-    let unmounter = below.unmounter();
-    for unmount in [Unmounter::unmount, Unmounter::unmount_if_free, Unmounter::detach] {
-        let Err(Error::Busy { holders, .. }) = unmount(&unmounter) else { panic!("it is covered") };
-        assert_eq!(holders, [Holder::Mount(point.path().to_owned())]);
+    let around = tempfile::tempdir().unwrap();
+    let (point, inside) = (around.path().join("mnt"), around.path().join("mnt/inside"));
+    fs::create_dir(&point).unwrap();
+    let mounted = null::mount(&point, Timeouts::default(), &options()).unwrap();
+    fs::create_dir(&inside).unwrap();
+    let unmounter = mounted.unmounter();
+    for other in [&point, around.path(), &inside] {
+        mount_other(&["-t", "tmpfs", "varve-test"], other);
+        for unmount in ALL {
+            let Err(Error::Busy { holders, .. }) = unmount(&unmounter) else { panic!("there is {}", other.display()) };
+            assert_eq!(holders, [Holder::Mount(other.to_owned())]);
+        }
+        rustix::mount::unmount(other, UnmountFlags::empty()).unwrap();
+        assert!(!unmounter.is_gone());
     }
-    rustix::mount::unmount(point.path(), UnmountFlags::empty()).unwrap();
-    assert!(!unmounter.is_gone());
     unmounter.unmount_if_free().unwrap();
-    below.join().unwrap();
-    assert!(!is_mounted(point.path()));
+    mounted.join().unwrap();
+    assert!(!is_mounted(&point));
+}
+
+/// A mount that was bound to another place goes from there, too, and stays where it was made while it is busy there.
+#[test]
+fn a_bound_mount_is_unmounted_everywhere() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may bind");
+        return;
+    }
+    for unmount in ALL {
+        let (point, bound) = (MountPoint::new(), MountPoint::new());
+        let mounted = null::mount(point.path(), Timeouts::default(), &options()).unwrap();
+        mount_other(&["--bind", point.path().to_str().unwrap()], bound.path());
+        let unmounter = mounted.unmounter();
+        let file = fs::File::create(bound.join("held")).unwrap();
+        assert!(matches!(unmounter.unmount(), Err(Error::Busy { target, .. }) if target == bound.path()));
+        assert!(is_mounted(point.path()) && is_mounted(bound.path()));
+        drop(file);
+        unmount(&unmounter).unwrap();
+        assert!(!is_mounted(point.path()) && !is_mounted(bound.path()));
+        mounted.join().unwrap();
+    }
 }
 
 /// What others unmount is noticed, and what they mount there afterwards is left alone.

@@ -27,6 +27,8 @@ enum State {
     Mounted,
     /// It is unmounted when it is free.
     Waiting,
+    /// It is taken out of sight when no other mount would be, or is in the way.
+    Covered,
     /// There is nothing left to be done.
     Gone,
 }
@@ -41,12 +43,15 @@ impl Stopping {
         let before = self.state;
         let done = match (before, asked) {
             (State::Gone, _) => Ok(()),
-            (State::Waiting, Asked::Now) => self.unmounter.detach(),
+            (State::Waiting, Asked::Now) | (State::Covered, _) => self.unmounter.detach(),
             (State::Waiting, Asked::Later) => self.unmounter.unmount_if_free(),
             (State::Mounted, _) => self.unmounter.unmount(),
         };
         self.state = match &done {
             Ok(()) => State::Gone,
+            Err(Error::Busy { .. }) if before == State::Covered || (before, asked) == (State::Waiting, Asked::Now) => {
+                State::Covered
+            }
             Err(Error::Busy { .. }) => State::Waiting,
             Err(_) => before,
         };
@@ -55,19 +60,23 @@ impl Stopping {
             // Whoever ends a busy mount's process will do so for good next: let nothing be lost by it.
             self.syncs.begin(&self.file_system);
         }
-        (self.state == State::Waiting).then_some(PAUSE)
+        matches!(self.state, State::Waiting | State::Covered).then_some(PAUSE)
     }
 
     fn tell(&self, before: State, asked: Asked, error: Option<Error>) {
         let target = self.unmounter.target().display();
         match (asked, before, error) {
-            (Asked::Now, State::Waiting, None) => tracing::warn!(
+            (Asked::Now, State::Waiting, None) | (_, State::Covered, None) => tracing::warn!(
                 "asked to stop again: {target} is out of sight, and this process ends when the last file that is open there is \
                  closed"
             ),
+            (Asked::Now, State::Waiting | State::Covered, Some(error @ Error::Busy { .. })) => tracing::warn!(
+                "asked to stop again: {error}\n  It is taken out of sight when that mount is gone, which would go with it, or in its \
+                 stead."
+            ),
             (Asked::Now, _, Some(error @ Error::Busy { .. })) => tracing::warn!(
-                "asked to stop: {error}\n  It is unmounted when it is free. To take it out of sight at once, send SIGTERM or SIGINT \
-                 again."
+                "asked to stop: {error}\n  It is unmounted when it is free. To take it out of sight even while it is in use, send \
+                 SIGTERM or SIGINT again."
             ),
             (Asked::Now, _, Some(error)) => tracing::warn!("asked to stop: {error}"),
             // It was told already.
@@ -94,7 +103,10 @@ impl Syncs {
         let sync = move || {
             loop {
                 let before = asked.load(Acquire);
-                if let Err(error) = varve_client::now(file_system.sync()) {
+                if let Err(error) = varve_client::now(file_system.sync())
+                    // Which syncs, and tells what fails.
+                    && !file_system.is_shut_down()
+                {
                     tracing::error!("asked to stop, but cannot sync: {error}");
                 }
                 if asked.compare_exchange(before, 0, AcqRel, Acquire).is_ok() {

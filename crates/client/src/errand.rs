@@ -264,6 +264,7 @@ impl FileSystem {
             {
                 return tracing::warn!("{failure}");
             }
+            self.core.transport.end_late();
             self.core.transport.bring_answers(elsewhere);
             self.core.pause(wait.next()).await;
         }

@@ -64,21 +64,26 @@ fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -
     let is_ours = |mount: &MountEntry| {
         mount.kind == TYPE && device.map_or(mount.target == made_at, |device| device == mount.device)
     };
-    let place = |mount: &MountEntry| Place {
-        target: mount.target.clone(),
-        covered: covering(table, mount).filter(|above| !is_ours(above)).map(|above| above.target),
-        holds: table
-            .iter()
-            .find(|inner| !is_ours(inner) && inner.target != mount.target && lies_on(table, inner, mount))
-            .map(|inner| inner.target.clone()),
+    let others: Vec<&MountEntry> = table.iter().filter(|mount| !is_ours(mount)).collect();
+    let place = |mount: &MountEntry| {
+        let mut inside = others.iter().filter(|other| other.target.starts_with(&mount.target));
+        let inside = inside.find(|other| lies_on(table, other, mount)).map(|other| other.target.clone());
+        let (above, holds) = match inside {
+            Some(at) if at == mount.target => (Some(at), None),
+            at => (None, at),
+        };
+        let covered = covering(table, mount, is_ours).or(above);
+        Place { target: mount.target.clone(), covered, holds }
     };
     table.iter().filter(|mount| is_ours(mount)).map(place).collect()
 }
 
-/// What is mounted over `mount`, or over a directory above it, so that its path leads elsewhere.
-fn covering(table: &[MountEntry], mount: &MountEntry) -> Option<MountEntry> {
-    let tops = mount.target.ancestors().filter_map(|ancestor| at(table, ancestor));
-    tops.filter(|top| top.id != mount.id && !lies_on(table, mount, top)).last()
+/// Where another mount is over `mount`, or over a directory above it, so that its path leads elsewhere. What is over the root
+/// directory leads nobody elsewhere who has that.
+fn covering(table: &[MountEntry], mount: &MountEntry, is_ours: impl Fn(&MountEntry) -> bool) -> Option<PathBuf> {
+    let above = mount.target.ancestors().filter(|ancestor| ancestor.parent().is_some());
+    let tops = above.filter_map(|ancestor| at(table, ancestor));
+    tops.filter(|top| !is_ours(top) && !lies_on(table, mount, top)).last().map(|top| top.target)
 }
 
 /// Whether `mount` is on `other`, or on a mount that is.
@@ -187,6 +192,11 @@ mod tests {
         assert_eq!(places(&[(7, 0, "/a/m", TYPE), (8, 1, "/a/m/in", "tmpfs")]), ["/a/m - /a/m/in"]);
         let bound = [(7, 0, "/a/m", TYPE), (7, 0, "/b", TYPE), (7, 1, "/a/m", TYPE)];
         assert_eq!(places(&bound), ["/a/m - -", "/b - -", "/a/m - -"]);
+        let between = [(7, 0, "/a/m", TYPE), (8, 1, "/a/m", "tmpfs"), (7, 2, "/a/m", TYPE)];
+        assert_eq!(places(&between), ["/a/m /a/m -", "/a/m - -"], "of another between");
+        let between = [(7, 0, "/a/b/m", TYPE), (8, 0, "/a/b", "tmpfs"), (7, 0, "/a", TYPE)];
+        assert_eq!(places(&between), ["/a/b/m /a/b -", "/a - -"], "of another between, above");
+        assert_eq!(places(&[(7, 0, "/a/m", TYPE), (1, 0, "/", "ext4")]), ["/a/m - -"], "over the root directory");
         assert_eq!(places(&[(8, 0, "/a/m", TYPE)]), [""; 0], "gone, and another in its place");
         assert_eq!(places(&[(7, 0, "/a/m", "fuse.other")]), [""; 0], "of a number that another has now");
         let other = table(&[(1, 0, "/", "ext4"), (8, 0, "/a/m", TYPE)]);

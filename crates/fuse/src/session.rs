@@ -258,10 +258,11 @@ impl Unmounter {
     }
 
     fn unless_gone(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        let mut places = crate::mounts::places_of(self.number, &self.target);
+        // Asked after the table was read: then the number was this mount's, and no other's.
         if self.has_ended() {
             return Ok(());
         }
-        let mut places = crate::mounts::places_of(self.number, &self.target);
         // With it would go, or in its stead, what others have mounted.
         for place in &mut places {
             if let Some(mount) = place.covered.take().or(place.holds.take()) {

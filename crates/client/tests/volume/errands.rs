@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use varve_client::{Failure, FileSystem};
+use varve_client::{ClientConfig, Failure, FileSystem};
+use varve_meta::server::Server;
 use varve_types::Errno;
 
 /// Far longer than anything here takes.
@@ -50,21 +51,21 @@ fn look_up(fs: &Arc<FileSystem>, text: &str) -> Ended {
     ended
 }
 
-/// A client whose door has threads that never attend.
-fn unattended(site: &Site) -> Arc<FileSystem> {
-    let fs = site.connect();
+/// A volume with a file, a client whose door has threads that never attend, and an operation that all others meet.
+fn unattended(deadline: Duration) -> (Site, Server, Arc<FileSystem>, Met) {
+    let site = Site::new(4);
+    let server = site.serve();
+    let fs = FileSystem::connect(ClientConfig { deadline, ..site.config() }).unwrap();
     fs.attended_by(2, |_| false);
-    fs
+    make_file(&fs, ROOT, "f");
+    let met = Met::at(&fs);
+    (site, server, fs, met)
 }
 
 /// Promise: answers that nobody looks for come soon, also where there is no connection yet for each call.
 #[test]
 fn answers_come_where_nobody_attends() {
-    let site = Site::new(4);
-    let _server = site.serve();
-    let fs = unattended(&site);
-    make_file(&fs, ROOT, "f");
-    let met = Met::at(&fs);
+    let (_site, _server, fs, met) = unattended(LONG);
     let left_alone = (1..=10).filter(|round| {
         let begun = Instant::now();
         let ended: Vec<_> = (0..5 * round).map(|_| look_up(&fs, "f")).collect();
@@ -81,11 +82,7 @@ fn answers_come_where_nobody_attends() {
 /// Promise: calls under way at a server that goes away are answered by the next one.
 #[test]
 fn calls_that_nobody_waits_for_find_the_next_server() {
-    let site = Site::new(4);
-    let server = site.serve();
-    let fs = unattended(&site);
-    make_file(&fs, ROOT, "f");
-    let met = Met::at(&fs);
+    let (site, server, fs, met) = unattended(LONG);
     let mut ended: Vec<_> = (0..8).map(|_| look_up(&fs, "f")).collect();
     server.stop(STOP).unwrap();
     ended.extend((0..8).map(|_| look_up(&fs, "f")));
@@ -98,13 +95,7 @@ fn calls_that_nobody_waits_for_find_the_next_server() {
 /// Promise: they end at their deadline where there is none.
 #[test]
 fn calls_that_nobody_waits_for_end() {
-    let site = Site::new(4);
-    let server = site.serve();
-    let fs =
-        FileSystem::connect(varve_client::ClientConfig { deadline: Duration::from_secs(1), ..site.config() }).unwrap();
-    fs.attended_by(2, |_| false);
-    make_file(&fs, ROOT, "f");
-    let met = Met::at(&fs);
+    let (_site, server, fs, met) = unattended(Duration::from_secs(1));
     server.stop(STOP).unwrap();
     let ended: Vec<_> = (0..8).map(|_| look_up(&fs, "f")).collect();
     for ended in ended {

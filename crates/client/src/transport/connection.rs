@@ -392,3 +392,7 @@ fn open_tcp(address: &str) -> io::Result<TcpStream> {
     }
     Err(last)
 }
+
+#[cfg(test)]
+#[path = "connection/tests.rs"]
+mod tests;

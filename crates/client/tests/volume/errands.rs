@@ -104,3 +104,37 @@ fn calls_that_nobody_waits_for_end() {
     met.ends();
     let _ = varve_client::now(fs.shutdown());
 }
+
+/// Promise: an operation that hangs once its answer has come, as in a store that does, keeps no other from its answer nor from
+/// its deadline.
+#[test]
+fn one_that_hangs_keeps_nobody() {
+    let (_site, server, fs, met) = unattended(Duration::from_secs(1));
+    let hung: Vec<_> = (0..4)
+        .map(|_| {
+            let (theirs, (release, released), (tell, hangs)) = (Arc::clone(&fs), channel::<()>(), channel());
+            let work = async move {
+                let found = theirs.lookup(&root(), ROOT, &name("f")).await.map(drop);
+                tell.send(()).unwrap();
+                let _ = released.recv_timeout(LONG);
+                found
+            };
+            let (done, ended) = channel();
+            fs.errand(work, move |found| done.send(found).unwrap());
+            hangs.recv_timeout(LONG).unwrap();
+            (release, ended)
+        })
+        .collect();
+    (0..8).map(|_| look_up(&fs, "f")).for_each(|ended| ended.recv_timeout(LONG / 2).unwrap().unwrap());
+    server.stop(STOP).unwrap();
+    let late: Vec<_> = (0..8).map(|_| look_up(&fs, "f")).collect();
+    for ended in late {
+        assert_eq!(ended.recv_timeout(LONG / 2).unwrap().unwrap_err().errno, Errno::ETIMEDOUT);
+    }
+    for (release, ended) in hung {
+        release.send(()).unwrap();
+        ended.recv_timeout(LONG).unwrap().unwrap();
+    }
+    met.ends();
+    let _ = varve_client::now(fs.shutdown());
+}

@@ -13,6 +13,7 @@ mod apply;
 mod arrival;
 mod at_once;
 mod batch;
+mod buckets;
 mod commit;
 mod committer;
 mod effects;

@@ -3,7 +3,8 @@
 //! Two names may share a hash, so hashes are counted: one whose count is zero belongs to no name; one whose count is
 //! not says only that the table must be asked.
 
-use std::collections::{HashMap, HashSet};
+use super::buckets::{Buckets, NUMBER_BYTES};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use varve_types::{HashRange, NameHash};
 
@@ -29,18 +30,21 @@ impl Hasher for Unhashed {
 
 type Unhashing = BuildHasherDefault<Unhashed>;
 
-/// What one takes, in a set that is filled between half and nearly whole.
-pub const NAME_BYTES: usize = 15;
+/// What one takes.
+pub const NAME_BYTES: usize = NUMBER_BYTES;
 
 /// A set that grows is moved as a whole, and its worker does nothing else meanwhile; so one of this many is cut into
 /// [`SETS`], which grow one by one.
 const SET_MAX: usize = 32 * 1024;
 const SETS: usize = 64;
 
+/// Each number is a hash.
+type Hashes = Buckets<{ u64::MAX }>;
+
 #[derive(Default)]
 pub(super) struct NameSet {
-    /// Each hash once, in the set that its lowest bits say.
-    sets: Vec<HashSet<u64, Unhashing>>,
+    /// Each hash once, in the set that its lowest bits say. There are one, or [`SETS`], or none yet.
+    sets: Vec<Hashes>,
     /// How many names more have a hash.
     more: HashMap<u64, u16, Unhashing>,
 }
@@ -48,70 +52,82 @@ pub(super) struct NameSet {
 impl NameSet {
     pub fn insert(&mut self, hash: NameHash) {
         if self.sets.is_empty() {
-            self.sets.push(HashSet::default());
+            self.sets.push(Hashes::default());
         }
-        let at = self.place(hash);
-        if !self.sets[at].insert(hash.0) {
-            let count = self.more.entry(hash.0).or_insert(0);
+        let (at, hash) = self.place(hash);
+        if has(&self.sets[at], hash) {
+            let count = self.more.entry(hash).or_insert(0);
             *count = count.saturating_add(1);
-        } else if self.sets.len() == 1 && self.sets[at].len() > SET_MAX {
+            return;
+        }
+        self.sets[at].insert(hash);
+        if self.sets.len() == 1 && self.sets[at].len() > SET_MAX {
             self.cut();
         }
     }
 
     pub fn remove(&mut self, hash: NameHash) {
-        match self.more.get_mut(&hash.0) {
+        if self.sets.is_empty() {
+            return;
+        }
+        let (at, hash) = self.place(hash);
+        match self.more.get_mut(&hash) {
             // Nobody knows how many they are any more: it stays.
             Some(&mut u16::MAX) => {}
             Some(1) => {
-                self.more.remove(&hash.0);
+                self.more.remove(&hash);
             }
             Some(count) => *count -= 1,
-            None if !self.sets.is_empty() => {
-                let at = self.place(hash);
-                self.sets[at].remove(&hash.0);
-            }
-            None => {}
+            None => self.sets[at].remove(hash),
         }
     }
 
     pub fn may_hold(&self, hash: NameHash) -> bool {
-        !self.sets.is_empty() && self.sets[self.place(hash)].contains(&hash.0)
+        if self.sets.is_empty() {
+            return false;
+        }
+        let (at, hash) = self.place(hash);
+        has(&self.sets[at], hash)
     }
 
     /// How many names have a hash in `range`.
     pub fn count(&self, range: HashRange) -> usize {
         let within = |hash: &u64| range.contains(NameHash(*hash));
-        let once = self.sets.iter().flatten().filter(|hash| within(hash)).count();
+        let once = self.sets.iter().flat_map(Hashes::iter).filter(within).count();
         once + self.more.iter().filter(|(hash, _)| within(hash)).map(|(_, more)| usize::from(*more)).sum::<usize>()
     }
 
     /// How many hashes there are.
     pub fn len(&self) -> usize {
-        self.sets.iter().map(HashSet::len).sum()
+        self.sets.iter().map(Hashes::len).sum()
     }
 
     /// Drops the hashes outside `range`.
     pub fn keep(&mut self, range: HashRange) {
         for set in &mut self.sets {
-            set.retain(|hash| range.contains(NameHash(*hash)));
-            set.shrink_to_fit();
+            set.retain(|hash| range.contains(NameHash(hash)));
         }
         self.more.retain(|hash, _| range.contains(NameHash(*hash)));
     }
 
-    fn place(&self, hash: NameHash) -> usize {
-        hash.0 as usize % self.sets.len()
+    /// In which set the hash is, and as what: 0 as 1, for a set has no zero.
+    fn place(&self, hash: NameHash) -> (usize, u64) {
+        let hash = hash.0.max(1);
+        (hash as usize & (self.sets.len() - 1), hash)
     }
 
     fn cut(&mut self) {
         let whole = std::mem::take(&mut self.sets);
-        self.sets.resize_with(SETS, || HashSet::with_capacity_and_hasher(2 * SET_MAX / SETS, Unhashing::default()));
-        for hash in whole.into_iter().flatten() {
-            let at = self.place(NameHash(hash));
+        self.sets.resize_with(SETS, || Hashes::with_capacity(2 * SET_MAX / SETS));
+        for hash in whole.iter().flat_map(Hashes::iter) {
+            let (at, hash) = self.place(NameHash(hash));
             self.sets[at].insert(hash);
         }
     }
+}
+
+fn has(set: &Hashes, hash: u64) -> bool {
+    set.find(hash, |is| is == hash).is_some()
 }
 
 /// What is known of the names in a loaded partition.

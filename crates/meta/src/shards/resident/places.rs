@@ -2,23 +2,20 @@
 //! entry. A place is as long as an entry, and the table that finds it is short, so that of a large cache most of that table
 //! stays near the processor.
 
+use crate::shards::buckets::Buckets;
 use crate::tables::Key;
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 use varve_world::key_hash::KeyHashing;
 
 /// How many times as many places as entries are kept.
 const SPARSE_TIMES: usize = 4;
 
-/// Where an entry lies, of four thousand million places. The hash goes with it, so that neither growth nor a look for another key reads the entry.
-struct Place {
-    hash: u32,
-    at: u32,
-}
+/// Numbers that say in which place an entry is and, in their lower half, the hash of its key: so neither growth nor a look for
+/// another key reads the entry.
+type Table = Buckets<{ u32::MAX as u64 }>;
 
 pub(super) struct Places<T> {
-    table: HashTable<Place>,
+    table: Table,
     entries: Vec<Option<(Key, T)>>,
     /// Places below the end of `entries` that are empty.
     free: Vec<u32>,
@@ -27,7 +24,7 @@ pub(super) struct Places<T> {
 
 impl<T> Places<T> {
     pub fn new() -> Places<T> {
-        Places { table: HashTable::new(), entries: Vec::new(), free: Vec::new(), hashing: KeyHashing::default() }
+        Places { table: Table::default(), entries: Vec::new(), free: Vec::new(), hashing: KeyHashing::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -40,8 +37,7 @@ impl<T> Places<T> {
     }
 
     pub fn find(&self, key: &Key) -> Option<usize> {
-        let hash = self.hash(key);
-        self.table.find(spread(hash), |place| is_at(&self.entries, place, hash, key)).map(|place| place.at as usize)
+        self.find_hashed(self.hash(key), key)
     }
 
     pub fn at(&self, place: usize) -> Option<&(Key, T)> {
@@ -55,35 +51,27 @@ impl<T> Places<T> {
     /// Puts `entry` in the place of `key`; returns the place, and what was there.
     pub fn insert(&mut self, key: Key, entry: T) -> (usize, Option<T>) {
         let hash = self.hash(&key);
-        let Places { table, entries, free, .. } = self;
-        match table.entry(spread(hash), |place| is_at(entries, place, hash, &key), |place| spread(place.hash)) {
-            Entry::Occupied(found) => {
-                let at = found.get().at as usize;
-                (at, entries[at].replace((key, entry)).map(|(_, old)| old))
-            }
-            Entry::Vacant(vacant) => {
-                let at = free.pop().unwrap_or(entries.len() as u32);
-                match entries.get_mut(at as usize) {
-                    Some(empty) => {
-                        debug_assert!(empty.is_none(), "a free place has an entry");
-                        // Nothing is dropped: to look whether there is something would read memory that is in no cache.
-                        std::mem::forget(empty.replace((key, entry)));
-                    }
-                    None => entries.push(Some((key, entry))),
-                }
-                vacant.insert(Place { hash, at });
-                (at as usize, None)
-            }
+        if let Some(at) = self.find_hashed(hash, &key) {
+            return (at, self.entries[at].replace((key, entry)).map(|(_, old)| old));
         }
+        let at = self.free.pop().unwrap_or(self.entries.len() as u32);
+        match self.entries.get_mut(at as usize) {
+            Some(empty) => {
+                debug_assert!(empty.is_none(), "a free place has an entry");
+                // Nothing is dropped: to look whether there is something would read memory that is in no cache.
+                std::mem::forget(empty.replace((key, entry)));
+            }
+            None => self.entries.push(Some((key, entry))),
+        }
+        self.table.insert(number(hash, at));
+        (at as usize, None)
     }
 
     /// Empties a place.
     pub fn remove(&mut self, place: usize) -> Option<T> {
         let (key, entry) = self.entries.get_mut(place)?.take()?;
         let hash = self.hash(&key);
-        if let Ok(found) = self.table.find_entry(spread(hash), |found| found.at as usize == place) {
-            found.remove();
-        }
+        self.table.remove(number(hash, place as u32));
         self.free.push(place as u32);
         Some(entry)
     }
@@ -104,10 +92,9 @@ impl<T> Places<T> {
         self.entries.shrink_to(2 * self.entries.len());
         self.free = Vec::new();
         let Places { table, entries, hashing, .. } = self;
-        *table = HashTable::with_capacity(entries.len());
+        *table = Table::with_capacity(entries.len());
         for (at, (key, _)) in entries.iter().flatten().enumerate() {
-            let hash = hashing.hash_one(key) as u32;
-            table.insert_unique(spread(hash), Place { hash, at: at as u32 }, |place| spread(place.hash));
+            table.insert(number(hashing.hash_one(key) as u32, at as u32));
         }
     }
 
@@ -116,16 +103,21 @@ impl<T> Places<T> {
         self.entries.capacity().max(self.table.capacity())
     }
 
+    fn find_hashed(&self, hash: u32, key: &Key) -> Option<usize> {
+        let is_at = |place: usize| self.entries[place].as_ref().is_some_and(|(its, _)| its == key);
+        self.table.find(hash.into(), |number| number as u32 == hash && is_at(place_of(number))).map(place_of)
+    }
+
     fn hash(&self, key: &Key) -> u32 {
         self.hashing.hash_one(key) as u32
     }
 }
 
-fn is_at<T>(entries: &[Option<(Key, T)>], place: &Place, hash: u32, key: &Key) -> bool {
-    place.hash == hash && entries[place.at as usize].as_ref().is_some_and(|(its, _)| its == key)
+/// One more than the place, of four thousand million, for no number is zero.
+fn number(hash: u32, place: u32) -> u64 {
+    (u64::from(place) + 1) << 32 | u64::from(hash)
 }
 
-/// The table takes its bucket from the lowest bits and a mark from the highest ones.
-fn spread(hash: u32) -> u64 {
-    u64::from(hash) << 32 | u64::from(hash)
+fn place_of(number: u64) -> usize {
+    (number >> 32) as usize - 1
 }

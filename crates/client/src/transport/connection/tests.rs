@@ -1,0 +1,57 @@
+use super::*;
+use varve_world::mailbox::Asked;
+
+/// A connection to a server that is this test.
+fn connected() -> (Connection, Asked, UnixStream) {
+    let (near, far) = UnixStream::pair().unwrap();
+    let (asked, shared) = Asked::make().unwrap();
+    let mailbox = Some(Asking::open(&shared).unwrap());
+    asked.look();
+    let connection = Connection {
+        stream: Stream::Unix(near),
+        mailbox,
+        input: Vec::new(),
+        output: Vec::new(),
+        patience: Patience::default(),
+        look: None,
+        looks: 0,
+        wait: WAIT_SLICE,
+    };
+    (connection, asked, far)
+}
+
+fn is_asked(asked: &Asked) {
+    let mut request = [MaybeUninit::uninit(); 64];
+    assert!(asked.take(&mut request) > 0, "the request came by the socket");
+}
+
+/// Promise: of an answer in memory that is no whole message, or more than one, the caller hears at once, for there is nothing
+/// more to come; both where answers are brought and where the caller waits.
+#[test]
+fn an_answer_in_memory_is_one_message() {
+    let mut answer = Vec::new();
+    frame::encode(&"so it is", &mut answer).unwrap();
+    let twice = [&answer[..], &answer[..]].concat();
+    for len in 0..=twice.len() {
+        let (mut connection, asked, _far) = connected();
+        connection.send_and_go(&"is it so?").unwrap();
+        is_asked(&asked);
+        assert!(connection.receive_at_hand::<String>().unwrap().is_none(), "nothing has come");
+        assert!(asked.answer(&twice[..len]));
+        check(len.cmp(&answer.len()), connection.receive_at_hand().map(Option::unwrap));
+
+        connection.send(&"is it so?", LOOK).unwrap();
+        is_asked(&asked);
+        assert!(asked.answer(&twice[..len]));
+        let received = connection.receive(|| panic!("it waits for more"), || panic!("it sleeps"));
+        check(len.cmp(&answer.len()), received.map(Option::unwrap));
+    }
+}
+
+fn check(len: std::cmp::Ordering, received: io::Result<String>) {
+    match len {
+        std::cmp::Ordering::Less => assert!(received.unwrap_err().to_string().contains("part of a message")),
+        std::cmp::Ordering::Equal => assert_eq!(received.unwrap(), "so it is"),
+        std::cmp::Ordering::Greater => assert!(received.unwrap_err().to_string().contains("more than it was asked")),
+    }
+}

@@ -48,7 +48,7 @@ fn factor() -> u64 {
 
 impl<const HASH: u64> Buckets<HASH> {
     pub fn with_capacity(numbers: usize) -> Buckets<HASH> {
-        let buckets = numbers.div_ceil(FILLED_MAX).next_power_of_two();
+        let buckets = if numbers == 0 { 0 } else { numbers.div_ceil(FILLED_MAX).next_power_of_two() };
         Buckets { buckets: vec![Bucket::default(); buckets], ..Buckets::default() }
     }
 

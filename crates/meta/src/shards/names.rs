@@ -5,30 +5,8 @@
 
 use super::buckets::{Buckets, NUMBER_BYTES};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use varve_types::{HashRange, NameHash};
-
-/// The hashes are XXH3 already: hashing them again would only cost.
-#[derive(Default)]
-pub(super) struct Unhashed(u64);
-
-impl Hasher for Unhashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 keys are hashed")
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // hashbrown takes its control byte from the upper bits, which a partition's hashes have in common: bring the
-        // lower ones there.
-        self.0 = value.rotate_left(32);
-    }
-}
-
-type Unhashing = BuildHasherDefault<Unhashed>;
+use varve_world::key_hash::KeyHashing;
 
 /// What one takes.
 pub const NAME_BYTES: usize = NUMBER_BYTES;
@@ -46,7 +24,7 @@ pub(super) struct NameSet {
     /// Each hash once, in the set that its lowest bits say. There are one, or [`SETS`], or none yet.
     sets: Vec<Hashes>,
     /// How many names more have a hash.
-    more: HashMap<u64, u16, Unhashing>,
+    more: HashMap<u64, u16, KeyHashing>,
 }
 
 impl NameSet {
@@ -54,7 +32,7 @@ impl NameSet {
         if self.sets.is_empty() {
             self.sets.push(Hashes::default());
         }
-        let (at, hash) = self.place(hash);
+        let (at, hash) = (self.place(hash), hash.0);
         if has(&self.sets[at], hash) {
             let count = self.more.entry(hash).or_insert(0);
             *count = count.saturating_add(1);
@@ -70,7 +48,7 @@ impl NameSet {
         if self.sets.is_empty() {
             return;
         }
-        let (at, hash) = self.place(hash);
+        let (at, hash) = (self.place(hash), hash.0);
         match self.more.get_mut(&hash) {
             // Nobody knows how many they are any more: it stays.
             Some(&mut u16::MAX) => {}
@@ -86,7 +64,7 @@ impl NameSet {
         if self.sets.is_empty() {
             return false;
         }
-        let (at, hash) = self.place(hash);
+        let (at, hash) = (self.place(hash), hash.0);
         has(&self.sets[at], hash)
     }
 
@@ -110,17 +88,19 @@ impl NameSet {
         self.more.retain(|hash, _| range.contains(NameHash(*hash)));
     }
 
-    /// In which set the hash is, and as what: 0 as 1, for a set has no zero.
-    fn place(&self, hash: NameHash) -> (usize, u64) {
-        let hash = hash.0.max(1);
-        (hash as usize & (self.sets.len() - 1), hash)
+    fn place(&self, hash: NameHash) -> usize {
+        hash.0 as usize & (self.sets.len() - 1)
     }
 
     fn cut(&mut self) {
         let whole = std::mem::take(&mut self.sets);
-        self.sets.resize_with(SETS, || Hashes::with_capacity(2 * SET_MAX / SETS));
+        let mut lens = [0; SETS];
+        whole.iter().flat_map(Hashes::iter).for_each(|hash| lens[hash as usize & (SETS - 1)] += 1);
+        // They come in the order of their homes: in a set without room for all, the first buckets would hold them.
+        let room = |len: &usize| Hashes::with_capacity(2 * len.max(&(SET_MAX / SETS)));
+        self.sets = lens.iter().map(room).collect();
         for hash in whole.iter().flat_map(Hashes::iter) {
-            let (at, hash) = self.place(NameHash(hash));
+            let at = self.place(NameHash(hash));
             self.sets[at].insert(hash);
         }
     }

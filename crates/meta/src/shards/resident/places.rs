@@ -1,6 +1,5 @@
 //! A map whose entries keep their place: what walks over them all reads memory in order, and what is looked up touches one
-//! entry. A place is as long as an entry, and the table that finds it is short, so that of a large cache most of that table
-//! stays near the processor.
+//! entry, and one line of the table that finds it.
 
 use crate::shards::buckets::Buckets;
 use crate::tables::Key;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::shards::buckets::NUMBER_BYTES;
 use bytes::Bytes;
 use varve_types::InodeId;
 
@@ -97,9 +98,8 @@ fn places_are_given_up() {
 /// nothing is left go first.
 #[test]
 fn what_is_absent_takes_little_and_goes_first() {
-    // A place, of which a third is empty on average, what finds it, of which four tenths are, a place in the list of empty
-    // ones, and the name's bytes.
-    let places = size_of::<Option<(Key, Slot)>>() * 3 / 2 + (8 + 1) * 10 / 6 + 4;
+    // A place, of which a third is empty on average, what finds it, a place in the list of empty ones, and the name's bytes.
+    let places = size_of::<Option<(Key, Slot)>>() * 3 / 2 + NUMBER_BYTES + 4;
     assert!(places + 64 <= SLOT_BYTES, "{places} bytes");
     let mut resident = Resident::new(Arc::new(CacheBudget::new(100 * (SLOT_BYTES + size_of::<Row>()), 1)));
     for n in 0..100 {

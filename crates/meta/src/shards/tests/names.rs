@@ -176,3 +176,17 @@ fn a_large_set_of_names_holds_what_was_put_into_it() {
     assert!((0..100_000).step_by(10).all(|n| names.may_hold(hash(n)) == half.contains(hash(n))));
     assert_eq!(names.count(varve_types::HashRange::ALL), names.count(half));
 }
+
+/// Promise: nor is it anything else where names were chosen that all come into one of the sets that it is cut into.
+#[test]
+fn names_that_are_not_told_apart_by_how_a_set_is_cut_are_held() {
+    use crate::shards::names::NameSet;
+    use varve_types::NameHash;
+    let hash = |n: u64| NameHash(n << 6 | 5);
+    let mut names = NameSet::default();
+    (1..100_000).for_each(|n| names.insert(hash(n)));
+    (1..100_000).step_by(2).for_each(|n| names.remove(hash(n)));
+    assert!((1..100_000).all(|n| names.may_hold(hash(n)) == (n % 2 == 0)));
+    assert!((1..100_000).all(|n| !names.may_hold(NameHash(hash(n).0 + 1))));
+    assert_eq!(names.len(), 49_999);
+}

@@ -18,8 +18,9 @@ pub use file::{File, Options};
 use crate::random;
 use journal::NodeKind;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
+use std::fs::Permissions;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names that begin so belong to this module; they are never listed and never given to others.
@@ -135,6 +136,7 @@ impl Exclusive {
 
 /// Mode of files that hold no secret, before the process's umask.
 pub const FILE_MODE: u32 = 0o644;
+const LOCK_FILE_MODE: u32 = 0o600;
 
 /// Copied at a time.
 const COPY_BYTES: usize = 1024 * 1024;
@@ -393,9 +395,18 @@ pub fn remove_leftovers(directory: &Path) -> io::Result<u64> {
     Ok(removed)
 }
 
-/// Opens `path` for locking, made if need be and never truncated, not inherited by children.
+/// Opens `path` for locking, made if need be and never truncated, not inherited by children. Closed to other users, for who may
+/// read a file may lock it for as long as he likes; but not under another name of something else, which is not ours to close.
 pub fn open_lock_file(path: &Path) -> io::Result<std::fs::File> {
-    Ok(File::options().read(true).write(true).create().open(path)?.into_lock())
+    let file = File::options().read(true).write(true).create().mode(LOCK_FILE_MODE).no_follow().open(path)?;
+    let found = file.metadata()?;
+    if found.mode() & 0o077 != 0
+        && found.nlink() == 1
+        && let Err(error) = file.set_permissions(Permissions::from_mode(LOCK_FILE_MODE))
+    {
+        tracing::debug!("{} stays open to others, who may lock it: {error}", path.display());
+    }
+    Ok(file.into_lock())
 }
 
 /// The directory that holds `path`.

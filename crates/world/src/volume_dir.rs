@@ -3,7 +3,7 @@
 //! ```text
 //! STORE/varve.toml            the volume file; the volume exists once this does
 //! STORE/key                   32 random bytes, mode 0600; held with flock by the server
-//! STORE/lock                  held with flock by the server
+//! STORE/lock                  mode 0600, for who may open it may lock it; held with flock by the server
 //! STORE/servers/current.toml  where the server listens; stopped.toml or left.toml when it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
 //! STORE/shards/varve.toml     a copy of the volume file

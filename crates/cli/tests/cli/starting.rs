@@ -1,7 +1,12 @@
 //! A mount that is begun while its server is.
 
-use super::common::{SHORT, Volume, run, until, varve};
+use super::common::{SHORT, Volume, must, run, until, varve};
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Half as long as a mount waits for a server that does not say where it is.
+const WAITED_FOR_NOBODY: Duration = Duration::from_secs(10);
 
 /// `varve serve … & varve mount -o noembedded …`: the mount waits for the server, which has taken the volume, or is about to,
 /// and has not said yet where it listens.
@@ -66,6 +71,27 @@ fn a_mount_is_told_that_its_server_was_killed() {
     let told =
         refused.stderr.contains("nobody serves the volume") && refused.stderr.contains(&format!("process {pid} on"));
     assert!(told && refused.stderr.contains("varve serve"), "{}", refused.stderr);
+}
+
+/// A mount in a container finds the server that the host has, whose number is another process's there, or nobody's.
+#[test]
+fn a_mount_in_another_pid_namespace_finds_the_server() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root makes such a namespace everywhere.
+        return;
+    }
+    let volume = Volume::format(&["--shards", "2"]);
+    let server = volume.serve(&[]);
+    let script = "\"$0\" mount \"$1\" \"$2\" --log-file \"$1.log\" && echo inside >\"$2/file\" && \"$0\" umount \"$2\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--mount-proc", "sh", "-ec", script, env!("CARGO_BIN_EXE_varve")]);
+    let begun = Instant::now();
+    must(unshare.arg(volume.store()).arg(volume.mount_point()));
+    assert!(begun.elapsed() < WAITED_FOR_NOBODY, "it took {:?}", begun.elapsed());
+    let mount = volume.mount(&[]);
+    assert_eq!(std::fs::read_to_string(mount.directory.join("file")).expect("it was made"), "inside\n");
+    mount.unmount();
+    server.stop();
 }
 
 /// A volume that a mount serves for itself is for no other, and who has it is said.

@@ -52,7 +52,7 @@ impl VolumeDir {
         let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
         // Where the key is gone, too, nothing tells whether somebody serves but the record of one that is there.
         if locked.is_none()
-            && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_this_boot)
+            && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_our_processes)
         {
             return Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) });
         }

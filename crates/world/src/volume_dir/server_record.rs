@@ -19,6 +19,10 @@ pub struct ServerRecord {
     /// The kernel's boot id: a process number means nothing beyond it.
     pub boot_id: String,
     pub pid: u32,
+    /// The PID namespace (pid_namespaces(7)) that this number is of, by its inode number: as in a container. None for the host's
+    /// first one, and in what earlier programs wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
     /// The server is inside a mount and serves it alone.
     pub embedded: bool,
     /// The store's directory, for messages: it may have been moved since.
@@ -60,6 +64,7 @@ impl ServerRecord {
             host: host_name(),
             boot_id: boot_id()?,
             pid: std::process::id(),
+            pid_namespace: pid_namespace(),
             embedded,
             store: Some(store),
             store_id: Some(store_id),
@@ -83,25 +88,29 @@ impl ServerRecord {
         }
     }
 
-    /// Whether the record was written on this host since it booted: only then are its Unix sockets and its process
-    /// number meaningful here.
+    /// Whether the record was written on this host since it booted: only then are its Unix sockets meaningful here.
     pub fn is_of_this_boot(&self) -> bool {
         boot_id().is_ok_and(|id| id == self.boot_id)
     }
 
-    /// Whether its process is surely gone: one of this host that has ended, or was there before the host booted. Nobody
-    /// can tell of other hosts' processes.
+    /// Whether its process number is meaningful here.
+    pub fn is_of_our_processes(&self) -> bool {
+        self.is_of_this_boot() && self.pid_namespace == pid_namespace()
+    }
+
+    /// Whether its process is surely gone: one of ours that has ended, or one that was there before the host booted. Nobody
+    /// can tell of the processes of other hosts and containers.
     pub fn is_of_the_dead(&self) -> bool {
         match boot_id() {
-            Ok(id) if id == self.boot_id => is_gone(self.pid),
+            Ok(id) if id == self.boot_id => self.is_of_our_processes() && is_gone(self.pid),
             Ok(_) => self.host == host_name(),
             Err(_) => false,
         }
     }
 
-    /// Whether its process, one of this host, was killed or ends by itself, and has not ended yet.
+    /// Whether its process, one of ours, was killed or ends by itself, and has not ended yet.
     pub fn is_of_one_that_ends(&self) -> bool {
-        self.is_of_this_boot() && is_ending(self.pid) && !is_gone(self.pid)
+        self.is_of_our_processes() && is_ending(self.pid) && !is_gone(self.pid)
     }
 }
 
@@ -156,6 +165,14 @@ pub struct OtherStore {
 
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// None for the host's first one, and where nobody says.
+fn pid_namespace() -> Option<u64> {
+    /// `PROC_PID_INIT_INO` of the kernel.
+    const FIRST: u64 = 0xEFFF_FFFC;
+    let found = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+    (found != FIRST).then_some(found)
 }
 
 fn boot_id() -> io::Result<String> {

@@ -129,7 +129,8 @@ fn what_a_server_left_is_known_to_the_next() {
     }
 }
 
-/// A record that an earlier process left says nothing of who has the lock now; of other hosts' processes nobody can tell.
+/// A record that an earlier process left says nothing of who has the lock now; of the processes of other
+/// hosts and containers nobody can tell.
 #[test]
 fn the_lock_names_no_process_that_is_gone() {
     let (_directory, volume) = formatted();
@@ -152,6 +153,8 @@ fn the_lock_names_no_process_that_is_gone() {
     child.wait().unwrap();
     assert!(!names(of_child));
     assert!(!names(ServerRecord { pid: 0, ..record.clone() }));
+    // The same number is another process's in a container.
+    assert!(names(ServerRecord { pid: 0, pid_namespace: Some(1), ..record.clone() }));
     let of_earlier_boot = ServerRecord { boot_id: "another".into(), ..record };
     assert!(!names(of_earlier_boot.clone()));
     assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));
@@ -221,6 +224,30 @@ fn readers_share_the_lock() {
     drop(readers);
     let _lock = volume.lock().unwrap();
     assert!(matches!(volume.lock_for_reading(), Err(LockError::Held { .. })));
+}
+
+/// Who may not read the volume may not keep its server away either: a lock's file is closed to others, one of an earlier
+/// program too. What a link leads to stays as it is.
+#[test]
+fn others_cannot_have_the_lock() {
+    let (directory, volume) = formatted();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    volume.lock().unwrap();
+    assert_eq!(mode(&volume.lock_file()), 0o600);
+    std::fs::set_permissions(volume.lock_file(), Permissions::from_mode(0o644)).unwrap();
+    volume.lock().unwrap();
+    assert_eq!(mode(&volume.lock_file()), 0o600);
+
+    let other = directory.path().join("other");
+    std::fs::write(&other, "").unwrap();
+    std::fs::set_permissions(&other, Permissions::from_mode(0o644)).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::os::unix::fs::symlink(&other, volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Io { .. })));
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    std::fs::hard_link(&other, volume.lock_file()).unwrap();
+    volume.lock().unwrap();
+    assert_eq!(mode(&other), 0o644);
 }
 
 /// Whoever removes the lock's file, as one that clears a directory of what is old and empty, does not make room for a second
@@ -548,6 +575,7 @@ fn golden_files() {
         host: "node1".into(),
         boot_id: "b".into(),
         pid: 42,
+        pid_namespace: None,
         embedded: false,
         store: Some("/srv/volume".into()),
         store_id: Some("fe01-2a".into()),

@@ -109,9 +109,9 @@ impl Located<'_> {
 }
 
 pub(super) fn put_entry(parent: InodeId, name: &Name, inode: InodeId, body: EntryBody) -> Change {
-    Change::Put(Key::Entry(parent, name.clone()), Row::Entry(EntryRow { inode, body }))
+    Change::put(Key::Entry(parent, name.clone()), Row::Entry(EntryRow { inode, body }))
 }
 
 pub(super) fn put_inode(inode: InodeId, row: NodeRow) -> Change {
-    Change::Put(Key::Inode(inode), Row::Inode(row))
+    Change::put(Key::Inode(inode), Row::Inode(row))
 }

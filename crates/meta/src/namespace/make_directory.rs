@@ -46,8 +46,8 @@ impl Rule for MakeDirectory {
         let (directory, partition) = first_rows(self.parent, &made, context.shards);
         let node = directory_node(inode, &directory, Some(&partition));
         let changes = vec![
-            Change::Put(Key::Directory(inode), Row::Directory(directory)),
-            Change::Put(Key::Partition(inode, PartitionIndex::FIRST), Row::Partition(partition)),
+            Change::put(Key::Directory(inode), Row::Directory(directory)),
+            Change::put(Key::Partition(inode, PartitionIndex::FIRST), Row::Partition(partition)),
             slot.put(inode, EntryBody::Directory(node.attributes)),
             slot.tally(1, 1, now),
         ];

@@ -129,7 +129,7 @@ pub(super) fn remove_file(inode: InodeId, row: &NodeRow, by_inode: bool, context
     }
     let last_name_of = Some(inode);
     if (context.may_be_open)(inode) {
-        let orphan = Change::Put(Key::Orphan(inode), Row::Orphan(OrphanRow { since: context.now }));
+        let orphan = Change::put(Key::Orphan(inode), Row::Orphan(OrphanRow { since: context.now }));
         return Removal { changes: vec![put_inode(inode, rest), orphan], effects: Vec::new(), last_name_of };
     }
     let mut changes = Vec::new();

@@ -109,7 +109,7 @@ impl<'a> Moved<'a> {
             }
             (EntryBody::Directory(attributes), Some(row)) if across => {
                 let row = DirectoryRow { parent: slot.directory, ctime: context.now, ..row.clone() };
-                changes.push(Change::Put(Key::Directory(inode), Row::Directory(row)));
+                changes.push(Change::put(Key::Directory(inode), Row::Directory(row)));
                 EntryBody::Directory(*attributes)
             }
             (body, _) => body.clone(),

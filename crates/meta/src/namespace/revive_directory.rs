@@ -49,9 +49,9 @@ impl Rule for ReviveDirectory {
         }
         let (directory, partition) = first_rows(self.parent, made, context.shards);
         let node = directory_node(inode, &directory, first.or(Some(&partition)));
-        let mut changes = vec![Change::Put(Key::Directory(inode), Row::Directory(directory))];
+        let mut changes = vec![Change::put(Key::Directory(inode), Row::Directory(directory))];
         if first.is_none() {
-            changes.push(Change::Put(Key::Partition(inode, PartitionIndex::FIRST), Row::Partition(partition)));
+            changes.push(Change::put(Key::Partition(inode, PartitionIndex::FIRST), Row::Partition(partition)));
         }
         Ok(commit(changes, node))
     }

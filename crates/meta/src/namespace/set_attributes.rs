@@ -154,9 +154,9 @@ impl ChangeAttributes {
             .iter()
             .map(|(index, partition)| (index, copy(partition), *partition))
             .filter(|(_, copy, partition)| copy != *partition)
-            .map(|(index, copy, _)| Change::Put(Key::Partition(inode, *index), Row::Partition(copy)))
+            .map(|(index, copy, _)| Change::put(Key::Partition(inode, *index), Row::Partition(copy)))
             .collect();
-        changes.push(Change::Put(Key::Directory(inode), Row::Directory(row)));
+        changes.push(Change::put(Key::Directory(inode), Row::Directory(row)));
         Ok(commit(changes, node))
     }
 }

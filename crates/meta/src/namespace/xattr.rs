@@ -103,7 +103,7 @@ impl Rule for SetXattr {
         }
         let mut changes = holder.put_names(names, context.now);
         let key = Key::Xattr(holder.inode(), self.name.clone());
-        changes.push(Change::Put(key, Row::Xattr(self.value.clone())));
+        changes.push(Change::put(key, Row::Xattr(self.value.clone())));
         Ok(commit(changes, ()))
     }
 }
@@ -253,7 +253,7 @@ impl<'a> Holder<'a> {
             }
             Holder::Directory(inode, row) => {
                 let row = DirectoryRow { ctime: now, xattrs: names, ..(*row).clone() };
-                vec![Change::Put(Key::Directory(*inode), Row::Directory(row))]
+                vec![Change::put(Key::Directory(*inode), Row::Directory(row))]
             }
         }
     }

@@ -20,9 +20,9 @@ impl Shard {
         }
     }
 
-    fn set_row(&self, state: &mut State, key: Key, row: Option<Row>) {
+    fn set_row(&self, state: &mut State, key: Key, row: Option<Box<Row>>) {
         let number = state.open.number;
-        match (&key, &row) {
+        match (&key, row.as_deref()) {
             (Key::Entry(directory, name), _) => return self.set_entry(state, *directory, name.clone(), row),
             (Key::Partition(directory, _), Some(Row::Partition(row))) => match state.partitions.get_mut(*directory) {
                 Some(partition) => partition.follow(row),
@@ -45,22 +45,22 @@ impl Shard {
             (Key::Garbage(inode), Some(_)) => state.garbage.add(*inode),
             _ => {}
         }
-        if let (Key::Partition(directory, _), Some(Row::Partition(partition))) = (&key, &row) {
+        if let (Key::Partition(directory, _), Some(Row::Partition(partition))) = (&key, row.as_deref()) {
             let (directory, map) = (*directory, partition.map.clone());
             self.learn_map(state, directory, &map);
         }
-        state.open.write(&key, row.as_ref());
+        state.open.write(&key, row.as_deref());
         state.resident.set(key, row, number);
     }
 
-    fn set_entry(&self, state: &mut State, directory: InodeId, name: Name, row: Option<Row>) {
+    fn set_entry(&self, state: &mut State, directory: InodeId, name: Name, row: Option<Box<Row>>) {
         let (number, hash, is_present) = (state.open.number, name.hash(), row.is_some());
         let mut partition = state.partitions.get_mut(directory);
         if let Some(split) = partition.as_mut().and_then(|partition| partition.split.as_mut()) {
             split.note(&name);
         }
         let key = Key::Entry(directory, name);
-        state.open.write(&key, row.as_ref());
+        state.open.write(&key, row.as_deref());
         let was_present = state.resident.set(key, row, number);
         let Some(partition) = partition else { return };
         partition.changed_in = number;

@@ -38,7 +38,7 @@ impl Arrival {
     /// `before`: the row that the change takes the place of, if there is one.
     fn note(&mut self, change: &Change, before: Option<&Row>) {
         let (key, after) = match change {
-            Change::Put(key, row) => (key, Some(row)),
+            Change::Put(key, row) => (key, Some(&**row)),
             Change::Delete(key) => (key, None),
             Change::Tally { .. } => return,
         };
@@ -136,7 +136,7 @@ impl Shard {
                         return Err(Refusal::Failed(Cause::from("a split sends rows, not tallies")));
                     }
                 };
-                state.open.write(&key, row.as_ref());
+                state.open.write(&key, row.as_deref());
                 state.resident.set(key, row, number);
             }
             replies.into_iter().for_each(|record| self.remember(&mut state, record));

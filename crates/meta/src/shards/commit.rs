@@ -146,7 +146,18 @@ impl Shard {
         state.partitions.shrink(state.appended);
         let (partitions, locks) = (&state.partitions, &state.locks);
         let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
-        state.resident.forget_absent(state.appended, |key| partitions.know_absent(key) && !pinned(key));
+        let may_go = |key: &Key| match key {
+            Key::Entry(..) => partitions.know_absent(key),
+            // An id is never given again: hardly anybody asks for it any more, and the table knows.
+            Key::Partition(..)
+            | Key::Directory(_)
+            | Key::Inode(_)
+            | Key::Xattr(..)
+            | Key::Orphan(_)
+            | Key::Garbage(_) => true,
+            Key::Intent(_) | Key::Decision(_) | Key::Reply(..) | Key::Replies(_) | Key::Counter => false,
+        };
+        state.resident.forget_absent(state.appended, |key| may_go(key) && !pinned(key));
         state.resident.shrink(state.appended, pinned);
     }
 

@@ -103,7 +103,7 @@ impl Shard {
     pub(super) async fn fetch(
         self: &Rc<Self>,
         keys: Vec<Key>,
-        foreign: &mut Foreign,
+        foreign: &mut Foreign<'_>,
         mut removal: Option<&mut Option<Held>>,
     ) -> Result<(), Refusal> {
         let mut elsewhere: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
@@ -278,7 +278,7 @@ impl Shard {
         self.learn_map(&mut state, directory, &row.map);
         // Nobody can have changed the row meanwhile: it was not loaded, and only one request loads it.
         let changed_in = state.resident.seen(key).1.max(settled_in);
-        state.resident.set(key.clone(), Some(Row::Partition(row)), changed_in);
+        state.resident.set(key.clone(), Some(Box::new(Row::Partition(row))), changed_in);
         Ok(())
     }
 

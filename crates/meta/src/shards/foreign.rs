@@ -1,6 +1,7 @@
-//! Rows of other shards that one run of a verb has fetched.
+//! Rows of other shards that one run of a verb rests on: fetched, or seen where they are.
 
 use super::peers::ForeignRow;
+use super::shard::State;
 use crate::namespace::Seen;
 use crate::tables::Key;
 use std::collections::HashMap;
@@ -8,16 +9,33 @@ use varve_types::InodeId;
 use varve_world::key_hash::KeyHashing;
 
 #[derive(Default)]
-pub(super) struct Foreign {
+pub(super) struct Foreign<'n> {
     rows: HashMap<Key, ForeignRow, KeyHashing>,
+    near: Option<Near<'n>>,
 }
 
-impl Foreign {
+/// Rows that a shard of the same worker holds for the run.
+struct Near<'n> {
+    state: &'n State,
+    keys: &'n [Key],
+}
+
+impl<'n> Foreign<'n> {
+    /// The rows of `keys`, which are held in `state`.
+    pub fn held_near(state: &'n State, keys: &'n [Key]) -> Foreign<'n> {
+        Foreign { near: Some(Near { state, keys }), ..Foreign::default() }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && self.near.is_none()
     }
 
     pub fn seen(&self, key: &Key) -> Seen<'_> {
+        if let Some(Near { state, keys }) = &self.near
+            && keys.contains(key)
+        {
+            return state.resident.seen(key).0;
+        }
         match self.rows.get(key) {
             None => Seen::Unknown,
             Some(None) => Seen::Absent,
@@ -29,7 +47,8 @@ impl Foreign {
         self.rows.insert(key, row);
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &ForeignRow)> {
+    /// Those that were fetched, which nobody holds.
+    pub fn fetched(&self) -> impl Iterator<Item = (&Key, &ForeignRow)> {
         self.rows.iter()
     }
 

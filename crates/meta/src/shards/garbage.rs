@@ -75,7 +75,7 @@ pub(super) fn rows_for(effects: &[Effect]) -> impl Iterator<Item = Change> {
 }
 
 pub(super) fn row_for(inode: InodeId) -> Change {
-    Change::Put(Key::Garbage(inode), Row::Garbage)
+    Change::put(Key::Garbage(inode), Row::Garbage)
 }
 
 impl Shard {

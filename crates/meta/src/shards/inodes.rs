@@ -71,7 +71,7 @@ impl Shard {
                         return Err(Errno::ENOSPC.into());
                     }
                     block.taking = true;
-                    self.apply(&mut state, Change::Put(Key::Counter, Row::Counter(CounterRow { inodes_end: end })));
+                    self.apply(&mut state, Change::put(Key::Counter, Row::Counter(CounterRow { inodes_end: end })));
                     Some((state.open.number, end))
                 }
             };

@@ -41,10 +41,12 @@ pub(super) fn unlock(state: &mut State, transaction: TransactionId, changes: &[C
 
 fn unlock_keys(state: &mut State, transaction: TransactionId, changes: &[Change]) {
     for change in changes {
+        // One look for what is nearly always this one's.
         if let Change::Put(key, _) | Change::Delete(key) = change
-            && state.locks.get(key) == Some(&transaction)
+            && let Some((key, holder)) = state.locks.remove_entry(key)
+            && holder != transaction
         {
-            state.locks.remove(key);
+            state.locks.insert(key, holder);
         }
     }
 }

@@ -103,7 +103,8 @@ impl Shard {
     /// A partition row that is put has the counts, and unless its time is set the mtime, that it has here: what was tallied since
     /// it was read is no reason to decide again ([`digest`]), and none comes to it before the intent ends.
     fn keep_counts(&self, state: &State, change: &mut Change) {
-        let Change::Put(key, Row::Partition(put)) = change else { return };
+        let Change::Put(key, row) = change else { return };
+        let Row::Partition(put) = &mut **row else { return };
         let Seen::Present(Row::Partition(here)) = self.seen_here(state, key).0 else { return };
         (put.entries, put.subdirectories) = (here.entries, here.subdirectories);
         if put.mtime != Timestamp::NEVER {
@@ -145,20 +146,19 @@ impl Shard {
             Seen::Present(row) => record.digest == digest(Some(row)),
         };
         let free = |change: &Change| {
-            let known = match change {
-                Change::Put(key, _) | Change::Delete(key) => self.seen_here(state, key).0 != Seen::Unknown,
+            let fits = match change {
+                Change::Put(key, _) => self.seen_here(state, key).0 != Seen::Unknown,
+                Change::Delete(key) => match self.seen_here(state, key).0 {
+                    Seen::Unknown => false,
+                    // Only an empty one may go.
+                    Seen::Present(Row::Partition(row)) => row.entries == 0,
+                    Seen::Present(_) | Seen::Absent => true,
+                },
                 Change::Tally { directory, name, .. } => self
                     .partition_here(state, *directory)
                     .is_some_and(|row| row.index.range(row.depth).contains(name.hash())),
             };
-            let empty = match change {
-                Change::Delete(key @ Key::Partition(..)) => match self.seen_here(state, key).0 {
-                    Seen::Present(Row::Partition(row)) => row.entries == 0,
-                    _ => true,
-                },
-                _ => true,
-            };
-            known && empty && self.place_of_change(state, change) == self.id && !self.must_wait(state, change)
+            fits && self.place_of_change(state, change) == self.id && !self.must_wait(state, change)
         };
         state.failed.is_none() && intent.reads.iter().all(as_read) && intent.changes.iter().all(free)
     }

@@ -40,7 +40,8 @@ const REMOVALS_MAX: usize = 20_000;
 /// Removals of this shard's entries whose rows elsewhere are still held.
 #[derive(Default)]
 pub(super) struct Removals {
-    waiting: Vec<(TransactionId, Vec<ShardId>)>,
+    /// Each with a shard that holds rows for it.
+    waiting: Vec<(TransactionId, ShardId)>,
     /// A task will carry out what waits.
     awaited: bool,
     /// Tasks that are at it.
@@ -83,12 +84,12 @@ impl Held {
 }
 
 /// Whether these are all rows of a directory: it was never cut, and has no xattrs.
-fn are_all_of_one_directory(keys: &[Key], rows: &[ForeignRow]) -> bool {
+fn are_all_of_one_directory<'r>(keys: &[Key], rows: impl IntoIterator<Item = &'r Row>) -> bool {
     let (mut home, mut partition) = (None, None);
     for (key, row) in keys.iter().zip(rows) {
         match (key, row) {
-            (Key::Directory(id), Some(Row::Directory(row))) if row.xattrs.is_empty() => home = Some(id),
-            (Key::Partition(id, PartitionIndex::FIRST), Some(Row::Partition(row)))
+            (Key::Directory(id), Row::Directory(row)) if row.xattrs.is_empty() => home = Some(id),
+            (Key::Partition(id, PartitionIndex::FIRST), Row::Partition(row))
                 if row.depth == 0 && row.state == PartitionState::Live =>
             {
                 partition = Some(id);
@@ -191,8 +192,8 @@ impl Shard {
         transaction: TransactionId,
         holders: &[ShardId],
     ) -> BatchNumber {
-        state.transactions.note_decided(transaction, holders);
-        state.removals.waiting.push((transaction, holders.to_vec()));
+        state.transactions.note_decided(transaction);
+        state.removals.waiting.extend(holders.iter().map(|holder| (transaction, *holder)));
         self.carry_out_soon(state, GATHERED_FOR);
         state.open.number
     }
@@ -224,8 +225,11 @@ impl Shard {
         let holder = self.peers.near(shard)?;
         let transaction = self.state.borrow_mut().transactions.next_id(self.id, self.table.epoch());
         let held = Held { transaction, shard, keys, asked: self.clock.monotonic() };
-        let foreign = holder.hold_at_once(&held)?;
-        let removed = self.remove_held_at_once(verb, run, &foreign, &held);
+        holder.hold_at_once(&held)?;
+        let removed = {
+            let there = holder.state.borrow();
+            self.remove_held_at_once(verb, run, &Foreign::held_near(&there, &held.keys), &held)
+        };
         if removed.is_none() && holder.end_intent(transaction, false).is_some() {
             holder.changed.notify_waiters();
         }
@@ -236,7 +240,7 @@ impl Shard {
         self: &Rc<Self>,
         verb: &V,
         run: &Run<'_, V::Outcome>,
-        foreign: &Foreign,
+        foreign: &Foreign<'_>,
         held: &Held,
     ) -> Option<Ran<V::Outcome>> {
         let way = Way::of(InodeId::ROOT);
@@ -285,11 +289,9 @@ impl Shard {
         self.changed.notify_waiters();
     }
 
-    async fn remove_elsewhere(self: &Rc<Self>, waiting: &[(TransactionId, Vec<ShardId>)]) {
+    async fn remove_elsewhere(self: &Rc<Self>, waiting: &[(TransactionId, ShardId)]) {
         let mut by_holder: BTreeMap<ShardId, Vec<TransactionId>> = BTreeMap::new();
-        for (transaction, holders) in waiting {
-            holders.iter().for_each(|holder| by_holder.entry(*holder).or_default().push(*transaction));
-        }
+        waiting.iter().for_each(|(transaction, holder)| by_holder.entry(*holder).or_default().push(*transaction));
         join_all(by_holder.into_iter().map(|(holder, held)| async move {
             match self.peers.call(holder, PeerCall::Remove(held)).await {
                 PeerReply::Done => {}
@@ -309,7 +311,7 @@ impl Shard {
             PeerReply::Rows(rows) => rows,
             other => return other,
         };
-        if !are_all_of_one_directory(&keys, &rows) {
+        if !are_all_of_one_directory(&keys, rows.iter().flatten()) {
             return PeerReply::Rows(rows);
         }
         let read = |(key, row): (&Key, &ForeignRow)| ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
@@ -322,14 +324,17 @@ impl Shard {
     }
 
     /// The same without waiting; `None`: that cannot be, or they are not all rows of one empty directory.
-    fn hold_at_once(self: &Rc<Self>, held: &Held) -> Option<Foreign> {
+    fn hold_at_once(self: &Rc<Self>, held: &Held) -> Option<()> {
         if !self.takes_changes() {
             return None;
         }
         let mut state = self.state.borrow_mut();
-        let rows: Vec<_> = held.keys.iter().map(|key| self.appended_row(&state, key)).collect::<Option<_>>()?;
-        if !are_all_of_one_directory(&held.keys, &rows) {
-            return None;
+        {
+            let [one, another] = &held.keys[..] else { return None };
+            let rows = [self.appended_row(&state, one)?, self.appended_row(&state, another)?];
+            if !are_all_of_one_directory(&held.keys, rows) {
+                return None;
+            }
         }
         let intent = self.removal_of(&held.keys, Vec::new());
         if !self.may_prepare(&state, &intent) {
@@ -338,26 +343,21 @@ impl Shard {
         self.keep_intent(&mut state, held.transaction, intent, IntentKept::InMemory);
         drop(state);
         self.watch_holds();
-        let mut foreign = Foreign::default();
-        held.keys.iter().cloned().zip(rows).for_each(|(key, row)| foreign.insert(key, row));
-        Some(foreign)
+        Some(())
     }
 
-    /// A row of this shard as it may be shown to others now; `None`: it may not.
-    fn appended_row(&self, state: &State, key: &Key) -> Option<ForeignRow> {
-        let (seen, changed_in) = self.seen_here(state, key);
-        match seen {
-            _ if changed_in > state.appended => None,
-            Seen::Unknown => None,
-            Seen::Absent => Some(None),
-            Seen::Present(row) => Some(Some(row.clone())),
+    /// A row of this shard that may be shown to others now.
+    fn appended_row<'s>(&self, state: &'s State, key: &Key) -> Option<&'s Row> {
+        match self.seen_here(state, key) {
+            (Seen::Present(row), changed_in) if changed_in <= state.appended => Some(row),
+            _ => None,
         }
     }
 
-    /// The intent to delete rows of this shard.
+    /// The intent to delete rows of this shard. It is not stored, so nobody reads who takes part.
     fn removal_of(&self, keys: &[Key], reads: Vec<ReadRecord>) -> IntentRow {
         let changes = keys.iter().cloned().map(Change::Delete).collect();
-        IntentRow { participants: vec![self.id], reads, changes, reply: None }
+        IntentRow { participants: Vec::new(), reads, changes, reply: None }
     }
 
     /// Step 1.

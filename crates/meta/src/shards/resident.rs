@@ -114,14 +114,14 @@ impl Resident {
     pub fn end_fetch(&mut self, key: &Key, row: Option<Row>) {
         self.fetching.remove(key);
         if !self.knows(key) {
-            self.set(key.clone(), row, BatchNumber(0));
+            self.set(key.clone(), row.map(Box::new), BatchNumber(0));
         }
     }
 
     /// Takes in a row that may be asked for, unless more is known of it.
     pub fn take_ahead(&mut self, key: Key, row: Row) {
         if !self.knows(&key) && !self.fetching.contains(&key) {
-            self.set(key, Some(row), BatchNumber(0));
+            self.set(key, Some(Box::new(row)), BatchNumber(0));
         }
     }
 
@@ -130,11 +130,11 @@ impl Resident {
     }
 
     /// Sets what a decision made of the row, in `batch`; whether there was one in memory.
-    pub fn set(&mut self, key: Key, row: Option<Row>, batch: BatchNumber) -> bool {
-        let bytes = u32::try_from(SLOT_BYTES + row.as_ref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
+    pub fn set(&mut self, key: Key, row: Option<Box<Row>>, batch: BatchNumber) -> bool {
+        let bytes = u32::try_from(SLOT_BYTES + row.as_deref().map_or(0, row_bytes)).unwrap_or(u32::MAX);
         // A loaded partition knows without it that a name is absent.
         let used = std::cell::Cell::new(row.is_some());
-        let slot = Slot { row: row.map(Box::new), bytes, changed_in: batch, used };
+        let slot = Slot { row, bytes, changed_in: batch, used };
         let is_absent = slot.row.is_none();
         self.bytes += bytes as usize;
         let (place, old) = self.slots.insert(key, slot);

@@ -168,7 +168,7 @@ pub struct Record<'a, O> {
 pub(super) struct Sight<'a> {
     pub shard: &'a Shard,
     pub state: &'a State,
-    pub foreign: &'a Foreign,
+    pub foreign: &'a Foreign<'a>,
     /// The latest batch that holds a change of a row that was shown.
     pub newest: Cell<BatchNumber>,
 }
@@ -366,7 +366,7 @@ impl Shard {
         verb: &V,
         run: &Run<'_, V::Outcome>,
         way: &Way,
-        foreign: &Foreign,
+        foreign: &Foreign<'_>,
     ) -> Result<(Decided<V::Outcome>, BatchNumber), Refusal> {
         let mut state = self.state.borrow_mut();
         if let Some(cause) = &state.failed {
@@ -519,8 +519,9 @@ fn is_about(change: &Change, inode: InodeId) -> bool {
 }
 
 /// Whether `change` gives a directory another parent.
-fn moves_directory(state: &State, foreign: &Foreign, change: &Change) -> bool {
-    let Change::Put(key @ Key::Directory(_), Row::Directory(row)) = change else { return false };
+fn moves_directory(state: &State, foreign: &Foreign<'_>, change: &Change) -> bool {
+    let Change::Put(key, row) = change else { return false };
+    let Row::Directory(row) = &**row else { return false };
     let before = match state.resident.seen(key).0 {
         Seen::Unknown => foreign.seen(key),
         known => known,

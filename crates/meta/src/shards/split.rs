@@ -285,7 +285,7 @@ impl Shard {
             // What was removed meanwhile was noted.
             let Some(row) = self.decided_row(&key).await? else { continue };
             size += row.content_bytes();
-            changes.push(Change::Put(key, row));
+            changes.push(Change::put(key, row));
             if changes.len() >= STEP_ROWS || size >= STEP_BYTES {
                 size = 0;
                 let changes = std::mem::take(&mut changes);
@@ -334,7 +334,7 @@ impl Shard {
                 if let Key::Entry(_, name) = &key {
                     moved.add([name.clone()]);
                 }
-                changes.push(Change::Put(key, row));
+                changes.push(Change::put(key, row));
             }
             if changes.is_empty() {
                 return Ok(());
@@ -394,7 +394,7 @@ impl Shard {
             changes.push(match self.decided_row(&key).await? {
                 Some(row) => {
                     size += row.content_bytes();
-                    Change::Put(key, row)
+                    Change::put(key, row)
                 }
                 None => Change::Delete(key),
             });
@@ -433,7 +433,7 @@ impl Shard {
             row.subdirectories = row.subdirectories.saturating_sub(subdirectories);
             let range = row.index.range(row.depth);
             let key = Key::Partition(directory, row.index);
-            self.apply(&mut state, Change::Put(key, Row::Partition(row)));
+            self.apply(&mut state, Change::put(key, Row::Partition(row)));
             if let Some(partition) = state.partitions.get_mut(directory) {
                 partition.split = None;
                 partition.names.keep(range);
@@ -541,10 +541,8 @@ impl Shard {
             let mut state = self.state.borrow_mut();
             let Seen::Present(Row::Directory(row)) = self.seen_here(&state, &key).0 else { return PeerReply::Absent };
             let mut row = row.clone();
-            let change = Change::Put(key, {
-                row.map.merge(&map);
-                Row::Directory(row)
-            });
+            row.map.merge(&map);
+            let change = Change::put(key, Row::Directory(row));
             if self.must_wait(&state, &change) {
                 return PeerReply::Busy;
             }

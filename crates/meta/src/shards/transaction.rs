@@ -45,7 +45,7 @@ pub(super) struct Transactions {
     /// Coordinated here and not decided.
     undecided: HashSet<TransactionId, KeyHashing>,
     /// Coordinated here, committed, and not applied everywhere.
-    decided: HashMap<TransactionId, Vec<ShardId>, KeyHashing>,
+    decided: HashSet<TransactionId, KeyHashing>,
     /// Intents of this shard.
     pub prepared: HashMap<TransactionId, Prepared, KeyHashing>,
     /// What those of an earlier epoch are about.
@@ -65,8 +65,8 @@ impl Transactions {
     }
 
     /// A removal is decided; asked for its outcome, this shard says so until its rows are gone elsewhere.
-    pub fn note_decided(&mut self, transaction: TransactionId, participants: &[ShardId]) {
-        self.decided.insert(transaction, participants.to_vec());
+    pub fn note_decided(&mut self, transaction: TransactionId) {
+        self.decided.insert(transaction);
     }
 
     pub fn forget_undecided(&mut self, transaction: TransactionId) {
@@ -234,10 +234,10 @@ impl Shard {
         &self,
         own: Vec<Change>,
         elsewhere: Vec<Change>,
-        foreign: &Foreign,
+        foreign: &Foreign<'_>,
         held: Option<&Held>,
     ) -> Sorted {
-        let is_held = |held: &&Held| held.is_all_of(&elsewhere) && foreign.iter().all(|(key, _)| held.holds(key));
+        let is_held = |held: &&Held| held.is_all_of(&elsewhere) && foreign.fetched().all(|(key, _)| held.holds(key));
         if let Some(held) = held.filter(is_held) {
             return Sorted { own, parts: BTreeMap::new(), holder: Some(held.shard), unopened: Vec::new() };
         }
@@ -247,7 +247,7 @@ impl Shard {
         for change in elsewhere {
             parts.entry(self.place_of_change(&state, &change)).or_insert_with(empty).changes.push(change);
         }
-        for (key, row) in foreign.iter() {
+        for (key, row) in foreign.fetched() {
             let record = ReadRecord { key: key.clone(), digest: digest(row.as_ref()) };
             parts.entry(self.place(&state, key)).or_insert_with(empty).reads.push(record);
         }
@@ -274,7 +274,7 @@ impl Shard {
         self.apply_own(&mut state, transaction, own, reply)?;
         let row = Row::Decision(DecisionRow { participants: participants.to_vec() });
         state.open.write(&Key::Decision(transaction), Some(&row));
-        state.transactions.decided.insert(transaction, participants.to_vec());
+        state.transactions.decided.insert(transaction);
         let batch = state.open.number;
         drop(state);
         self.changed.notify_waiters();
@@ -369,7 +369,7 @@ impl Shard {
         let decided = {
             let mut state = self.state.borrow_mut();
             state.transactions.undecided.remove(&transaction);
-            state.transactions.decided.contains_key(&transaction)
+            state.transactions.decided.contains(&transaction)
         };
         if decided {
             // The decision may be made and not yet in the log.
@@ -394,7 +394,7 @@ impl Shard {
                 tokio::task::spawn_local(self.clone().ask_if_forgotten(transaction, Duration::ZERO));
             }
             (Key::Decision(transaction), Row::Decision(decision)) => {
-                state.transactions.decided.insert(transaction, decision.participants.clone());
+                state.transactions.decided.insert(transaction);
                 tokio::task::spawn_local(self.clone().carry_out(transaction, decision.participants));
             }
             (key, row) => unreachable!("{key:?} of kind {:?} is no transaction", row.kind()),

@@ -82,7 +82,7 @@ impl Decided {
     fn note(&mut self, shard: ShardId, shards: ShardCount, change: Change) {
         match change {
             Change::Put(key, row) => {
-                self.rows.insert(codec::encode_key(&key), Some(row));
+                self.rows.insert(codec::encode_key(&key), Some(*row));
             }
             Change::Delete(key) => {
                 self.rows.insert(codec::encode_key(&key), None);

@@ -132,7 +132,8 @@ impl Row {
 /// One row changed, or one tally of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    Put(Key, Row),
+    /// Apart, for a row is some times as long as all else.
+    Put(Key, Box<Row>),
     Delete(Key),
     /// Adds to the counts of the partition of `directory` that holds `name` and sets its mtime (never back). Kept apart
     /// from `Put`, so that creates in one directory by several-shard changes need not exclude each other.
@@ -146,6 +147,10 @@ pub enum Change {
 }
 
 impl Change {
+    pub fn put(key: Key, row: Row) -> Change {
+        Change::Put(key, Box::new(row))
+    }
+
     /// The key of a row that is put.
     pub fn put_key(&self) -> Option<&Key> {
         match self {

@@ -369,7 +369,7 @@ fn intent(site: &Site) {
     let at = Timestamp { seconds: 2, nanoseconds: 0 };
     let row = entry(InodeId(9), EntryBody::Node(inline(b"made")));
     let changes = vec![
-        Change::Put(Key::Entry(DIRECTORY, name.clone()), row),
+        Change::put(Key::Entry(DIRECTORY, name.clone()), row),
         Change::Tally { directory: DIRECTORY, name, entries: 1, subdirectories: 0, at },
     ];
     let intent = IntentRow { participants: vec![SHARD_1], changes, reads: Vec::new(), reply: None };

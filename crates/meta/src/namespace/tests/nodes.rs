@@ -240,7 +240,7 @@ fn a_truncate_that_was_cut_short_is_done_again() {
     // The server dies here: the change is made, the effect is not.
     for change in changes {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
-        table.rows.insert(key, row);
+        table.rows.insert(key, *row);
     }
     let node = table.run(&GetAttributes { at: at.clone() }, &root()).unwrap();
     assert_eq!(node.attributes.size, 40, "stat sees the new size at once");
@@ -271,7 +271,7 @@ fn a_truncate_ends_no_other_one() {
         let Decision::Commit { changes, .. } = table.decide(&set, &root()) else { panic!("commits") };
         for change in changes {
             let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
-            table.rows.insert(key, row);
+            table.rows.insert(key, *row);
         }
         let found = table.decide(&FindTruncate { at: at.clone() }, &root());
         let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };
@@ -299,7 +299,7 @@ fn a_truncate_that_the_store_refuses_is_abandoned() {
     let Decision::Commit { changes, .. } = table.decide(&verb, &root()) else { panic!("commits") };
     for change in changes {
         let Change::Put(key, row) = change else { panic!("a truncate puts one row") };
-        table.rows.insert(key, row);
+        table.rows.insert(key, *row);
     }
     let found = table.decide(&FindTruncate { at: at.clone() }, &root());
     let Decision::Answer(Some(begun)) = found else { panic!("{found:?}") };

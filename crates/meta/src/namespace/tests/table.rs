@@ -154,8 +154,8 @@ impl Table {
             Change::Put(key, row) => {
                 // What is stored comes back as it was, or the codec is wrong.
                 let bytes = codec::encode_row(&row);
-                assert_eq!(codec::decode_row(key.kind(), &bytes).as_ref(), Ok(&row));
-                self.rows.insert(key, row);
+                assert_eq!(codec::decode_row(key.kind(), &bytes).as_ref(), Ok(&*row));
+                self.rows.insert(key, *row);
             }
             Change::Delete(key) => {
                 assert!(self.rows.remove(&key).is_some(), "deletes {key:?}, which is not there");

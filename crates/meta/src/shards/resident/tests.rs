@@ -7,8 +7,8 @@ fn key(n: u64) -> Key {
     Key::Xattr(InodeId(n), Bytes::from_static(b"user.x"))
 }
 
-fn row(len: usize) -> Option<Row> {
-    Some(Row::Xattr(Bytes::from(vec![0; len])))
+fn row(len: usize) -> Option<Box<Row>> {
+    Some(Box::new(Row::Xattr(Bytes::from(vec![0; len]))))
 }
 
 /// As a worker has its shards do.
@@ -42,7 +42,7 @@ fn a_fetch_does_not_overwrite_a_decision() {
     assert!(resident.begin_fetch(&key(1)));
     assert!(!resident.begin_fetch(&key(1)));
     resident.set(key(1), None, BatchNumber(1));
-    resident.end_fetch(&key(1), row(5));
+    resident.end_fetch(&key(1), row(5).map(|row| *row));
     assert_eq!(resident.seen(&key(1)), (Seen::Absent, BatchNumber(1)));
 }
 

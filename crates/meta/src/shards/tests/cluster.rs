@@ -262,8 +262,8 @@ impl Cluster {
             map,
         };
         let changes = vec![
-            Change::Put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
-            Change::Put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
+            Change::put(Key::Directory(InodeId::ROOT), Row::Directory(directory)),
+            Change::put(Key::Partition(InodeId::ROOT, PartitionIndex::FIRST), Row::Partition(partition)),
         ];
         assert!(matches!(self.peers.call(ShardId(0), PeerCall::Apply(changes)).await, PeerReply::Done));
     }

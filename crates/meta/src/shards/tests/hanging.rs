@@ -329,7 +329,7 @@ fn what_cannot_be_applied_is_tried_now_and_then() {
         let transaction = TransactionId { coordinator: coordinator.id(), epoch: Epoch(1), counter: 1_000 };
         let changes = vec![Change::Delete(Key::Entry(directory, name("f")))];
         let intent = IntentRow { participants: vec![shard.id()], changes, reads: Vec::new(), reply: None };
-        coordinator.state.borrow_mut().transactions.note_decided(transaction, &[shard.id()]);
+        coordinator.state.borrow_mut().transactions.note_decided(transaction);
         shard.restore_transaction(Key::Intent(transaction), Row::Intent(intent));
         let before = cluster.peers.calls.get();
         tokio::time::sleep(3 * ASK_AGAIN).await;

@@ -48,6 +48,26 @@ fn a_removed_directory_takes_no_names_and_leaves_no_rows() {
     });
 }
 
+/// The memory of what was removed is other rows': an id is never given again, and the table knows that its rows are gone.
+#[test]
+fn removed_directories_are_not_remembered() {
+    far_and_near(|cluster| async move {
+        let home = cluster.shard(ShardId(2));
+        cluster.mkdir(InodeId::ROOT, "stays", ShardId(2)).await;
+        let before = home.state.borrow().resident.len();
+        for round in 0..20 {
+            let directory = format!("d{round}");
+            cluster.mkdir(InodeId::ROOT, &directory, ShardId(2)).await;
+            rmdir(&cluster, &directory).await.unwrap();
+        }
+        cluster.shard(ShardId(0)).end_removals().await;
+        cluster.sync().await;
+        // What the last batch made absent goes with the one after it.
+        cluster.mkdir(InodeId::ROOT, "last", ShardId(2)).await;
+        assert!(home.state.borrow().resident.len() <= before + 4, "{before}, {}", home.state.borrow().resident.len());
+    });
+}
+
 /// The shard of the name and that of the directory's rows are two: what one asks of the other is what a removal costs.
 #[test]
 fn an_empty_directory_is_removed_with_one_question() {

@@ -268,7 +268,7 @@ fn an_attempt_that_was_overtaken_deletes_nothing() {
         let key = Key::Entry(directory, name("f"));
         let body = EntryBody::Reference(FileKind::Regular);
         let row = Row::Entry(EntryRow { inode: InodeId::new(ShardId(0), 1_000), body });
-        target.adopt_rows(directory, second, vec![Change::Put(key.clone(), row.clone())], Vec::new()).await.unwrap();
+        target.adopt_rows(directory, second, vec![Change::put(key.clone(), row.clone())], Vec::new()).await.unwrap();
         begins.await.unwrap_err();
         assert_eq!(target.read_table(&key).await.unwrap().as_ref(), Some(&row));
         assert_eq!(target.decided_row(&key).await.unwrap(), Some(row));

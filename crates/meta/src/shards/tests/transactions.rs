@@ -283,7 +283,7 @@ fn under_way(cluster: &Cluster, counter: u64, change: Change) -> PeerCall {
 
 fn makes(cluster: &Cluster, counter: u64, at: &str) -> PeerCall {
     let row = EntryRow { inode: InodeId::new(ShardId(1), 1_000), body: EntryBody::Reference(FileKind::Regular) };
-    under_way(cluster, counter, Change::Put(Key::Entry(InodeId::ROOT, name(at)), Row::Entry(row)))
+    under_way(cluster, counter, Change::put(Key::Entry(InodeId::ROOT, name(at)), Row::Entry(row)))
 }
 
 fn ended(cluster: &Cluster, counter: u64, commit: bool) -> PeerCall {
@@ -351,7 +351,7 @@ fn a_change_of_mode_that_a_split_finds_under_way_is_of_both_halves() {
         };
         let (key, mut changed) = row(0).await;
         changed.mode = Mode::new(0o700);
-        let change = under_way(&cluster, 1, Change::Put(key, Row::Partition(changed)));
+        let change = under_way(&cluster, 1, Change::put(key, Row::Partition(changed)));
         assert!(matches!(root.peer_call(change).await, PeerReply::Vote(true)));
         let split = tokio::task::spawn_local({
             let root = root.clone();

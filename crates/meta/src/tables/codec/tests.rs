@@ -115,7 +115,7 @@ fn golden_rows() {
     let intent = IntentRow {
         participants: vec![ShardId(1), ShardId(2)],
         changes: vec![
-            Change::Put(Key::Counter, Row::Counter(CounterRow { inodes_end: 1 })),
+            Change::put(Key::Counter, Row::Counter(CounterRow { inodes_end: 1 })),
             Change::Delete(Key::Counter),
             Change::Tally { directory: InodeId::ROOT, name: name(b"a"), entries: -1, subdirectories: 1, at: time(1) },
         ],
@@ -363,8 +363,8 @@ fn any_plain_row() -> impl Strategy<Value = Row> {
 
 fn any_change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (any_inode(), any_node()).prop_map(|(inode, node)| Change::Put(Key::Inode(inode), Row::Inode(node))),
-        (any_inode(), any_directory()).prop_map(|(inode, row)| Change::Put(Key::Directory(inode), Row::Directory(row))),
+        (any_inode(), any_node()).prop_map(|(inode, node)| Change::put(Key::Inode(inode), Row::Inode(node))),
+        (any_inode(), any_directory()).prop_map(|(inode, row)| Change::put(Key::Directory(inode), Row::Directory(row))),
         any_key().prop_map(Change::Delete),
         (any_inode(), any_name(), any::<i64>(), any::<i64>(), any_time()).prop_map(
             |(directory, name, entries, subdirectories, at)| Change::Tally {

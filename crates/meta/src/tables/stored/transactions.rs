@@ -40,7 +40,7 @@ impl StoredChange {
                     return Err("an intent within an intent".to_owned());
                 }
                 let row = codec::decode_row(key.kind(), row).map_err(|e| e.to_string())?;
-                Change::Put(key, row)
+                Change::put(key, row)
             }
             StoredChange::Delete(key) => Change::Delete(codec::decode_key(key).map_err(|e| e.to_string())?),
             StoredChange::Tally { directory, name, entries, subdirectories, at } => Change::Tally {

@@ -192,9 +192,11 @@ impl Shard {
         transaction: TransactionId,
         holders: &[ShardId],
     ) -> BatchNumber {
-        state.transactions.note_decided(transaction);
-        state.removals.waiting.extend(holders.iter().map(|holder| (transaction, *holder)));
-        self.carry_out_soon(state, GATHERED_FOR);
+        if !holders.is_empty() {
+            state.transactions.note_decided(transaction);
+            state.removals.waiting.extend(holders.iter().map(|holder| (transaction, *holder)));
+            self.carry_out_soon(state, GATHERED_FOR);
+        }
         state.open.number
     }
 

@@ -50,9 +50,9 @@ impl VolumeDir {
             _ => Err(error),
         });
         let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
-        // Where the key is gone, too, nothing tells whether somebody serves but the record of one that is there.
+        // Where the key is gone, too, nothing tells whether somebody serves but the record of one that is not known to be gone.
         if locked.is_none()
-            && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_our_processes)
+            && let Some(holder) = self.read_holder().filter(ServerRecord::is_of_this_boot)
         {
             return Err(LockError::Held { directory: self.root().to_owned(), holder: describe(Some(holder)) });
         }

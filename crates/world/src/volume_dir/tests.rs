@@ -271,6 +271,12 @@ fn a_lock_whose_file_is_removed_is_a_lock() {
     std::fs::remove_file(volume.lock_file()).unwrap();
     std::fs::remove_file(volume.key_file()).unwrap();
     assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
+    // So does one in a container, of whose processes nobody can tell.
+    let of_a_container =
+        ServerRecord { pid_namespace: Some(1), ..ServerRecord::of_this_process(&volume, false, vec![]).unwrap() };
+    volume.write_server_record(&lock, &of_a_container).unwrap();
+    std::fs::remove_file(volume.lock_file()).unwrap();
+    assert!(matches!(volume.lock(), Err(LockError::Held { .. })));
 }
 
 /// A newer format is refused by its version; an unknown key, a missing one and a bad value by their names.

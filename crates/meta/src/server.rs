@@ -59,6 +59,7 @@ use varve_world::clock::{Clock, RealClock};
 use varve_world::posix_store::PosixStore;
 use varve_world::reserve::Reserve;
 use varve_world::volume_dir::{Left, LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Threads of a server: as many as the largest machines have processors that one service may take.
 pub const WORKERS_MAX: usize = 256;
@@ -424,7 +425,8 @@ fn spawn_workers(
     background: &Background,
     Mailboxes { inboxes, receivers }: Mailboxes,
 ) -> Result<Vec<JoinHandle<()>>, ServerError> {
-    let sockets = config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &shared.settings));
+    let sockets =
+        config.unix_directory.as_deref().map(|directory| Sockets::prepare(directory, &config.volume, &shared.settings));
     let sockets = sockets.transpose()?;
     let shards = usize::from(shared.settings.shards.get());
     let memory = Memory::divide(config.memory_bytes, shards);
@@ -469,8 +471,8 @@ fn spawn_workers(
     Ok(threads)
 }
 
-/// Of the volume's id, in the names of sockets.
-const VOLUME_DIGITS: usize = 16;
+/// What a store is told by, in the names of sockets.
+const STORE_DIGITS: usize = 16;
 
 /// Some stores give all files to one user, so this is no reason to refuse.
 fn warn_of_third_owner(volume: &VolumeDir, owner: u32) {
@@ -484,8 +486,9 @@ fn warn_of_third_owner(volume: &VolumeDir, owner: u32) {
     }
 }
 
-/// The names of the workers' sockets: `<volume>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
-/// server that is just going away is in the way.
+/// The names of the workers' sockets: `<store>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
+/// server that is just going away is in the way. `<store>` is of the volume's id and of the directory: servers of two copies may
+/// have the same number in two PID namespaces.
 struct Sockets {
     directory: PathBuf,
     prefix: String,
@@ -493,15 +496,16 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn prepare(directory: &Path, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
+    fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
         // Who connects has to prove the key; for a user's volume the directory keeps others away besides.
         let (directory_mode, mode) = if settings.owner_uid == 0 { (0o755, 0o666) } else { (0o700, 0o600) };
         let uid = rustix::process::geteuid().as_raw();
         let cannot = doing(format!("cannot use {} for sockets", directory.display()));
         listener::prepare_socket_directory(directory, uid, directory_mode).map_err(cannot)?;
         remove_dead_sockets(directory);
-        let volume = &settings.id.to_string()[..VOLUME_DIGITS];
-        let prefix = format!("{volume}.{}", std::process::id());
+        let store_id = volume.store_id().map_err(doing(format!("cannot look at {}", volume.root().display())))?;
+        let store = xxh3_64(format!("{} {store_id}", settings.id).as_bytes());
+        let prefix = format!("{store:0STORE_DIGITS$x}.{}", std::process::id());
         let sockets = Sockets { directory: directory.to_owned(), prefix, mode };
         let longest = sockets.path(WORKERS_MAX - 1);
         if longest.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -525,8 +529,8 @@ fn remove_dead_sockets(directory: &Path) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(parts) = name.to_str().map(|name| name.split('.').collect::<Vec<_>>()) else { continue };
-        let [volume, pid, _, "sock"] = parts[..] else { continue };
-        let ours = volume.len() == VOLUME_DIGITS && volume.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let [store, pid, _, "sock"] = parts[..] else { continue };
+        let ours = store.len() == STORE_DIGITS && store.bytes().all(|digit| digit.is_ascii_hexdigit());
         let dead = pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
         // A server in another namespace of processes is not seen, but answers.
         if ours && dead && listener::nobody_listens(&entry.path()) {

@@ -82,7 +82,7 @@ impl BlockingTransport {
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, local).map_err(|error| {
-            let process = format!("process {} on {}", record.pid, record.host);
+            let process = format!("{} on {}", record.process(), record.host);
             if error.kind() == io::ErrorKind::PermissionDenied {
                 return FindError::Refused(format!(
                     "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \

@@ -130,7 +130,7 @@ fn describe(record: Option<ServerRecord>) -> String {
     match record {
         Some(record) => {
             let kind = if record.embedded { "a mount" } else { "a server" };
-            format!("{kind}, process {} on host {}", record.pid, record.host)
+            format!("{kind}, {} on host {}", record.process(), record.host)
         }
         None => "a process that has not said yet who it is, as one that is just starting".to_owned(),
     }

@@ -59,7 +59,7 @@ impl ServerRecord {
     /// The record of this process, which serves `volume`.
     pub fn of_this_process(volume: &VolumeDir, embedded: bool, workers: Vec<WorkerRecord>) -> io::Result<ServerRecord> {
         let store = std::path::absolute(volume.root())?.to_string_lossy().into_owned();
-        let store_id = identify(volume.root())?;
+        let store_id = volume.store_id()?;
         Ok(ServerRecord {
             host: host_name(),
             boot_id: boot_id()?,
@@ -77,7 +77,7 @@ impl ServerRecord {
     /// changes that. What other hosts and earlier boots call their devices says nothing here.
     pub fn check_store(&self, volume: &VolumeDir) -> Result<(), OtherStore> {
         let (Some(wanted), true) = (&self.store_id, self.is_of_this_boot()) else { return Ok(()) };
-        match identify(volume.root()) {
+        match volume.store_id() {
             Ok(found) if found != *wanted => Err(OtherStore {
                 record: volume.server_file(),
                 store: volume.root().to_owned(),
@@ -98,6 +98,13 @@ impl ServerRecord {
         self.is_of_this_boot() && self.pid_namespace == pid_namespace()
     }
 
+    /// Its process, for messages: a number of another PID namespace is another process's here.
+    pub fn process(&self) -> String {
+        let elsewhere =
+            if self.is_of_this_boot() && !self.is_of_our_processes() { " of another PID namespace" } else { "" };
+        format!("process {}{elsewhere}", self.pid)
+    }
+
     /// Whether its process is surely gone: one of ours that has ended, or one that was there before the host booted. Nobody
     /// can tell of the processes of other hosts and containers.
     pub fn is_of_the_dead(&self) -> bool {
@@ -112,13 +119,6 @@ impl ServerRecord {
     pub fn is_of_one_that_ends(&self) -> bool {
         self.is_of_our_processes() && is_ending(self.pid) && !is_gone(self.pid)
     }
-}
-
-/// Bind mounts of a directory are the same one, and copies and snapshots are not.
-fn identify(directory: &Path) -> io::Result<String> {
-    let found = directory.metadata()?;
-    // Texts, for TOML has no numbers of 64 bits without a sign.
-    Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
 }
 
 /// Whether a process has ended, also if it was not waited for. Its locks are its own as long as any thread of it is ending.
@@ -180,6 +180,13 @@ fn boot_id() -> io::Result<String> {
 }
 
 impl VolumeDir {
+    /// Which directory of this host it is: bind mounts of it are the same one, and copies and snapshots are not.
+    pub fn store_id(&self) -> io::Result<String> {
+        let found = self.root().metadata()?;
+        // Texts, for TOML has no numbers of 64 bits without a sign.
+        Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
+    }
+
     /// The record of the server, or of one that died without removing it; `None` if there is none.
     pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
         let path = self.server_file();

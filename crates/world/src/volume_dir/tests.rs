@@ -139,7 +139,7 @@ fn the_lock_names_no_process_that_is_gone() {
     let names = |record: ServerRecord| {
         volume.write_server_record(&lock, &record).unwrap();
         let message = volume.lock().unwrap_err().to_string();
-        let named = message.contains(&format!("a mount, process {} on host", record.pid));
+        let named = message.contains(&format!("a mount, {} on host", record.process()));
         assert_ne!(named, message.contains("not said yet"), "{message}");
         assert_eq!(named, volume.read_holder().is_some(), "{message}");
         named
@@ -154,7 +154,9 @@ fn the_lock_names_no_process_that_is_gone() {
     assert!(!names(of_child));
     assert!(!names(ServerRecord { pid: 0, ..record.clone() }));
     // The same number is another process's in a container.
-    assert!(names(ServerRecord { pid: 0, pid_namespace: Some(1), ..record.clone() }));
+    let of_a_container = ServerRecord { pid: 0, pid_namespace: Some(1), ..record.clone() };
+    assert_eq!(of_a_container.process(), "process 0 of another PID namespace");
+    assert!(names(of_a_container));
     let of_earlier_boot = ServerRecord { boot_id: "another".into(), ..record };
     assert!(!names(of_earlier_boot.clone()));
     assert!(names(ServerRecord { host: "another".into(), ..of_earlier_boot }));

@@ -464,3 +464,22 @@ fn a_mount_in_between_leaves_what_others_have_open() {
     assert_eq!((opened.inode, opened.attributes.nlink), (file, 0));
     server.stop(STOP).unwrap();
 }
+
+/// Promise: who asks the server of a volume is not answered by that of a copy, which has the same id and key. In two PID
+/// namespaces both may have the same number, as they have here.
+#[test]
+fn the_server_of_a_copy_has_other_sockets() {
+    let site = Site::new(1);
+    let copy = site.directory.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(site.config.volume.root()).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let server = site.start();
+    let of_copy = Server::start(ServerConfig { volume: VolumeDir::new(&copy), ..site.config.clone() }).unwrap();
+    assert_ne!(socket(&server, 0), socket(&of_copy, 0));
+    let mut client = Client::of(&server, &site, 1, Purpose::Work);
+    assert!(client.call(0, create("file")).is_ok() && client.call(0, lookup("file")).is_ok());
+    let mut client = Client::of(&of_copy, &site, 1, Purpose::Work);
+    assert!(client.call(0, lookup("file")).is_err());
+    server.stop(STOP).unwrap();
+    of_copy.stop(STOP).unwrap();
+}

@@ -148,14 +148,9 @@ impl Shard {
         let pinned = |key: &Key| partitions.hold(key) || locks.contains_key(key);
         let may_go = |key: &Key| match key {
             Key::Entry(..) => partitions.know_absent(key),
-            // An id is never given again: hardly anybody asks for it any more, and the table knows.
-            Key::Partition(..)
-            | Key::Directory(_)
-            | Key::Inode(_)
-            | Key::Xattr(..)
-            | Key::Orphan(_)
-            | Key::Garbage(_) => true,
-            Key::Intent(_) | Key::Decision(_) | Key::Reply(..) | Key::Replies(_) | Key::Counter => false,
+            // A directory's id is never given again: hardly anybody asks for it any more, and the table knows.
+            Key::Partition(..) | Key::Directory(_) => true,
+            _ => false,
         };
         state.resident.forget_absent(state.appended, |key| may_go(key) && !pinned(key));
         state.resident.shrink(state.appended, pinned);

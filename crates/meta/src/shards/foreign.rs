@@ -47,7 +47,7 @@ impl<'n> Foreign<'n> {
         self.rows.insert(key, row);
     }
 
-    /// Those that were fetched, which nobody holds.
+    /// Those that were fetched. Near ones are held, so that nobody need check them again.
     pub fn fetched(&self) -> impl Iterator<Item = (&Key, &ForeignRow)> {
         self.rows.iter()
     }

@@ -4,7 +4,8 @@
 # measured instead; else in a local directory, and says so. Writes a report a run, one page of all of them, and compares
 # the ratios with those recorded. Ends with 3 if one fell by more than a tenth.
 # usage: bench.sh VARVE DIRECTORY RECORDED
-# BENCH_FILES, BENCH_PREFILL, BENCH_STREAM: files of a pass, files in the directory before, bytes of a stream.
+# BENCH_FILES, BENCH_PREFILL, BENCH_STREAM, BENCH_PAIRS: files of a pass, files in the directory before, bytes of a stream,
+# turns of large files and of the directory that was filled before.
 set -euo pipefail
 varve=$1
 out=$2
@@ -12,6 +13,8 @@ recorded=$3
 files=${BENCH_FILES:-20000}
 prefill=${BENCH_PREFILL:-5000000}
 stream=${BENCH_STREAM:-1GiB}
+# Turns of what is to be within a few hundredths of what it is compared with.
+pairs=${BENCH_PAIRS:-15}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/varve-bench-XXXXXX")
 chmod 755 "$work"
@@ -114,7 +117,7 @@ awk -v used=$(($(ticks $pids) - before)) -v hz="$(getconf CLK_TCK)" \
   'BEGIN { printf "%.2f%% of a processor\n", 100 * used / hz / 10 }' | tee "$out/idle.txt"
 "$varve" umount "$work/mnt"
 if [ "$prefill" != 0 ]; then
-  run prefilled mdtest --files "$files" --clients 8 --repeat 3 --prefill "$prefill" --via "library:$disk/store"
+  run prefilled mdtest --files "$files" --clients 8 --repeat "$pairs" --prefill "$prefill" --via "library:$disk/store"
   grep VmHWM "/proc/$server/status" | awk -v files="$prefill" \
     '{ printf "the server peaked at %d MiB with %d files\n", $2 / 1024, files }' | tee "$out/memory.txt"
 fi
@@ -122,7 +125,7 @@ end_server
 
 mount_volume
 run embedded mdtest --files "$files" --clients 1,2,8 --repeat 3 --ceilings --via "mount:$work/mnt"
-run stream stream --bytes "$stream" --clients 1,2 --repeat 3 --via "path:$disk/plain" --via "mount:$work/mnt"
+run stream stream --bytes "$stream" --clients 1,2 --repeat "$pairs" --via "path:$disk/plain" --via "mount:$work/mnt"
 "$varve" umount "$work/mnt"
 
 # A user's own mount: as another user where this is root's machine; the program is copied to where that user can go. Where
@@ -144,7 +147,7 @@ stream_user() (
     $as "$work/varve" mount "$disk/user/store" "$disk/user/mnt" -o "$options" --unix-dir "$disk/user/sockets" --log-file "$disk/user/log"
     trap '$as "$work/varve" umount "$disk/user/mnt"' EXIT
     echo "== $how"
-    $as "$work/varve" bench stream --bytes "$stream" --clients 1 --repeat 3 \
+    $as "$work/varve" bench stream --bytes "$stream" --clients 1 --repeat "$pairs" \
       --via "path:$disk/user/plain" --via "mount:$disk/user/mnt" --save "$disk/user/$how.json"
     trap - EXIT
     $as "$work/varve" umount "$disk/user/mnt"
@@ -154,7 +157,7 @@ if may_mount /dev/fuse; then
   stream_user /dev/fuse
 elif [ -n "$as" ] && mknod -m 666 "$work/fuse" c 10 229 2>/dev/null && may_mount "$work/fuse"; then
   export -f stream_user
-  as=$as work=$work disk=$disk stream=$stream unshare --mount bash -c 'stream_user "$0"' "$work/fuse"
+  as=$as work=$work disk=$disk stream=$stream pairs=$pairs unshare --mount bash -c 'stream_user "$0"' "$work/fuse"
 else
   echo "no user's mount: user 65534 may not open /dev/fuse, or not run $work/varve" >&2
 fi

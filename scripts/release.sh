@@ -35,7 +35,7 @@ if [ -x "$merge" ]; then
     mkdir -m 1777 "$counted/raw"
     chmod 1777 "$counted/raw"
     echo "== counting what a run of everything that is measured runs through"
-    if ! BENCH_FILES=4000 BENCH_PREFILL=20000 BENCH_STREAM=128MiB \
+    if ! BENCH_FILES=4000 BENCH_PREFILL=20000 BENCH_STREAM=128MiB BENCH_PAIRS=3 \
       bash scripts/bench.sh "$counting" "$counted/bench" "$counted/none" >"$counted/run.log" 2>&1; then
       tail -n 20 "$counted/run.log" >&2
       echo "the program with counters does not get through its run; all of it is in $counted/run.log" >&2

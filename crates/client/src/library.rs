@@ -4,6 +4,7 @@
 //! Names of directories are believed for as long as the server leases them. What is believed was found in the name of this
 //! library's one caller, so the caller's right to search is leased with it.
 
+use crate::calls::BUSY_WAIT;
 use crate::{
     ClientConfig, DirectoryEntry, Failure, FileSystem, NewNode, Node, OpenFlags, OpenMode, Operation, RenameFlags,
     Result,
@@ -26,9 +27,6 @@ const PATH_BYTES_MAX: usize = 256;
 
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
-
-/// Lookups of a name that others replace all the time, before a call gives up: each of them loses one race.
-const REPLACED_MAX: usize = 64;
 
 /// What directories' names mean, and until when that may be believed.
 type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
@@ -226,17 +224,20 @@ impl Library {
     /// Does `work` with what a name means; anew with what it means by then where that was replaced in between.
     async fn with_file<T>(&self, at: (InodeId, &Name), work: impl AsyncFn(InodeId) -> Result<T>) -> Result<T> {
         let fs = &self.file_system;
-        for _ in 0..REPLACED_MAX {
+        let (mut deadline, mut wait) = (None, BUSY_WAIT);
+        loop {
             let inode = fs.lookup(&self.caller, at.0, at.1).await?.inode;
             let worked = work(inode).await;
             fs.forget(inode, 1);
             match worked {
-                Err(failure) if failure.errno == Errno::ESTALE => {}
+                Err(failure) if failure.errno == Errno::ESTALE => {
+                    let deadline = *deadline.get_or_insert_with(|| fs.core.deadline());
+                    fs.core.check_deadline(deadline, "other clients replace the name all the time")?;
+                    fs.core.pause(wait.next()).await;
+                }
                 worked => return worked,
             }
         }
-        let why = format!("{:?} was replaced {REPLACED_MAX} times while it was used; try again", at.1);
-        Err(Failure::new(Errno::EBUSY, why))
     }
 
     /// The directory that `path` is in, and its last name.

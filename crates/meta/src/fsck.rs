@@ -44,7 +44,7 @@ pub const FINDINGS_MAX: usize = 10_000;
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// What a crash leaves and a server clears away or finishes by itself; nothing is lost.
+    /// What a crash leaves: a server clears it away or finishes it by itself, or it takes space until it is repaired; nothing is lost.
     Leftover,
     /// The volume is not as it should be.
     Damage,
@@ -237,7 +237,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing is wrong that a server would not clear away by itself.
+    /// Nothing is wrong but what a crash leaves.
     pub fn is_sound(&self) -> bool {
         !self.incomplete && self.totals.keys().all(|kind| kind.severity() == Severity::Leftover)
     }

@@ -24,10 +24,10 @@ pub const USAGE: u8 = 16;
 /// Check a volume that nobody serves, and repair it if asked to; exits as fsck(8) does
 ///
 /// Exit codes: 0 sound, 1 damage was found and repaired, 4 damage was found and is there, 8 the check could not be made, 16 wrong
-/// usage. What a crash leaves is left over and no damage: it is counted, and listed with --verbose. A server clears most of it away
-/// by itself, as the content of removed files; the rest takes space until --repair. A backing file of which no row knows is never
-/// removed. The bytes of large files have no checksum and are not read, only their lengths are compared. Without --repair nothing is
-/// written.
+/// usage. What a crash leaves is left over and no damage: it is counted, and listed with --verbose. Some of it a server clears away
+/// by itself, as the content of removed files; the rest, as the rows of directories removed in the moment before the crash, takes
+/// space until --repair. A backing file of which no row knows is never removed. The bytes of large files have no checksum and are
+/// not read, only their lengths are compared. Without --repair nothing is written.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one

@@ -55,6 +55,9 @@ struct Volume {
 struct Server {
     host: String,
     pid: u32,
+    /// The same in words.
+    #[serde(skip)]
+    process: String,
     embedded: bool,
     workers: Vec<Worker>,
     /// Null where it answers.
@@ -154,12 +157,13 @@ impl Shard {
 
 /// The recorded server and what it says of its shards.
 fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> Server {
+    let process = record.process();
     let workers = record.workers.into_iter().map(|worker| Worker { unix: worker.unix, tcp: worker.tcp }).collect();
     let (shards, problem) = match shards(volume, settings) {
         Ok(shards) => (shards, None),
         Err(failure) => (Vec::new(), Some(failure.to_string())),
     };
-    Server { host: record.host, pid: record.pid, embedded: record.embedded, workers, problem, shards }
+    Server { host: record.host, pid: record.pid, process, embedded: record.embedded, workers, problem, shards }
 }
 
 fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<Vec<Shard>> {
@@ -218,7 +222,7 @@ fn text(status: &Status, each_shard: bool) -> String {
     };
     let kind = if server.embedded { "a mount" } else { "a server" };
     let state = if server.problem.is_some() { "does not answer: " } else { "" };
-    rows.push(("server", format!("{state}{kind}, process {} on {}", server.pid, server.host)));
+    rows.push(("server", format!("{state}{kind}, {} on {}", server.process, server.host)));
     for worker in &server.workers {
         let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
         rows.push(("worker", places.join(", ")));

@@ -106,7 +106,7 @@ impl VolumeDir {
         match Locked::take_while(file, operation, again) {
             Ok(locked) => Ok(locked),
             Err(rustix::io::Errno::WOULDBLOCK) if is_shared(&path) => {
-                Err(LockError::Read { directory: self.root().to_owned() })
+                Err(LockError::Read { directory: self.root().to_owned(), path })
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 Err(LockError::Held { directory: self.root().to_owned(), holder: describe(self.read_holder()) })
@@ -142,8 +142,10 @@ pub enum LockError {
         "the volume {} is in use by {holder}: talk to that one, or stop it first", directory.display()
     )]
     Held { directory: PathBuf, holder: String },
-    #[error("the volume {} is being read by `varve fsck` or `varve dump`", directory.display())]
-    Read { directory: PathBuf },
+    #[error(
+        "the volume {} is being read, as by `varve fsck` or `varve dump`: {} is locked", directory.display(), path.display()
+    )]
+    Read { directory: PathBuf, path: PathBuf },
     #[error("cannot lock {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

@@ -180,7 +180,7 @@ pub(crate) struct Files {
     outdated: outdated::Outdated,
     settling: Mutex<settle::Settling>,
     write_behind: write_behind::WriteBehind,
-    forecast: forecast::Forecast,
+    pub(crate) forecast: forecast::Forecast,
     /// The kernel refused a passthrough: it would refuse the next one too.
     passthrough_refused: AtomicBool,
     /// Handles so far that it was offered for and that were not refused: what is written by those is not in the page cache.

@@ -235,6 +235,7 @@ impl FileSystem {
                 if self.embedded() {
                     self.known.made(InodeId(made.inode));
                 }
+                self.files.forecast.made(InodeId(made.inode));
                 Ok(made)
             }
             other => Err(unexpected("MakeDirectory", &other)),

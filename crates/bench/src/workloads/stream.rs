@@ -1,5 +1,8 @@
 //! Sequential writing and reading of large files, a file a client, through plain directories and mounts side by side.
 //!
+//! The files of a turn are in a directory of their own, for file systems place files by their directories: in one and the same, a
+//! plain directory's would always be in one part of the disk, and a volume's in all of them. Parts may differ by a fifth.
+//!
 //! Writing counts the fsync at its end. Before reading, what the kernel caches of the files is dropped as far as this
 //! process may, of a volume's files where they lie in the store too; where it may not, the report says so. Then they are
 //! read again, as the kernel has them by then.
@@ -151,7 +154,9 @@ fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, pr
         for turn in 0..config.repeat {
             for contender in all {
                 progress.say(format!("{clients} clients, turn {}, {}", turn + 1, contender.target.label()));
-                let directory = contender.via.directory().join(&contender.workplace.directory);
+                let workplace = contender.via.directory().join(&contender.workplace.directory);
+                let directory = workplace.join(format!("{clients}.{turn}"));
+                std::fs::create_dir(&directory).map_err(Error::io(directory.display().to_string()))?;
                 let files: Vec<PathBuf> = (0..*clients).map(|rank| directory.join(format!("stream.{rank}"))).collect();
                 measured.keep(&contender.via, "write", *clients, pass(config, &files, write, progress)?);
                 if let Err(note) = drop_caches(config, &files)? {
@@ -162,6 +167,7 @@ fn measure(config: &StreamConfig, all: &[Contender], measured: &mut Measured, pr
                 for file in &files {
                     std::fs::remove_file(file).map_err(Error::io(file.display().to_string()))?;
                 }
+                std::fs::remove_dir(&directory).map_err(Error::io(directory.display().to_string()))?;
             }
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! The kernel can be given a file's backing file only when the file is opened, and of a new file nobody knows yet whether it
 //! will need one. Where the last files that this client has made in a directory all outgrew their rows, the next one is
-//! given its backing file from the beginning, and its bytes are not copied through this process. A file for which that was
-//! wrong stays in its backing file, which is right, only dearer, and ends the guess for its directory.
+//! given its backing file from the beginning, and its bytes are not copied through this process. Where the last files that it
+//! has made anywhere did, the same goes for a directory that it makes, as programs make one for each checkpoint or run. A file
+//! for which that was wrong stays in its backing file, which is right, only dearer, and ends the guess for its directory.
 
 use super::content::Content;
 use super::{OpenInode, backing};
@@ -25,25 +26,50 @@ const DIRECTORIES_MAX: usize = 1024;
 /// What the new files of directories have come to.
 #[derive(Default)]
 pub(crate) struct Forecast {
-    /// How many of a directory outgrew their rows since one did not, up to [`ENOUGH`]; never 0.
-    outgrown: Mutex<HashMap<InodeId, u8, KeyHashing>>,
+    outgrown: Mutex<Outgrown>,
     /// There are any. Where small files are made, nobody has to ask further.
     any: AtomicBool,
 }
 
+/// How many new files outgrew their rows since one did not, up to [`ENOUGH`].
+#[derive(Default)]
+struct Outgrown {
+    /// Of a directory; never 0.
+    there: HashMap<InodeId, u8, KeyHashing>,
+    /// Wherever they were made.
+    anywhere: u8,
+}
+
+impl Outgrown {
+    fn count(&mut self, directory: InodeId, files: u8) {
+        if self.there.len() >= DIRECTORIES_MAX && !self.there.contains_key(&directory) {
+            self.there.clear();
+        }
+        let counted = self.there.entry(directory).or_insert(0);
+        *counted = (*counted + files).min(ENOUGH);
+    }
+}
+
 impl Forecast {
     pub fn expects_large(&self, directory: InodeId) -> bool {
-        self.any.load(Relaxed) && self.outgrown.lock().get(&directory).is_some_and(|files| *files >= ENOUGH)
+        self.any.load(Relaxed) && self.outgrown.lock().there.get(&directory).is_some_and(|files| *files >= ENOUGH)
+    }
+
+    /// `directory` was made: nothing is known of its files but what came before them.
+    pub fn made(&self, directory: InodeId) {
+        if self.any.load(Relaxed) {
+            let mut outgrown = self.outgrown.lock();
+            if outgrown.anywhere >= ENOUGH {
+                outgrown.count(directory, ENOUGH);
+            }
+        }
     }
 
     /// A new file of `directory` has outgrown its row.
     pub fn outgrew(&self, directory: InodeId) {
         let mut outgrown = self.outgrown.lock();
-        if outgrown.len() >= DIRECTORIES_MAX && !outgrown.contains_key(&directory) {
-            outgrown.clear();
-        }
-        let files = outgrown.entry(directory).or_insert(0);
-        *files = (*files + 1).min(ENOUGH);
+        outgrown.count(directory, 1);
+        outgrown.anywhere = (outgrown.anywhere + 1).min(ENOUGH);
         self.any.store(true, Relaxed);
     }
 
@@ -51,8 +77,9 @@ impl Forecast {
     pub fn stayed_small(&self, directory: InodeId) {
         if self.any.load(Relaxed) {
             let mut outgrown = self.outgrown.lock();
-            outgrown.remove(&directory);
-            self.any.store(!outgrown.is_empty(), Relaxed);
+            outgrown.there.remove(&directory);
+            outgrown.anywhere = 0;
+            self.any.store(!outgrown.there.is_empty(), Relaxed);
         }
     }
 }
@@ -112,13 +139,34 @@ mod tests {
         }
     }
 
+    /// Promise: a new directory is expected to go on as the files before it did, wherever those were; its own files are what
+    /// counts from then on, and a small file anywhere ends that for the directories that come after.
+    #[test]
+    fn a_new_directory_is_expected_to_be_as_what_came_before() {
+        let forecast = Forecast::default();
+        let [here, there, first, second, third] = [1, 2, 3, 4, 5].map(InodeId);
+        forecast.made(first);
+        forecast.outgrew(here);
+        forecast.made(first);
+        assert!(!forecast.expects_large(first), "one is not enough");
+        forecast.outgrew(there);
+        assert!(!forecast.expects_large(here) && !forecast.expects_large(first), "that was there before");
+        forecast.made(first);
+        forecast.made(second);
+        assert!(forecast.expects_large(first) && forecast.expects_large(second));
+        forecast.stayed_small(first);
+        forecast.made(third);
+        assert!(!forecast.expects_large(first) && forecast.expects_large(second) && !forecast.expects_large(third));
+    }
+
     /// Promise: no more is remembered than the limit.
     #[test]
     fn little_is_remembered() {
         let forecast = Forecast::default();
         for _ in 0..2 {
             (0..3 * DIRECTORIES_MAX as u64).for_each(|at| forecast.outgrew(InodeId(at)));
+            (0..3 * DIRECTORIES_MAX as u64).for_each(|at| forecast.made(InodeId(at)));
         }
-        assert!(forecast.outgrown.lock().len() <= DIRECTORIES_MAX);
+        assert!(forecast.outgrown.lock().there.len() <= DIRECTORIES_MAX);
     }
 }

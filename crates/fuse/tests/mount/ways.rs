@@ -59,7 +59,8 @@ fn large_files_are_passed_through() {
     volume.close();
 }
 
-/// So are new ones, from their first byte, where those before them in their directory were large.
+/// So are new ones, from their first byte, where those before them in their directory were large, and those of a directory that is
+/// made then.
 #[test]
 fn new_files_among_large_ones_are_passed_through() {
     let Some(volume) = volume() else { return };
@@ -82,6 +83,9 @@ fn new_files_among_large_ones_are_passed_through() {
         return;
     }
     assert_eq!(calls(&volume, "write"), before);
+    fs::create_dir(volume.join("next")).unwrap();
+    make("next/a", &large);
+    assert_eq!(calls(&volume, "write"), before);
     // dd(1) writes whole blocks past all page caches, and what is left through them: where that is passed through, it cannot.
     let aligned = "dd if=\"$1\" of=\"$2\" bs=65536 oflag=direct status=none";
     shell(aligned, &[&volume.join("c"), &volume.join("direct")]);
@@ -91,7 +95,7 @@ fn new_files_among_large_ones_are_passed_through() {
     assert_eq!(calls(&volume, "write"), before);
     make("e", b"small");
     assert!(calls(&volume, "write") > before, "the one before it was small");
-    for (name, bytes) in [("a", &large[..]), ("c", &large), ("d", b"small"), ("e", b"small")] {
+    for (name, bytes) in [("a", &large[..]), ("c", &large), ("next/a", &large), ("d", b"small"), ("e", b"small")] {
         assert!(fs::read(volume.join(name)).unwrap() == [bytes, tail].concat(), "{name}");
     }
     volume.close();

@@ -71,7 +71,7 @@ pub fn to_lock(error: &LockError) -> &'static str {
     match error {
         LockError::Held { .. } => "Stop that process first; `varve status STORE` shows it.",
         LockError::Read { .. } => {
-            "Wait until that has ended, then try again; `fuser` of that file says which process it is."
+            "Wait until that has ended, then try again; `fuser` of the locked file says which process of this host it is."
         }
         LockError::Io { source, .. } => unwritable(source).unwrap_or("See whether the store is all there and mounted."),
     }

@@ -4,7 +4,7 @@
 //! Names of directories are believed for as long as the server leases them. What is believed was found in the name of this
 //! library's one caller, so the caller's right to search is leased with it.
 
-use crate::calls::BUSY_WAIT;
+use crate::calls::{BUSY_WAIT, Wait};
 use crate::{
     ClientConfig, DirectoryEntry, Failure, FileSystem, NewNode, Node, OpenFlags, OpenMode, Operation, RenameFlags,
     Result,
@@ -12,6 +12,7 @@ use crate::{
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use varve_types::{Credentials, Errno, FileKind, InodeId, Mode, Name, NameError};
 use varve_wire::EntryReply;
 use varve_world::clock::Moment;
@@ -27,6 +28,9 @@ const PATH_BYTES_MAX: usize = 256;
 
 /// Bytes read at a time by `read_file`.
 const READ_BYTES: usize = 256 * 1024;
+
+/// The longest wait before a name is looked up again that others replace all the time: who waits wins no more races.
+const LOST_RACE_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// What directories' names mean, and until when that may be believed.
 type KnownNames = HashMap<(InodeId, Name), (InodeId, Moment), KeyHashing>;
@@ -224,7 +228,7 @@ impl Library {
     /// Does `work` with what a name means; anew with what it means by then where that was replaced in between.
     async fn with_file<T>(&self, at: (InodeId, &Name), work: impl AsyncFn(InodeId) -> Result<T>) -> Result<T> {
         let fs = &self.file_system;
-        let (mut deadline, mut wait) = (None, BUSY_WAIT);
+        let (mut deadline, mut wait) = (None, Wait { longest: LOST_RACE_WAIT_MAX, ..BUSY_WAIT });
         loop {
             let inode = fs.lookup(&self.caller, at.0, at.1).await?.inode;
             let worked = work(inode).await;
@@ -232,7 +236,8 @@ impl Library {
             match worked {
                 Err(failure) if failure.errno == Errno::ESTALE => {
                     let deadline = *deadline.get_or_insert_with(|| fs.core.deadline());
-                    fs.core.check_deadline(deadline, "other clients replace the name all the time")?;
+                    let why = format!("other clients replace the name all the time: {failure}");
+                    fs.core.check_deadline(deadline, &why)?;
                     fs.core.pause(wait.next()).await;
                 }
                 worked => return worked,
@@ -286,7 +291,7 @@ impl Library {
         if FileKind::from(kind) != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        let found = (InodeId(inode), asked.after(std::time::Duration::from_millis(lease_ms.into())));
+        let found = (InodeId(inode), asked.after(Duration::from_millis(lease_ms.into())));
         if lease_ms > 0 {
             let mut known = self.known.lock();
             if known.names.len() >= NAMES_MAX {

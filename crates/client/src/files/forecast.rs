@@ -3,8 +3,9 @@
 //! The kernel can be given a file's backing file only when the file is opened, and of a new file nobody knows yet whether it
 //! will need one. Where the last files that this client has made in a directory all outgrew their rows, the next one is
 //! given its backing file from the beginning, and its bytes are not copied through this process. Where the last files that it
-//! has made anywhere did, the same goes for a directory that it makes, as programs make one for each checkpoint or run. A file
-//! for which that was wrong stays in its backing file, which is right, only dearer, and ends the guess for its directory.
+//! has made anywhere did, so is the first file of a directory that it makes then, as programs make one for each checkpoint or
+//! run. A file for which that was wrong stays in its backing file, which is right, only dearer, and ends the guess for its
+//! directory, or for new ones.
 
 use super::content::Content;
 use super::{OpenInode, backing};
@@ -23,6 +24,9 @@ const ENOUGH: u8 = 2;
 /// Directories of which anything is remembered. When there are more, all is forgotten and learnt anew.
 const DIRECTORIES_MAX: usize = 1024;
 
+/// New directories whose first file is waited for. When there are more, all are forgotten.
+const NEW_DIRECTORIES_MAX: usize = 64;
+
 /// What the new files of directories have come to.
 #[derive(Default)]
 pub(crate) struct Forecast {
@@ -31,13 +35,23 @@ pub(crate) struct Forecast {
     any: AtomicBool,
 }
 
-/// How many new files outgrew their rows since one did not, up to [`ENOUGH`].
+/// Files that outgrew their rows.
 #[derive(Default)]
 struct Outgrown {
-    /// Of a directory; never 0.
+    /// How many of a directory since one did not, up to [`ENOUGH`]; never 0.
     there: HashMap<InodeId, u8, KeyHashing>,
-    /// Wherever they were made.
+    /// The same of all files, wherever they were made.
     anywhere: u8,
+    /// Directories that were made while all files outgrew their rows.
+    new: HashMap<InodeId, FirstFile, KeyHashing>,
+    /// The first file of the last one of those did not outgrow its row, as where programs begin with a small one.
+    firsts_are_small: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum FirstFile {
+    Awaited,
+    Made,
 }
 
 impl Outgrown {
@@ -51,16 +65,31 @@ impl Outgrown {
 }
 
 impl Forecast {
+    /// Of the file that was just made in `directory`.
     pub fn expects_large(&self, directory: InodeId) -> bool {
-        self.any.load(Relaxed) && self.outgrown.lock().there.get(&directory).is_some_and(|files| *files >= ENOUGH)
+        if !self.any.load(Relaxed) {
+            return false;
+        }
+        let mut outgrown = self.outgrown.lock();
+        if outgrown.there.get(&directory).is_some_and(|files| *files >= ENOUGH) {
+            return true;
+        }
+        let first = outgrown
+            .new
+            .get_mut(&directory)
+            .is_some_and(|first| std::mem::replace(first, FirstFile::Made) == FirstFile::Awaited);
+        first && !outgrown.firsts_are_small
     }
 
-    /// `directory` was made: nothing is known of its files but what came before them.
+    /// `directory` was made: nothing is known of its files but what those before it came to.
     pub fn made(&self, directory: InodeId) {
         if self.any.load(Relaxed) {
             let mut outgrown = self.outgrown.lock();
             if outgrown.anywhere >= ENOUGH {
-                outgrown.count(directory, ENOUGH);
+                if outgrown.new.len() >= NEW_DIRECTORIES_MAX {
+                    outgrown.new.clear();
+                }
+                outgrown.new.insert(directory, FirstFile::Awaited);
             }
         }
     }
@@ -68,7 +97,11 @@ impl Forecast {
     /// A new file of `directory` has outgrown its row.
     pub fn outgrew(&self, directory: InodeId) {
         let mut outgrown = self.outgrown.lock();
-        outgrown.count(directory, 1);
+        let first = outgrown.new.remove(&directory).is_some();
+        if first {
+            outgrown.firsts_are_small = false;
+        }
+        outgrown.count(directory, if first { ENOUGH } else { 1 });
         outgrown.anywhere = (outgrown.anywhere + 1).min(ENOUGH);
         self.any.store(true, Relaxed);
     }
@@ -77,8 +110,10 @@ impl Forecast {
     pub fn stayed_small(&self, directory: InodeId) {
         if self.any.load(Relaxed) {
             let mut outgrown = self.outgrown.lock();
-            outgrown.there.remove(&directory);
+            outgrown.firsts_are_small |= outgrown.new.contains_key(&directory);
+            outgrown.new.clear();
             outgrown.anywhere = 0;
+            outgrown.there.remove(&directory);
             self.any.store(!outgrown.there.is_empty(), Relaxed);
         }
     }
@@ -139,24 +174,44 @@ mod tests {
         }
     }
 
-    /// Promise: a new directory is expected to go on as the files before it did, wherever those were; its own files are what
-    /// counts from then on, and a small file anywhere ends that for the directories that come after.
+    /// Promise: the first file of a new directory is expected to be as the files before it, wherever those were; and those
+    /// after it as that was.
     #[test]
-    fn a_new_directory_is_expected_to_be_as_what_came_before() {
+    fn a_new_directory_goes_on_as_the_files_before_it() {
         let forecast = Forecast::default();
-        let [here, there, first, second, third] = [1, 2, 3, 4, 5].map(InodeId);
-        forecast.made(first);
+        let [here, there, early, next] = [1, 2, 3, 4].map(InodeId);
         forecast.outgrew(here);
-        forecast.made(first);
-        assert!(!forecast.expects_large(first), "one is not enough");
+        forecast.made(early);
         forecast.outgrew(there);
-        assert!(!forecast.expects_large(here) && !forecast.expects_large(first), "that was there before");
+        assert!(!forecast.expects_large(early), "it was made after one");
+        forecast.made(next);
+        assert!(forecast.expects_large(next));
+        assert!(!forecast.expects_large(next), "nobody knows yet what the first one comes to");
+        forecast.outgrew(next);
+        assert!(forecast.expects_large(next) && forecast.expects_large(next));
+    }
+
+    /// Promise: one small file ends that for all new directories; and where the first file of one was small, it is not
+    /// expected of the next ones until a first file is large.
+    #[test]
+    fn a_small_file_ends_what_is_expected_of_new_directories() {
+        let forecast = Forecast::default();
+        let [here, other, first, second, third, fourth] = [1, 2, 3, 4, 5, 6].map(InodeId);
+        let large = || (0..2).for_each(|_| forecast.outgrew(here));
+        large();
         forecast.made(first);
+        forecast.stayed_small(other);
+        assert!(!forecast.expects_large(first), "a small file elsewhere");
+        large();
         forecast.made(second);
-        assert!(forecast.expects_large(first) && forecast.expects_large(second));
-        forecast.stayed_small(first);
+        assert!(forecast.expects_large(second));
+        forecast.stayed_small(second);
+        large();
         forecast.made(third);
-        assert!(!forecast.expects_large(first) && forecast.expects_large(second) && !forecast.expects_large(third));
+        assert!(!forecast.expects_large(third), "programs begin with a small one");
+        forecast.outgrew(third);
+        forecast.made(fourth);
+        assert!(forecast.expects_large(fourth));
     }
 
     /// Promise: no more is remembered than the limit.
@@ -167,6 +222,7 @@ mod tests {
             (0..3 * DIRECTORIES_MAX as u64).for_each(|at| forecast.outgrew(InodeId(at)));
             (0..3 * DIRECTORIES_MAX as u64).for_each(|at| forecast.made(InodeId(at)));
         }
-        assert!(forecast.outgrown.lock().there.len() <= DIRECTORIES_MAX);
+        let outgrown = forecast.outgrown.lock();
+        assert!(outgrown.there.len() <= DIRECTORIES_MAX && outgrown.new.len() <= NEW_DIRECTORIES_MAX);
     }
 }

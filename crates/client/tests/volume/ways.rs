@@ -141,7 +141,8 @@ fn large_files_go_past_the_page_cache_beside_others() {
 }
 
 /// Promise: where the last new files of a directory have outgrown their rows, the next one is passed through from the
-/// beginning, and is what was written so; one that stays small ends that, for its directory alone.
+/// beginning, and is what was written so; one that stays small ends that, for its directory alone. So is the first one of a
+/// directory that is made meanwhile, and what follows it there.
 #[test]
 fn new_files_are_passed_through_where_those_before_them_were_large() {
     let site = Site::new(4);
@@ -151,17 +152,29 @@ fn new_files_are_passed_through_where_those_before_them_were_large() {
         now(fs.create(&root(), directory, &name(text), Mode::new(0o600), OpenFlags::READ_WRITE)).unwrap()
     };
     let make = |text: &str| make_in(ROOT, text);
+    let make_directory =
+        |text: &str| now(fs.make_directory(&root(), ROOT, &name(text), Mode::new(0o700))).unwrap().inode;
     let large = vec![1; 2 * LIMIT as usize];
+    let elsewhere = make_directory("elsewhere");
     for before in ["a", "b"] {
         let (_, made) = make(before);
         assert!(matches!(made.io, Io::Cached { .. }), "{before}: {:?}", made.io);
         write(&fs, made.handle, 0, &large);
         close(&fs, made.handle);
     }
-    let elsewhere = now(fs.make_directory(&root(), ROOT, &name("d"), Mode::new(0o700))).unwrap().inode;
+    let next = make_directory("next");
+    for text in ["first", "second"] {
+        let (node, made) = make_in(next, text);
+        let Io::Passthrough(file) = &made.io else { panic!("{text}: {:?}", made.io) };
+        file.write_all_at(&large, 0).unwrap();
+        close(&fs, made.handle);
+        assert_eq!(size(&fs, node.inode), large.len() as u64);
+    }
+    let after = make_directory("after");
     let (_, small) = make_in(elsewhere, "small");
     assert!(matches!(small.io, Io::Cached { .. }));
     close(&fs, small.handle);
+    assert!(matches!(make_in(after, "after a small one").1.io, Io::Cached { .. }));
     let (_, reading) = now(fs.create(&root(), ROOT, &name("r"), Mode::new(0o600), OpenFlags::READ)).unwrap();
     assert!(matches!(reading.io, Io::Cached { .. }), "nothing is going to be written");
     close(&fs, reading.handle);

@@ -355,6 +355,7 @@ pub struct ShardStatus {
     pub epoch: u64,
     pub partitions_loaded: u64,
     pub cache_bytes: u64,
+    /// At the whole server.
     pub open_files: u64,
     pub log_bytes_unsynced: u64,
     pub intents: u64,

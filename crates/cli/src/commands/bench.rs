@@ -67,6 +67,7 @@ fn command_line() -> Vec<String> {
 fn explain(error: &Error) -> Problem {
     match error {
         Error::Usage(text) => Problem::usage(text.as_str()),
+        Error::Interrupted => Problem::new("the benchmark was interrupted").exits(Exit::BrokenOff),
         other => Problem::new("the benchmark failed").caused_by(other),
     }
 }

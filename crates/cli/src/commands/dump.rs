@@ -35,7 +35,8 @@ const LINKS_MAX: usize = 40;
 
 /// Write the metadata of a volume, small files included, to a file or to stdout; also while it is served
 ///
-/// The dump is the volume at one moment. Large files are not in it: copy the store's `data` directory for them.
+/// The dump is the volume at one moment. The content of files that have a backing file is not in it (`varve info` shows which; a
+/// small one has one where it was large once, or was made among large ones): copy the store's `data` directory for that.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one

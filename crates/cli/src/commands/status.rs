@@ -60,6 +60,7 @@ struct Server {
     process: String,
     embedded: bool,
     workers: Vec<Worker>,
+    open_files: u64,
     /// Null where it answers.
     problem: Option<String>,
     shards: Vec<Shard>,
@@ -77,7 +78,6 @@ struct Shard {
     epoch: u64,
     partitions_loaded: u64,
     cache_bytes: u64,
-    open_files: u64,
     log_bytes_unsynced: u64,
     intents: u64,
     orphans: u64,
@@ -146,7 +146,6 @@ impl Shard {
             epoch: 0,
             partitions_loaded: 0,
             cache_bytes: 0,
-            open_files: 0,
             log_bytes_unsynced: 0,
             intents: 0,
             orphans: 0,
@@ -159,19 +158,22 @@ impl Shard {
 fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> Server {
     let process = record.process();
     let workers = record.workers.into_iter().map(|worker| Worker { unix: worker.unix, tcp: worker.tcp }).collect();
-    let (shards, problem) = match shards(volume, settings) {
-        Ok(shards) => (shards, None),
-        Err(failure) => (Vec::new(), Some(failure.to_string())),
+    let ((shards, open_files), problem) = match shards(volume, settings) {
+        Ok(told) => (told, None),
+        Err(failure) => (Default::default(), Some(failure.to_string())),
     };
-    Server { host: record.host, pid: record.pid, process, embedded: record.embedded, workers, problem, shards }
+    let (host, pid, embedded) = (record.host, record.pid, record.embedded);
+    Server { host, pid, process, embedded, workers, open_files, problem, shards }
 }
 
-fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<Vec<Shard>> {
+/// And how many files are open at the server, which each shard tells of them all.
+fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<(Vec<Shard>, u64)> {
     let mut config = ClientConfig::new(volume.clone());
     config.purpose = Purpose::Observe;
     config.deadline = ANSWER_DEADLINE;
     config.read_only = true;
     let file_system = FileSystem::connect(config)?;
+    let mut open_files = 0;
     let asked = settings.shards.all().map(|shard| {
         let status = match varve_client::now(file_system.shard_status(shard)) {
             Ok(status) => status,
@@ -185,12 +187,12 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
             }
             Err(failure) => return Err(failure),
         };
+        open_files = status.open_files;
         Ok(Shard {
             shard: status.shard,
             epoch: status.epoch,
             partitions_loaded: status.partitions_loaded,
             cache_bytes: status.cache_bytes,
-            open_files: status.open_files,
             log_bytes_unsynced: status.log_bytes_unsynced,
             intents: status.intents,
             orphans: status.orphans,
@@ -199,7 +201,7 @@ fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result
     });
     let shards = asked.collect::<varve_client::Result<Vec<Shard>>>()?;
     varve_client::now(file_system.shutdown())?;
-    Ok(shards)
+    Ok((shards, open_files))
 }
 
 fn text(status: &Status, each_shard: bool) -> String {
@@ -236,7 +238,7 @@ fn text(status: &Status, each_shard: bool) -> String {
     rows.extend([
         ("partitions loaded", sum(|shard| shard.partitions_loaded).to_string()),
         ("cached", format!("{} bytes", sum(|shard| shard.cache_bytes))),
-        ("open files", sum(|shard| shard.open_files).to_string()),
+        ("open files", server.open_files.to_string()),
         ("not yet fsynced", format!("{} bytes of log", sum(|shard| shard.log_bytes_unsynced))),
         ("intents", sum(|shard| shard.intents).to_string()),
         ("orphans", sum(|shard| shard.orphans).to_string()),
@@ -247,17 +249,16 @@ fn text(status: &Status, each_shard: bool) -> String {
 
 fn shard_table(shards: &[Shard]) -> String {
     let mut lines = format!(
-        "\n{:>5} {:>6} {:>10} {:>12} {:>10} {:>10} {:>7} {:>7}\n",
-        "shard", "epoch", "partitions", "cached B", "open files", "unsynced B", "intents", "orphans"
+        "\n{:>5} {:>6} {:>10} {:>12} {:>10} {:>7} {:>7}\n",
+        "shard", "epoch", "partitions", "cached B", "unsynced B", "intents", "orphans"
     );
     for shard in shards {
         lines += &format!(
-            "{:>5} {:>6} {:>10} {:>12} {:>10} {:>10} {:>7} {:>7}\n",
+            "{:>5} {:>6} {:>10} {:>12} {:>10} {:>7} {:>7}\n",
             shard.shard,
             shard.epoch,
             shard.partitions_loaded,
             shard.cache_bytes,
-            shard.open_files,
             shard.log_bytes_unsynced,
             shard.intents,
             shard.orphans

@@ -1,10 +1,10 @@
-//! A mount that is asked to stop by a signal while somebody works there.
+//! A mount that is asked to stop by a signal while somebody works there; and a benchmark.
 
 use super::common::mounted::{Mount, is_mounted};
-use super::common::{SHORT, Volume, must, until};
+use super::common::{SHORT, Volume, must, scratch, until, varve};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn terminate(mount: &Mount) {
     must(Command::new("kill").arg(mount.pid().to_string()));
@@ -117,4 +117,24 @@ fn a_second_signal_does_not_wait_for_the_sync_of_the_first() {
     mount.expect_end();
     server.stop();
     expect_kept(&volume, "before");
+}
+
+/// A benchmark that is interrupted says so with the exit code of that, and leaves nothing behind.
+#[test]
+fn an_interrupted_benchmark_leaves_nothing() {
+    let directory = scratch();
+    let via = format!("path:{}", directory.path().display());
+    let made = || fs::read_dir(directory.path()).expect("a directory").count();
+    for (signal, workload) in [("INT", "stream"), ("TERM", "stream"), ("INT", "mdtest")] {
+        let mut bench = varve();
+        let size: &[&str] = if workload == "stream" { &["--bytes", "1MiB"] } else { &["--files", "100"] };
+        bench.args(["bench", workload, "--clients", "1", "--repeat", "10000", "--via", &via]).args(size);
+        let child = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
+        until("it is at work", SHORT, || made() > 0);
+        must(Command::new("kill").args(["-s", signal, &child.id().to_string()]));
+        let ended = child.wait_with_output().expect("varve ends");
+        assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("was interrupted"), "{ended:?}");
+        assert_eq!(made(), 0);
+    }
 }

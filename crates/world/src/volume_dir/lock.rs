@@ -132,7 +132,7 @@ fn describe(record: Option<ServerRecord>) -> String {
             let kind = if record.embedded { "a mount" } else { "a server" };
             format!("{kind}, {} on host {}", record.process(), record.host)
         }
-        None => "a process that has not said who it is, as one that is just starting, or that has locked its files"
+        None => "a process that has not said yet who it is, as one that is just starting, or that has locked its files"
             .to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 fn the_lock_names_its_holder() {
     let (_directory, volume) = formatted();
     let lock = volume.lock().unwrap();
-    assert!(volume.lock().unwrap_err().to_string().contains("has not said who it is"));
+    assert!(volume.lock().unwrap_err().to_string().contains("has not said yet"));
     let workers = vec![WorkerRecord { unix: Some("/run/v.0".into()), tcp: Some("127.0.0.1:7".into()) }];
     let record = ServerRecord::of_this_process(&volume, false, workers).unwrap();
     volume.write_server_record(&lock, &record).unwrap();

@@ -3,9 +3,9 @@
 mod common;
 
 use common::process::{Launcher, Process};
-use common::{SHORT, must, scratch, soak, until, varve};
+use common::{LONG, SHORT, must, scratch, soak, until, varve};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,24 @@ fn a_profile_that_is_killed_dies_and_unmounts() {
     let mut command = varve();
     command.args(["bench", "profile", "--files", "2000"]).arg(scratch.path());
     dies_while_it_measures(&command, scratch.path(), "mnt");
+}
+
+/// One that is interrupted while it measures ends as a benchmark does, and leaves nothing behind.
+#[test]
+fn a_profile_that_is_interrupted_leaves_nothing() {
+    let scratch = scratch();
+    let mut command = varve();
+    command.args(["bench", "profile", "--files", "10000"]).arg(scratch.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("varve runs");
+    until("it measures a mount", LONG, || {
+        mounted_below(scratch.path())
+            .iter()
+            .any(|mount| std::fs::read_dir(mount).is_ok_and(|mut entries| entries.next().is_some()))
+    });
+    must(Command::new("kill").args(["-s", "INT", &child.id().to_string()]));
+    let ended = child.wait_with_output().expect("varve ends");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    assert_eq!(std::fs::read_dir(scratch.path()).expect("a directory").count(), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! or another, which a mount must be served by, for no process may wait for itself in the kernel.
 
 use super::{Phase, Plan, pass};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::target::Target;
 use crate::workloads::Workplace;
@@ -106,6 +107,7 @@ pub fn profile(
     if files < clients as u64 {
         return Err(Error::Usage(format!("{files} files are not enough for {clients} clients: each needs one")));
     }
+    let _interrupt = Interrupt::listen();
     let mut control = target.connect()?;
     let workplace = Workplace::make(target, &mut *control)?;
     let profiled = profile_in(target, &mut *control, meter, &workplace.directory, files, clients);

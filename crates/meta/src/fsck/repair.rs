@@ -1,8 +1,8 @@
 //! Carries out what repairs a volume.
 //!
 //! Rounds of check and repair: each carries out the fixes of the earliest [`Stage`] that has any, on the facts of the
-//! check before it, and is checked again. Within a round, edits are made in three steps, each fsynced before the next:
-//! new rows, then new names, then removals. So a crash at any moment leaves everything that was reachable reachable, and
+//! check before it, and is checked again. Within a round, edits are made in four steps, each fsynced before the next:
+//! new rows, then new names, then removals, then what marks their end. So a crash at any moment leaves everything that was reachable reachable, and
 //! at worst a row or name too many, which the next repair finds. Backing files are removed after all rows.
 
 mod bench;
@@ -15,6 +15,27 @@ mod partitions;
 mod rounds;
 mod rows;
 pub(super) mod salvage;
+
+/// A repair that ends between two batches, as where it is killed.
+#[cfg(test)]
+pub(super) mod break_off {
+    use super::FsckError;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Batches that this thread's repairs still write.
+        pub static BATCHES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    pub fn check() -> Result<(), FsckError> {
+        let left = BATCHES_LEFT.get();
+        if left == Some(0) {
+            return Err(FsckError::Io { doing: "broken off".into(), source: std::io::ErrorKind::Interrupted.into() });
+        }
+        BATCHES_LEFT.set(left.map(|left| left - 1));
+        Ok(())
+    }
+}
 
 use super::census::Census;
 use super::fix::{Fix, Stage};

@@ -13,6 +13,7 @@ use varve_types::{
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::FormatOver;
 
+mod data;
 mod gone;
 mod ids;
 mod repairs;

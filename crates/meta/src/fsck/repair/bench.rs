@@ -31,9 +31,11 @@ pub enum Step {
     Rows,
     Names,
     Removals,
+    /// Rows from which a repair that was broken off is seen, until all else that belongs to it is done.
+    Ends,
 }
 
-const STEPS: [Step; 3] = [Step::Rows, Step::Names, Step::Removals];
+const STEPS: [Step; 4] = [Step::Rows, Step::Names, Step::Removals, Step::Ends];
 
 /// Edits that wait, in bytes: they are in memory, and a step is one batch a shard.
 const EDITS_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -290,6 +292,8 @@ impl<'a> Bench<'a> {
             }
             let shards: Vec<ShardId> = batches.keys().copied().collect();
             for (shard, batch) in batches {
+                #[cfg(test)]
+                super::break_off::check()?;
                 let written = self.table(shard).await?.write(&batch).await;
                 written.map_err(|error| Unreadable::new(shard, error))?;
             }
@@ -477,6 +481,17 @@ impl<'a> Bench<'a> {
         Ok(directory)
     }
 
+    /// The name in lost+found that `inode` has from a repair that was broken off.
+    pub async fn found_before(&mut self, inode: InodeId) -> Result<Option<Named>, FsckError> {
+        let names = self.names_of(inode);
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let (directory, id) = (self.lost_and_found().await?, inode.to_string());
+        let found = |named: &Named| named.directory == directory && named.name.as_bytes().starts_with(id.as_bytes());
+        Ok(names.into_iter().find(found))
+    }
+
     /// Gives `row` a name in lost+found: its inode id. Returns the directory and the path.
     pub async fn find_place(&mut self, row: EntryRow) -> Result<(InodeId, String), FsckError> {
         let directory = self.lost_and_found().await?;
@@ -484,7 +499,7 @@ impl<'a> Bench<'a> {
             let name = numbered(&row.inode.to_string(), attempt);
             if self.entry(directory, &name).await?.is_none() {
                 self.set_entry(directory, &name, row).await?;
-                return Ok((directory, format!("/{LOST_AND_FOUND}/{name}")));
+                return Ok((directory, found_path(&name)));
             }
         }
         let reason = format!("every name for inode {} in lost+found is taken", row.inode);
@@ -511,6 +526,11 @@ pub fn empty_node(attributes: Attributes) -> NodeRow {
         generation: LayoutGeneration::default(),
         xattrs: Vec::new(),
     }
+}
+
+/// The path of a name in lost+found.
+pub fn found_path(name: &Name) -> String {
+    format!("/{LOST_AND_FOUND}/{name}")
 }
 
 fn numbered(name: &str, attempt: u32) -> Name {

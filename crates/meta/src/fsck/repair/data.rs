@@ -2,7 +2,7 @@
 
 use super::super::FsckError;
 use super::super::fix::Cut;
-use super::bench::{Bench, Step, empty_node};
+use super::bench::{Bench, Named, Step, empty_node, found_path};
 use crate::tables::codec;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
 use std::fs::{File, Metadata, OpenOptions};
@@ -52,20 +52,36 @@ impl Bench<'_> {
         Ok(Some(row))
     }
 
+    /// Its row in lost+found says that it is empty only when its other names are gone, or beside its row as it was: so a
+    /// repair that is broken off in between is gone on with.
     pub async fn bereaved(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let names = self.names_of(inode);
-        let path = if let Some(row) = self.inode_row(inode).await? {
-            let entry = EntryRow { inode, body: EntryBody::Reference(FileKind::Regular) };
-            let (_, path) = self.find_place(entry).await?;
+        let body = if let Some(row) = self.inode_row(inode).await? {
             let row = NodeRow { xattrs: row.xattrs, ..empty_node(row.attributes) };
-            self.put_home(Step::Names, &Key::Inode(inode), Row::Inode(row));
-            path
+            self.put_home(Step::Ends, &Key::Inode(inode), Row::Inode(row));
+            EntryBody::Reference(FileKind::Regular)
         } else {
             let Some(EntryBody::Node(node)) = names.first().map(|named| named.row.body.clone()) else { return Ok(()) };
-            let entry = EntryRow { inode, body: EntryBody::Node(empty_node(node.attributes)) };
-            self.find_place(entry).await?.1
+            EntryBody::Node(empty_node(node.attributes))
         };
-        for named in names.iter().filter(|named| !matches!(named.row.body, EntryBody::Directory(_))) {
+        let entry = EntryRow { inode, body };
+        let found = self.found_before(inode).await?;
+        let path = match &found {
+            Some(Named { directory, name, .. }) => {
+                self.set_entry(*directory, name, entry).await?;
+                found_path(name)
+            }
+            None => self.find_place(entry).await?.1,
+        };
+        self.drop_bereaved(&names, found.as_ref(), &path).await
+    }
+
+    /// Drops the names that a file without content had, but for the one that it has now: `found`, at `path`.
+    pub async fn drop_bereaved(&mut self, names: &[Named], found: Option<&Named>, path: &str) -> Result<(), FsckError> {
+        let is_found =
+            |named: &Named| found.is_some_and(|found| (found.directory, &found.name) == (named.directory, &named.name));
+        let is_directory = |named: &Named| matches!(named.row.body, EntryBody::Directory(_));
+        for named in names.iter().filter(|named| !is_directory(named) && !is_found(named)) {
             self.drop_name(named.directory, &named.name).await?;
             let (name, directory) = (&named.name, named.directory);
             self.note(format!("{name} of directory {directory}, whose content is gone, is now {path}, and empty"));

@@ -2,7 +2,7 @@
 
 use super::super::FsckError;
 use super::super::files::fits;
-use super::bench::{Bench, Named, Step, absent_is_fine, empty_node};
+use super::bench::{Bench, Named, Step, absent_is_fine, empty_node, found_path};
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row, codec};
 use bytes::Bytes;
 use varve_types::{FileKind, InodeId, LayoutGeneration, Name, VolumeSettings};
@@ -27,6 +27,15 @@ impl Bench<'_> {
             return Ok(());
         }
         let row = self.inode_row(inode).await?;
+        if row.is_none()
+            && !backing.is_empty()
+            && !self.volume.backing_file(inode).exists()
+            && let Some(found) = self.found_before(inode).await?
+            && !has_backing(&found.row)
+        {
+            // It was bereaved by a repair that was broken off.
+            return self.drop_bereaved(&backing, None, &found_path(&found.name)).await;
+        }
         let row_has_backing = row.as_ref().is_some_and(|row| matches!(row.content, Content::Backing(_)));
         let mut keep_first_inline = row.is_none() && backing.is_empty();
         match &backing[..] {

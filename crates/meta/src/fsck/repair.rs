@@ -6,6 +6,8 @@
 //! at worst a row or name too many, which the next repair finds. Backing files are removed after all rows.
 
 mod bench;
+#[cfg(test)]
+pub(super) mod break_off;
 mod cuts;
 mod data;
 mod directories;
@@ -15,27 +17,6 @@ mod partitions;
 mod rounds;
 mod rows;
 pub(super) mod salvage;
-
-/// A repair that ends between two batches, as where it is killed.
-#[cfg(test)]
-pub(super) mod break_off {
-    use super::FsckError;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Batches that this thread's repairs still write.
-        pub static BATCHES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
-    }
-
-    pub fn check() -> Result<(), FsckError> {
-        let left = BATCHES_LEFT.get();
-        if left == Some(0) {
-            return Err(FsckError::Io { doing: "broken off".into(), source: std::io::ErrorKind::Interrupted.into() });
-        }
-        BATCHES_LEFT.set(left.map(|left| left - 1));
-        Ok(())
-    }
-}
 
 use super::census::Census;
 use super::fix::{Fix, Stage};

@@ -481,7 +481,7 @@ impl<'a> Bench<'a> {
         Ok(directory)
     }
 
-    /// The name in lost+found that `inode` has from a repair that was broken off.
+    /// The name in lost+found that `inode` has already, as from a repair that was broken off.
     pub async fn found_before(&mut self, inode: InodeId) -> Result<Option<Named>, FsckError> {
         let names = self.names_of(inode);
         if names.is_empty() {

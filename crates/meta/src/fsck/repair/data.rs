@@ -52,8 +52,8 @@ impl Bench<'_> {
         Ok(Some(row))
     }
 
-    /// Its row in lost+found says that it is empty only when its other names are gone, or beside its row as it was: so a
-    /// repair that is broken off in between is gone on with.
+    /// As long as the file has an old name, something still says that content is missing: its inode row, which is emptied
+    /// last, or else its old entry. So the next repair goes on where one was broken off.
     pub async fn bereaved(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let names = self.names_of(inode);
         let body = if let Some(row) = self.inode_row(inode).await? {

@@ -1,0 +1,18 @@
+//! Tests end a repair between two batches, as where it is killed.
+
+use super::FsckError;
+use std::cell::Cell;
+
+thread_local! {
+    /// Batches that this thread's repairs still write.
+    pub static BATCHES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+pub fn check() -> Result<(), FsckError> {
+    let left = BATCHES_LEFT.get();
+    if left == Some(0) {
+        return Err(FsckError::Io { doing: "broken off".into(), source: std::io::ErrorKind::Interrupted.into() });
+    }
+    BATCHES_LEFT.set(left.map(|left| left - 1));
+    Ok(())
+}

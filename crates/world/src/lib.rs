@@ -10,6 +10,7 @@
 pub mod clock;
 pub mod disk;
 pub mod flock;
+pub mod identity;
 pub mod key_hash;
 pub mod mailbox;
 pub mod patience;
@@ -17,8 +18,10 @@ pub mod posix_store;
 pub mod power_loss;
 pub mod printable;
 pub mod priority;
+pub mod private_file;
 pub mod random;
 pub mod reserve;
+pub mod runtime_dir;
 pub mod stages;
 pub mod store_url;
 pub mod toml_text;

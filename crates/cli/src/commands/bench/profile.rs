@@ -6,6 +6,7 @@ use super::companion::Companion;
 use super::explain;
 use super::work::Work;
 use crate::embedded::Embedded;
+use crate::identity;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -51,6 +52,9 @@ struct Door {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let beneath = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let failed = || Problem::new(format!("cannot make volumes in {}", beneath.display()));
+    let beneath = beneath.canonicalize().map_err(|error| failed().caused_by(&error))?;
+    identity::take(&beneath, identity::Work::Bench, failed)?;
     let work = Work::make(&beneath)?;
     let profiled = profile(arguments, &work);
     let removed = work.remove();

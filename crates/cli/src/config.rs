@@ -66,12 +66,7 @@ pub fn check_environment(command: &Command, matches: &ArgMatches) -> Result<()> 
     check_variables(command, matches, "VARVE", &|name| std::env::var_os(name).is_some())
 }
 
-fn check_variables(
-    command: &Command,
-    matches: &ArgMatches,
-    prefix: &str,
-    is_set: &dyn Fn(&str) -> bool,
-) -> Result<()> {
+fn check_variables(command: &Command, matches: &ArgMatches, prefix: &str, is_set: &dyn Fn(&str) -> bool) -> Result<()> {
     for arg in command.get_arguments().filter(|arg| is_destructive(arg)) {
         let long = arg.get_long().unwrap_or_default();
         let name = variable(prefix, long);
@@ -124,10 +119,7 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
 
 /// There is no such file, or it is in another user's home, with which this program was started.
 fn is_none_here(error: &PrivateFileError) -> bool {
-    matches!(
-        error.kind(),
-        Some(ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied)
-    )
+    matches!(error.kind(), Some(ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied))
 }
 
 /// The file to read, and whether somebody asked for it: then it must exist.

@@ -10,8 +10,8 @@
 use crate::error::{Error, Result};
 use crate::mounts::{self, TYPE};
 use crate::options::MountOptions;
-use rustix::process::geteuid;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::geteuid;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};

@@ -16,11 +16,10 @@
 mod decide;
 mod set;
 
-pub use set::{as_process_user, file_group, file_user, must_take, take};
+pub use set::{as_process_user, check_held, file_group, file_user, must_take, take};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// `nobody` of every Linux: the kernel shows it for users that it cannot name, so it must never count as a user.
@@ -47,7 +46,8 @@ pub enum IdentityError {
     #[error("cannot find the owner of {}: {source}", path.display())]
     Look { path: PathBuf, source: io::Error },
     #[error(
-        "{} is a symbolic link: its maker could lead root elsewhere; name the directory it leads to", path.display()
+        "{} is a symbolic link of another user, who could lead root elsewhere with it; name the directory it leads to",
+        path.display()
     )]
     Link { path: PathBuf },
     #[error("{} is not a directory", path.display())]
@@ -65,24 +65,37 @@ pub enum IdentityError {
          taken before a second one"
     )]
     Threads { uid: u32, threads: usize },
+    #[error(
+        "the store belongs to user {owner} now, and this process has taken the rights of user {user}: its directory was \
+         replaced meanwhile; see who did that, then run this again"
+    )]
+    Replaced { owner: u32, user: u32 },
     #[error("cannot read {path}: {source}")]
     Proc { path: &'static str, source: io::Error },
-    #[error("no group can be found for user {uid}, who owns the store: group {gid} is not mapped into this user namespace")]
+    #[error(
+        "no group can be found for user {uid}, who owns the store: group {gid} is not mapped into this user namespace"
+    )]
     Group { uid: u32, gid: u32 },
 }
 
 impl Owner {
-    /// The owner of the store at `root`, which must exist.
+    /// The owner of the store at `root`, which must exist. For root, a link at the end of `root` must be root's: another user
+    /// could have it lead to a store of root's.
     ///
     /// # Errors
-    /// If `root` is a symbolic link or no directory, or cannot be looked at.
+    /// If `root` is no directory or such a link, or cannot be looked at.
     pub fn of_store(root: &Path) -> Result<Owner, IdentityError> {
         let look = |source: io::Error| IdentityError::Look { path: root.to_owned(), source };
+        // A slash or dot at the end would have the kernel follow a link.
+        let root = &root.components().collect::<PathBuf>();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(CWD, root, flags, Mode::empty()).map_err(|errno| look(errno.into()))?;
         let found = fstat(&opened).map_err(|errno| look(errno.into()))?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::Directory => Ok(Owner { uid: found.st_uid, gid: found.st_gid }),
+            FileType::Symlink if found.st_uid == 0 || !rustix::process::geteuid().is_root() => {
+                Owner::of_store(&root.canonicalize().map_err(look)?)
+            }
             FileType::Symlink => Err(IdentityError::Link { path: root.to_owned() }),
             _ => Err(IdentityError::NotADirectory { path: root.to_owned() }),
         }
@@ -96,27 +109,14 @@ impl Owner {
     pub fn of_store_to_be(root: &Path) -> Result<Owner, IdentityError> {
         let mut at =
             std::path::absolute(root).map_err(|source| IdentityError::Look { path: root.to_owned(), source })?;
-        let mut is_above = false;
         loop {
             match Owner::of_store(&at) {
-                Err(IdentityError::Look { source, .. }) if source.kind() == io::ErrorKind::NotFound && at.pop() => {
-                    is_above = true;
-                }
-                // On the way to the store an administrator's link is followed, as the kernel would.
-                Err(IdentityError::Link { .. }) if is_above && is_trusted_link(&at) => {
-                    let look = |source| IdentityError::Look { path: at.clone(), source };
-                    return Owner::of_store(&at.canonicalize().map_err(look)?);
-                }
+                Err(IdentityError::Look { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && at.symlink_metadata().is_err() && at.pop() => {}
                 found => return found,
             }
         }
     }
-}
-
-/// A link of root or of this process's user that leads somewhere.
-fn is_trusted_link(path: &Path) -> bool {
-    let own = rustix::process::geteuid().as_raw();
-    path.exists() && path.symlink_metadata().is_ok_and(|link| link.uid() == 0 || link.uid() == own)
 }
 
 #[cfg(test)]

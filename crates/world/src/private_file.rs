@@ -129,7 +129,8 @@ fn follow_own_links(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// As said, or if it cannot be made or written.
 pub fn open_log(path: &Path) -> Result<File> {
-    let common = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let common =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = match open(path, common | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(LOG_MODE)) {
         Ok(made) => {
             fchmod(&made, Mode::from_raw_mode(LOG_MODE)).map_err(failed(path))?;

@@ -49,7 +49,13 @@ impl Reserve {
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
-        Ok(Reserve { path, bytes, held: Mutex::new(held), short: AtomicBool::new(false), telling: Mutex::new(Telling::Now) })
+        Ok(Reserve {
+            path,
+            bytes,
+            held: Mutex::new(held),
+            short: AtomicBool::new(false),
+            telling: Mutex::new(Telling::Now),
+        })
     }
 
     /// Logs that the store is full only after [`Reserve::has_started`].
@@ -182,3 +188,6 @@ fn free(path: &Path) -> io::Result<u64> {
 pub fn is_for_want_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,12 +135,7 @@ pub fn prepare(directory: &Path, mode: u32) -> Result<(), RuntimeDirError> {
     }
 }
 
-fn check(
-    directory: &Path,
-    opened: std::os::fd::BorrowedFd<'_>,
-    user: u32,
-    mode: u32,
-) -> Result<(), RuntimeDirError> {
+fn check(directory: &Path, opened: std::os::fd::BorrowedFd<'_>, user: u32, mode: u32) -> Result<(), RuntimeDirError> {
     let failed = |errno: Errno| RuntimeDirError::Io { directory: directory.to_owned(), source: errno.into() };
     let found = fstat(opened).map_err(failed)?;
     if found.st_uid != user {

@@ -197,12 +197,7 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
 
 /// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
 /// a server that is just starting, or one that has stopped or died and is about to let go.
-fn embed(
-    options: &Options,
-    arguments: &Arguments,
-    volume: &VolumeDir,
-    rights: &Rights,
-) -> Result<Option<Server>> {
+fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
     if options.embedded == Some(false) {
         return Ok(None);
     }

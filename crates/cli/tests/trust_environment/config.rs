@@ -21,9 +21,18 @@ const fn refused(name: &'static str, script: &'static str, says: &'static [&'sta
 fn config_of_another_user_is_not_used() {
     check(&[
         used("root takes its own", "put 0 644 $D/.config/varve/config.toml nonsense; as 0 HOME=$D $V completions bash"),
-        used("a user takes their own", "put $USER 600 $D/.config/varve/config.toml nonsense; as $USER HOME=$D $V completions bash"),
-        used("a user takes roots", "put 0 644 $D/.config/varve/config.toml nonsense; as $USER HOME=$D $V completions bash"),
-        used("xdg directory of its own", "put 0 644 $D/varve/config.toml nonsense; as 0 XDG_CONFIG_HOME=$D $V completions bash"),
+        used(
+            "a user takes their own",
+            "put $USER 600 $D/.config/varve/config.toml nonsense; as $USER HOME=$D $V completions bash",
+        ),
+        used(
+            "a user takes roots",
+            "put 0 644 $D/.config/varve/config.toml nonsense; as $USER HOME=$D $V completions bash",
+        ),
+        used(
+            "xdg directory of its own",
+            "put 0 644 $D/varve/config.toml nonsense; as 0 XDG_CONFIG_HOME=$D $V completions bash",
+        ),
         passed_over(
             "root with a users home",
             "put $USER 644 $D/.config/varve/config.toml nonsense; as 0 HOME=$D $V completions bash",
@@ -77,7 +86,11 @@ fn config_that_others_can_write_is_refused() {
             "put 0 666 $D/.config/varve/config.toml nonsense; as 0 HOME=$D $V completions bash",
             &["written by other users", "chmod go-w"],
         ),
-        refused("the group may write", "put 0 664 $D/c.toml nonsense; as 0 $V --config $D/c.toml completions bash", &["mode 664"]),
+        refused(
+            "the group may write",
+            "put 0 664 $D/c.toml nonsense; as 0 $V --config $D/c.toml completions bash",
+            &["mode 664"],
+        ),
         refused(
             "a users own that all may write",
             "put $USER 646 $D/.config/varve/config.toml nonsense; as $USER HOME=$D $V completions bash",
@@ -104,10 +117,22 @@ fn config_is_a_regular_file_of_trusted_links() {
              give $USER $D/.config/varve/config.toml; as 0 HOME=$D $V completions bash",
             &["symbolic link of user 47111"],
         ),
-        refused("a fifo", "mkfifo -m 600 $D/c.toml; as 0 $V --config $D/c.toml completions bash", &["not a regular file"]),
+        refused(
+            "a fifo",
+            "mkfifo -m 600 $D/c.toml; as 0 $V --config $D/c.toml completions bash",
+            &["not a regular file"],
+        ),
         refused("a directory", "as 0 $V --config $D completions bash", &["not a regular file"]),
         refused("a device", "as 0 $V --config /dev/zero completions bash", &["not a regular file"]),
-        refused("a huge file", "truncate -s 1G $D/c.toml; as 0 $V --config $D/c.toml completions bash", &["has more than"]),
-        refused("links in a circle", "ln -s c.toml $D/c.toml; as 0 $V --config $D/c.toml completions bash", &["cannot read"]),
+        refused(
+            "a huge file",
+            "truncate -s 1G $D/c.toml; as 0 $V --config $D/c.toml completions bash",
+            &["has more than"],
+        ),
+        refused(
+            "links in a circle",
+            "ln -s c.toml $D/c.toml; as 0 $V --config $D/c.toml completions bash",
+            &["cannot read"],
+        ),
     ]);
 }

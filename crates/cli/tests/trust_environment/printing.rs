@@ -26,9 +26,19 @@ fn escape_sequences_are_escaped_wherever_they_are_printed() {
     };
     check(&[
         shown("status of a record", 3, record("$V status $S"), &["\\u{1b}]0;owned\\u{7}\\u{9b}31m\\u{202e}host"]),
-        shown("status of a record as json", 3, record("$V --json status $S"), &["\\u001b]0;owned", "\\u009b31m\\u202e"]),
+        shown(
+            "status of a record as json",
+            3,
+            record("$V --json status $S"),
+            &["\\u001b]0;owned", "\\u009b31m\\u202e"],
+        ),
         shown("a path in an error", 1, "as 0 $V status \"$D/$(printf '\\033[2J')\"", &["\\u{1b}[2J"]),
-        shown("a path in an error of wrong usage", 2, "as 0 $V --config \"$D/$(printf '\\033[2J')\" completions bash", &["\\u{1b}[2J"]),
+        shown(
+            "a path in an error of wrong usage",
+            2,
+            "as 0 $V --config \"$D/$(printf '\\033[2J')\" completions bash",
+            &["\\u{1b}[2J"],
+        ),
         shown(
             "a key of a configuration",
             2,

@@ -2,12 +2,12 @@
 
 use super::decide::{self, Account, IdMap, Process};
 use super::{IdentityError, Keep, NOBODY, Owner};
+use rustix::fs::{Gid, Uid};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
-use rustix::fs::{Gid, Uid};
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
@@ -34,6 +34,21 @@ const GROUPS_MAX: usize = 65536;
 /// If the owner is nobody.
 pub fn must_take(owner: Owner) -> Result<bool, IdentityError> {
     decide::must_change(owner, &this_process()?)
+}
+
+/// Refuses a store that was put in the place of the one whose owner's rights this thread has: `owner` is that of the root
+/// directory as it is held open. Between [`Owner::of_store`] and that the directory may have been replaced by another user's.
+///
+/// # Errors
+/// If root has another user's rights over files than `owner`'s.
+pub fn check_held(owner: Owner) -> Result<(), IdentityError> {
+    let process = this_process()?;
+    let user = file_user();
+    decide::must_change(owner, &process)?;
+    match process.may_change && owner.uid != user {
+        true => Err(IdentityError::Replaced { owner: owner.uid, user }),
+        false => Ok(()),
+    }
 }
 
 /// Gives this process the rights of a store's `owner`, if it is root and the owner is another user. Whether it changed.

@@ -2,7 +2,7 @@
 
 use super::decide::{Account, IdMap, Process, group_of, must_change};
 use super::{IdentityError, NOBODY, Owner, as_process_user, file_group, file_user};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, lchown, symlink};
 
 const ALL: &str = "         0          0 4294967295\n";
 
@@ -42,13 +42,9 @@ fn only_root_on_another_users_store_changes() {
 #[test]
 fn nobody_is_refused_and_equals_nobody() {
     let few = "0 1000 1\n";
-    for (uid, of, users) in [
-        (0, NOBODY, ALL),
-        (NOBODY, NOBODY, ALL),
-        (0, u32::MAX, ALL),
-        (0, 47111, few),
-        (0, 99, "0 0 99\n"),
-    ] {
+    for (uid, of, users) in
+        [(0, NOBODY, ALL), (NOBODY, NOBODY, ALL), (0, u32::MAX, ALL), (0, 47111, few), (0, 99, "0 0 99\n")]
+    {
         let decided = must_change(owner(of), &process(uid, uid == 0, users));
         assert!(matches!(decided, Err(IdentityError::Nobody { uid }) if uid == of), "user {uid} on a store of {of}");
     }
@@ -87,7 +83,12 @@ fn owner_is_that_of_the_directory_itself() {
     assert_eq!(Owner::of_store(directory.path()).unwrap().uid, uid);
     let link = directory.path().join("link");
     symlink("/", &link).unwrap();
-    assert!(matches!(Owner::of_store(&link), Err(IdentityError::Link { .. })));
+    assert_eq!(Owner::of_store(&link).unwrap().uid, 0, "a trusted link is followed");
+    if lchown(&link, Some(47111), None).is_ok() {
+        for path in [link.clone(), link.join(""), link.join(".")] {
+            assert!(matches!(Owner::of_store(&path), Err(IdentityError::Link { .. })), "{}", path.display());
+        }
+    }
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert!(matches!(Owner::of_store(&file), Err(IdentityError::NotADirectory { .. })));
@@ -101,8 +102,8 @@ fn store_to_be_gets_the_owner_of_what_is_above() {
     assert_eq!(Owner::of_store_to_be(&directory.path().join("a/b")).unwrap().uid, uid);
     let dangling = directory.path().join("dangling");
     symlink("nowhere", &dangling).unwrap();
-    assert!(matches!(Owner::of_store_to_be(&dangling), Err(IdentityError::Link { .. })));
-    assert!(matches!(Owner::of_store_to_be(&dangling.join("x")), Err(IdentityError::Link { .. })));
+    assert!(matches!(Owner::of_store_to_be(&dangling), Err(IdentityError::Look { .. })));
+    assert!(matches!(Owner::of_store_to_be(&dangling.join("x")), Err(IdentityError::Look { .. })));
 }
 
 #[test]
@@ -110,4 +111,15 @@ fn without_a_change_files_are_the_effective_users() {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     assert_eq!((file_user(), file_group()), own);
     assert_eq!(as_process_user(|| (file_user(), file_group())), own);
+}
+
+#[test]
+fn held_store_of_another_user_is_refused_to_root() {
+    let own = rustix::process::geteuid().as_raw();
+    super::check_held(owner(own)).unwrap();
+    let other = super::check_held(owner(47111));
+    match own {
+        0 => assert!(matches!(other, Err(IdentityError::Replaced { owner: 47111, user: 0 }))),
+        _ => other.unwrap(),
+    }
 }

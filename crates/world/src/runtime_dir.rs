@@ -6,8 +6,8 @@
 //! | root | root | `/run/varve`, 0755 |
 //! | root | user | `/run/varve/UID`, 0700, of that user; root makes it before it takes the user's rights |
 //!
-//! Clients find the sockets by the server record. A user who could write into the directory could replace a socket, so its
-//! owner and mode are checked on the open descriptor.
+//! Clients find the sockets by the server record, and ask the kernel whose process listens there. A user who could write into
+//! the directory could replace a socket all the same, so its owner and mode are checked on the open descriptor.
 
 use crate::identity::{Owner, file_user};
 use crate::private_file::{make_directories, open_directory};
@@ -157,13 +157,6 @@ fn check(directory: &Path, opened: std::os::fd::BorrowedFd<'_>, user: u32, mode:
 fn owner_of(path: &Path) -> u32 {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().map_or(crate::identity::NOBODY, |found| found.uid())
-}
-
-/// Whether a client may trust sockets in `directory`: it is root's or `owner`'s, and nobody else can write it.
-pub fn is_trusted(directory: &Path, owner: u32) -> bool {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = open(directory, flags, Mode::empty()).and_then(|opened| fstat(&opened));
-    found.is_ok_and(|found| (found.st_uid == 0 || found.st_uid == owner) && found.st_mode & 0o022 == 0)
 }
 
 #[cfg(test)]

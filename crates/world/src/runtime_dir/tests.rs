@@ -95,17 +95,3 @@ fn directory_of_an_owner_lies_below_roots() {
     symlink("/", &made).unwrap();
     assert!(make_below(&run, Owner { uid, gid }).is_err());
 }
-
-#[test]
-fn sockets_are_trusted_in_closed_directories_alone() {
-    let own = rustix::process::geteuid().as_raw();
-    let scratch = tempfile::tempdir().unwrap();
-    for (mode, is_one) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
-        set_mode(scratch.path(), mode);
-        assert_eq!(is_trusted(scratch.path(), own), is_one, "{mode:o}");
-    }
-    set_mode(scratch.path(), 0o700);
-    let link = scratch.path().join("link");
-    symlink(".", &link).unwrap();
-    assert!(!is_trusted(&link, own));
-}

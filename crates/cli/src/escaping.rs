@@ -57,7 +57,7 @@ impl<W: Write> Write for Escaping<W> {
 }
 
 /// [`lines`], but for sequences that change the colour alone: `ESC [ digits ; … m`.
-fn coloured_lines(text: &str) -> String {
+pub fn coloured_lines(text: &str) -> String {
     let mut pieces = text.split("\x1b[");
     let mut shown = lines(pieces.next().unwrap_or_default());
     for piece in pieces {

@@ -58,7 +58,7 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         Err(answer) => {
             // Help and version are answers on stdout; anything else explains itself on stderr.
             if answer.use_stderr() {
-                let _ = answer.print();
+                let _ = write!(std::io::stderr(), "{}", refusal(&answer));
                 return Ok(usage);
             }
             let failed =
@@ -72,6 +72,15 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         let _ = writeln!(std::io::stderr(), "varve: {problem}");
         problem.exit()
     })
+}
+
+/// What is wrong with the command line. It quotes words of that and of the environment.
+fn refusal(answer: &clap::Error) -> String {
+    let text = answer.render();
+    match colours(std::io::stderr().is_terminal()) {
+        true => escaping::coloured_lines(&text.ansi().to_string()),
+        false => escaping::lines(&text.to_string()),
+    }
 }
 
 /// Help or version. clap itself takes it for written where stdout is closed or full.

@@ -27,8 +27,9 @@ fails() {
 }
 trap 'umount -l "$here/mnt" 2>/dev/null || true' EXIT
 
-install -d -o 47111 -g 47111 "$here/store" "$here/mnt" "$here/run"
-install -d -o 1 -g 1 "$here/other" "$here/other/mnt"
+install -d -o 47111 -g 47111 "$here/store" "$here/mnt"
+install -d -m 700 -o 47111 -g 47111 "$here/run"
+install -d -m 700 -o 1 -g 1 "$here/other" "$here/other/mnt"
 cd /
 
 owner "$varve" format "$here/store" --shards 4

@@ -58,6 +58,7 @@ use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
 use varve_world::posix_store::PosixStore;
 use varve_world::reserve::Reserve;
+use varve_world::runtime_dir::{self, RuntimeDirError};
 use varve_world::volume_dir::{Left, LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,7 +79,7 @@ pub struct ServerConfig {
     pub workers: usize,
     /// Worker `i` listens on this port plus `i`; each on a port of its own where it is 0.
     pub listen: Option<SocketAddr>,
-    /// A directory for the workers' Unix sockets, made if need be; see [`socket_directory`].
+    /// A directory for the workers' Unix sockets, made if need be; see [`runtime_dir`].
     pub unix_directory: Option<PathBuf>,
     /// Inside a mount: one session of this very process works on the volume, all others only observe.
     pub embedded: bool,
@@ -102,21 +103,11 @@ impl ServerConfig {
             volume,
             workers: workers_default(),
             listen: None,
-            unix_directory: Some(socket_directory()),
+            unix_directory: Some(runtime_dir::default_directory()),
             embedded: false,
             memory_bytes: Memory::BYTES_DEFAULT,
             measure: false,
         }
-    }
-}
-
-/// Where this user's servers have their sockets unless told otherwise.
-pub fn socket_directory() -> PathBuf {
-    let uid = rustix::process::geteuid().as_raw();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if !directory.is_empty() && uid != 0 => Path::new(&directory).join("varve"),
-        _ if uid == 0 => PathBuf::from("/run/varve"),
-        _ => PathBuf::from(format!("/tmp/varve-{uid}")),
     }
 }
 
@@ -138,6 +129,8 @@ pub enum ServerError {
     NoTables { directory: PathBuf },
     #[error("{0}")]
     Config(String),
+    #[error(transparent)]
+    SocketDirectory(#[from] RuntimeDirError),
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     /// A worker could not begin, or has ended before its time. What was acknowledged is in the log.
@@ -192,7 +185,7 @@ impl Server {
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";
         let room = "cannot tell how much room the store has";
-        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?;
+        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?.while_starting();
         reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
@@ -244,7 +237,10 @@ impl Server {
         let running = Mutex::new(Some(Running { threads, background, lock }));
         let server = Server { shared, board, command, inboxes, running };
         match server.open_doors() {
-            Ok(()) => Ok(server),
+            Ok(()) => {
+                server.shared.reserve.has_started();
+                Ok(server)
+            }
             Err(error) => {
                 // The first error is the one to tell; the stop's own would only say that the server has failed.
                 let _ = server.stop(DROP_DEADLINE);
@@ -499,9 +495,7 @@ impl Sockets {
     fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
         // Who connects has to prove the key; for a user's volume the directory keeps others away besides.
         let (directory_mode, mode) = if settings.owner_uid == 0 { (0o755, 0o666) } else { (0o700, 0o600) };
-        let uid = rustix::process::geteuid().as_raw();
-        let cannot = doing(format!("cannot use {} for sockets", directory.display()));
-        listener::prepare_socket_directory(directory, uid, directory_mode).map_err(cannot)?;
+        runtime_dir::prepare(directory, directory_mode)?;
         remove_dead_sockets(directory);
         let store_id = volume.store_id().map_err(doing(format!("cannot look at {}", volume.root().display())))?;
         let store = xxh3_64(format!("{} {store_id}", settings.id).as_bytes());

@@ -1,5 +1,6 @@
 //! `varve dump STORE`: the metadata of a volume in one stream.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes as Quantity;
@@ -22,6 +23,7 @@ use varve_meta::dump::{self, DumpError, Dumped, Progress};
 use varve_meta::snapshot::{Source, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 use varve_world::disk;
+use varve_world::identity::as_process_user;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
 
@@ -59,6 +61,7 @@ struct Report {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let rights = identity::take(&store, Work::Dump, || Problem::new(format!("cannot dump {}", store.display())))?;
     let volume = VolumeDir::new(&store);
     let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
     if file.is_none() && io::stdout().is_terminal() {
@@ -78,6 +81,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         let problem = Problem::new(format!("cannot dump {}", store.display())).caused_by(&error);
         match &error {
             DumpError::Locked(lock) => problem.next(server::to_lock(lock)),
+            DumpError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => rights.explain(problem),
             _ => problem,
         }
     })?;
@@ -93,17 +97,25 @@ fn failed(doing: &str, path: &Path) -> impl Fn(io::Error) -> DumpError {
     move |source| DumpError::Io { doing: doing.clone(), source }
 }
 
+/// Does `work` with the rights of the user who started this, whose file the dump is to be, or else of the store's owner.
+fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match as_process_user(&work) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => work(),
+        done => done,
+    }
+}
+
 fn to_file(
     volume: &VolumeDir,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
-    match std::fs::metadata(path) {
+    match as_starter(|| std::fs::metadata(path)) {
         Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
         Ok(found) if !found.is_file() => to_device(volume, path, progress),
-        Ok(_) => to_regular_file(volume, &path.canonicalize().map_err(failed("find", path))?, progress),
+        Ok(_) => to_regular_file(volume, &as_starter(|| path.canonicalize()).map_err(failed("find", path))?, progress),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            to_regular_file(volume, &at_end_of_links(path).map_err(failed("follow", path))?, progress)
+            to_regular_file(volume, &as_starter(|| at_end_of_links(path)).map_err(failed("follow", path))?, progress)
         }
         Err(error) => Err(failed("write", path)(error)),
     }
@@ -115,7 +127,7 @@ fn to_device(
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let mut file = File::options().write(true).open(path).map_err(failed("write", path))?;
+    let mut file = as_starter(|| File::options().write(true).open(path)).map_err(failed("write", path))?;
     let dumped = dump_volume(volume, &mut file, progress)?;
     match rustix::fs::fsync(&file) {
         // Nothing to sync behind a FIFO or a device of characters: fsync(2).
@@ -147,15 +159,18 @@ fn to_regular_file(
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
     let temporary = disk::temporary(disk::parent(path));
-    disk::write_synced(&temporary, &[], DUMP_MODE).map_err(failed("make a file beside", path))?;
-    let written = File::options().write(true).open(&temporary).map_err(failed("write", path)).and_then(|mut file| {
+    let opened = as_starter(|| {
+        disk::write_synced(&temporary, &[], DUMP_MODE)?;
+        File::options().write(true).open(&temporary)
+    });
+    let written = opened.map_err(failed("make a file beside", path)).and_then(|mut file| {
         let dumped = dump_volume(volume, &mut file, progress)?;
         file.sync_all().map_err(failed("fsync", path))?;
-        disk::publish_replacing(&temporary, path).map_err(failed("make", path))?;
+        as_starter(|| disk::publish_replacing(&temporary, path)).map_err(failed("make", path))?;
         Ok(dumped)
     });
     if written.is_err()
-        && let Err(error) = std::fs::remove_file(&temporary)
+        && let Err(error) = as_starter(|| std::fs::remove_file(&temporary))
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(file = %temporary.display(), %error, "an unfinished dump stays behind");

@@ -1,5 +1,6 @@
 //! `varve load FILE STORE`: a volume from a dump.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::server;
@@ -16,6 +17,8 @@ use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Make a volume from a dump
+///
+/// It belongs to the owner of its directory, as one of `varve format` does, and root makes it with that user's rights.
 ///
 /// The volume exists when all of it is loaded and was checked; a load that fails leaves none and takes away
 /// what it made (but for one whose report cannot be written to stdout: it says that the volume stays, and exits with 1), one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
@@ -63,9 +66,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             Box::new(file)
         }
     };
+    // The dump may be root's alone; everything else is done with the rights of the user whose volume it is to be.
+    let rights = identity::take(&store, Work::MakeStore, failed)?;
     if let Some(data) = &arguments.data {
         check_data(data, &VolumeDir::new(&store))
-            .map_err(|why| failed().because(why).next("Nothing was made or changed."))?;
+            .map_err(|why| rights.explain(failed().because(why).next("Nothing was made or changed.")))?;
     }
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());

@@ -1,5 +1,6 @@
 //! `varve serve STORE`: the metadata service, in the foreground, until SIGTERM or SIGINT.
 
+use crate::identity::{self, Work};
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::server::{self, ServerFlags};
@@ -62,7 +63,9 @@ struct Address {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
-    let mut config = arguments.server.config(VolumeDir::new(&store))?;
+    let cannot = || Problem::new(format!("cannot serve {}", store.display()));
+    let rights = identity::take(&store, Work::Serve, cannot)?;
+    let mut config = arguments.server.config(VolumeDir::new(&store), &rights)?;
     config.listen = arguments.listen.0;
     let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
     let signals = signals::listen()?;

@@ -1,5 +1,6 @@
 //! `varve status PLACE`: what a volume is, who serves it, and how its shards are.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -89,6 +90,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = find(arguments.store.directory())?;
     let volume = VolumeDir::new(&store);
     let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
+    identity::take(&store, Work::Store, failed)?;
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     if let Some(record) = &record {

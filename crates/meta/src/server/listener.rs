@@ -10,7 +10,7 @@ use super::worker::Worker;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -54,28 +54,6 @@ impl Drop for UnixSocket {
             tracing::warn!("cannot remove the socket {}: {error}", self.path.display());
         }
     }
-}
-
-/// Makes the directory for sockets, or checks that the one there is `uid`'s own: in a directory of another's, the
-/// sockets could be replaced.
-pub fn prepare_socket_directory(directory: &Path, uid: u32, mode: u32) -> io::Result<()> {
-    match std::fs::create_dir(directory) {
-        Ok(()) => return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(directory)?;
-            return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode));
-        }
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Err(_) => {}
-    }
-    let found = directory.symlink_metadata()?;
-    if !found.is_dir() || found.uid() != uid {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            format!("{} is not a directory of user {uid}: choose another for the sockets", directory.display()),
-        ));
-    }
-    Ok(())
 }
 
 /// Whether the Unix socket at `path` is certain to have been left by a process that is gone. Does not wait.

@@ -1,6 +1,7 @@
 //! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
 
 use super::wishes;
+use crate::escaping;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -120,7 +121,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let _ = stopped.recv();
     for left in service.stop() {
         // Who does not read any more is told nothing; the journal and the record are there all the same.
-        let _ = write!(std::io::stderr(), "{}", unfinished(&left, &arguments.directory));
+        let _ = write!(std::io::stderr(), "{}", escaping::lines(&unfinished(&left, &arguments.directory)));
     }
     Ok(Exit::Done)
 }

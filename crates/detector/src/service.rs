@@ -5,6 +5,7 @@
 //! are not read; what ends a run leaves a valid file. Entry: [`Service::start`].
 
 mod board;
+mod bound;
 mod clients;
 mod files;
 mod http;
@@ -17,6 +18,7 @@ mod run;
 mod share;
 mod sink;
 mod stream2;
+mod tries;
 
 pub use board::Board;
 pub use http::OPENAPI;
@@ -27,9 +29,13 @@ pub use share::ShareOptions;
 
 use crate::description::Description;
 use crate::journal;
+use crate::host_check::HostCheck;
 use crate::stream::{ErrorCode, Refusal};
+use crate::tls::ServerTls;
+use crate::token::{self, Published, TokenError};
 use crate::writer::Settings;
 use crate::writer::join::{Coordinator, Joined};
+use bound::Listening;
 use lock::Lock;
 use parking_lot::Mutex;
 use records::{Record, Records, Taken};
@@ -38,12 +44,13 @@ use share::{Asking, Share};
 use sink::Sink;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tries::Tries;
 use varve_world::reserve::Reserve;
 
 /// How often failures and absences are looked for.
@@ -62,8 +69,9 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// Files are written beneath it alone.
     pub root: PathBuf,
-    /// What clients must say; `None`: nothing.
+    /// Clients must give it; `None`: the service asks for none.
     pub token: Option<String>,
+    pub protection: Protection,
     /// Where the libraries lie of filters that runs may ask for; `None`: none may.
     pub plugins: Option<PathBuf>,
     /// Of each run.
@@ -72,6 +80,17 @@ pub struct Config {
     pub connections_max: usize,
     /// Silence after which a connection is given up.
     pub idle: Duration,
+}
+
+/// Who can find the token, by which names HTTP is asked, and what protects both on their way.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    /// Programs of the same user on this host find the token.
+    pub publish: bool,
+    /// Names of this host that requests over HTTP may use, beside those of loopback and the address that is listened at.
+    pub hosts: Vec<String>,
+    /// `None`: in clear.
+    pub tls: Option<ServerTls>,
 }
 
 /// A share of another service's run.
@@ -95,6 +114,8 @@ pub enum ServiceError {
     Join { run: String, refusal: Refusal },
     #[error("cannot listen at {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Token(#[from] TokenError),
 }
 
 /// The running service.
@@ -103,6 +124,7 @@ pub struct Service {
     address: SocketAddr,
     http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
+    published: Vec<Published>,
     /// None for a share, which has its own clients' frames alone.
     _lock: Option<Lock>,
 }
@@ -110,6 +132,8 @@ pub struct Service {
 /// What connections and HTTP know of the service.
 pub struct Shared {
     pub config: Config,
+    hosts: HostCheck,
+    tries: Tries,
     home: Arc<Home>,
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
     /// Images of detectors that no run has kept.
@@ -148,10 +172,11 @@ impl Service {
     fn listen(config: Config, home: Arc<Home>, known: Vec<Known>, lock: Option<Lock>) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
-        let listener = TcpListener::bind(config.listen)
-            .map_err(|source| ServiceError::Listen { address: config.listen, source })?;
+        let Listening { frames: listener, http: http_listener, published } = bound::listen(&config)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
+            hosts: HostCheck::new(&config.protection.hosts),
+            tries: Tries::default(),
             config,
             home,
             runs: Mutex::default(),
@@ -173,13 +198,12 @@ impl Service {
         let mine = Arc::clone(&shared);
         threads.push(named("accept", move || receive::accept(&mine, &listener)).map_err(failed)?);
         let mut http = None;
-        if let Some(asked) = shared.config.http {
-            let listen = |source| ServiceError::Listen { address: asked, source };
-            let (address, thread) = http::start(&shared, asked).map_err(listen)?;
+        if let Some(listener) = http_listener {
+            let (address, thread) = http::start(&shared, listener).map_err(failed)?;
             threads.push(thread);
             http = Some(address);
         }
-        Ok(Service { shared, address, http, threads, _lock: lock })
+        Ok(Service { shared, address, http, threads, published, _lock: lock })
     }
 
     /// Takes frames for a share of a run that another service keeps, and writes them into that run's file.
@@ -223,6 +247,11 @@ impl Service {
         self.address
     }
 
+    /// Where programs of this user find the token, if it is published.
+    pub fn published(&self) -> impl Iterator<Item = &Path> {
+        self.published.iter().map(Published::path)
+    }
+
     /// Where control is answered.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
@@ -261,6 +290,8 @@ impl Service {
                 tracing::error!("a thread of the service has panicked");
             }
         }
+        // Nobody can connect any more: who looks for the token before that must find it.
+        drop(self.published);
         // The last words go out before the process does.
         let deadline = Instant::now() + LAST_WORDS_WAIT;
         while self.shared.connections() > 0 && Instant::now() < deadline {
@@ -318,12 +349,11 @@ impl Shared {
     /// If the service asks for a token and this is not it.
     pub fn check_token(&self, token: &str) -> Result<(), Refusal> {
         let Some(own) = &self.config.token else { return Ok(()) };
-        // All bytes are compared whatever they are, so that the time taken does not tell how many were right.
-        let differing = own.bytes().zip(token.bytes()).fold(0, |differing, (own, given)| differing | (own ^ given));
-        if differing != 0 || own.len() != token.len() {
-            return Err(Refusal::new(ErrorCode::Token, "the token is not that of this service"));
+        match (token::matches(own, token), token.is_empty()) {
+            (true, _) => Ok(()),
+            (false, false) => Err(Refusal::new(ErrorCode::Token, "the token is not that of this service")),
+            (false, true) => Err(Refusal::new(ErrorCode::Token, "this service asks for a token, and none was given")),
         }
-        Ok(())
     }
 
     pub fn connections(&self) -> usize {

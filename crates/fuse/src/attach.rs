@@ -133,32 +133,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(received)
 }
 
-/// Takes the mount at `target` out of the namespace. `lazily`: at once, though files on it may be open.
-pub(crate) fn detach(target: &Path, lazily: bool) -> io::Result<()> {
-    use rustix::mount::UnmountFlags;
-    let lazy = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | lazy) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => detach_by_helper(target, lazily),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn detach_by_helper(target: &Path, lazily: bool) -> io::Result<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(target);
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    // The helper says in words what umount(2) says by number.
-    match text.contains("busy") {
-        true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
-        false => Err(io::Error::other(text.trim().to_owned())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

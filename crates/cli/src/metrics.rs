@@ -42,8 +42,7 @@ pub fn serve(address: SocketAddr) -> Result<()> {
         .set_buckets_for_metric(Matcher::Suffix("seconds".into()), &LATENCY_BUCKETS_S)
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| failed(&error))?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     let serving = move || runtime.block_on(accept(listener, handle));
     std::thread::Builder::new().name("metrics".into()).spawn(serving).map_err(|error| failed(&error))?;
     Ok(())
@@ -94,7 +93,12 @@ async fn accept(listener: TcpListener, handle: PrometheusHandle) {
     }
 }
 
-fn answer<B>(request: &Request<B>, hosts: &HostCheck, local: IpAddr, handle: &PrometheusHandle) -> Response<Full<Bytes>> {
+fn answer<B>(
+    request: &Request<B>,
+    hosts: &HostCheck,
+    local: IpAddr,
+    handle: &PrometheusHandle,
+) -> Response<Full<Bytes>> {
     let (status, text) = match hosts.check(request.uri(), request.headers(), local) {
         Err(denied) => (denied.status(), format!("{denied}\n")),
         Ok(()) if request.method() != Method::GET => {

@@ -77,8 +77,9 @@ impl Control {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
+            .await
+            .map_err(|error| self.unreachable(error))?;
         let driven = tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.address);
         if !token.is_empty() {

@@ -28,8 +28,8 @@ pub use run::{Run, Status, Unfinished};
 pub use share::ShareOptions;
 
 use crate::description::Description;
-use crate::journal;
 use crate::host_check::HostCheck;
+use crate::journal;
 use crate::stream::{ErrorCode, Refusal};
 use crate::tls::ServerTls;
 use crate::token::{self, Published, TokenError};

@@ -197,7 +197,9 @@ pub(crate) fn explain(error: io::Error, address: &str) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match inner {
         Some(rustls::Error::InvalidCertificate(why)) => {
-            format!("the certificate of {address} is not trusted ({why:?}): does --tls-ca name the file that signed it?")
+            format!(
+                "the certificate of {address} is not trusted ({why:?}): does --tls-ca name the file that signed it?"
+            )
         }
         Some(rustls::Error::InvalidMessage(_)) => {
             format!("{address} does not speak TLS: start the service with --tls-cert, or leave out --tls-ca")

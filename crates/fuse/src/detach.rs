@@ -41,7 +41,8 @@ fn through(descriptor: &OwnedFd) -> PathBuf {
 /// The directory that holds the mount point, and the name of that.
 fn around(target: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let parts = target.parent().zip(target.file_name());
-    let (parent, name) = parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory"))?;
+    let (parent, name) =
+        parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory"))?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok((rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve)?, name))
@@ -54,7 +55,8 @@ fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Re
     let root = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
     // Neither the mount's process nor its rights are asked, as statx(2) would.
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
-    let number = told.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|number| number.trim().parse::<u32>().ok());
+    let number =
+        told.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|number| number.trim().parse::<u32>().ok());
     match number {
         Some(number) if number == id => Ok(root),
         _ => Err(io::Error::other(format!(
@@ -67,7 +69,8 @@ fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Re
 /// Takes the mount `id` at `target`, a path of the kernel's table, out of the namespace. `lazily`: at once, though files on it may
 /// be open.
 pub(crate) fn detach(target: &Path, id: Option<u32>, lazily: bool) -> io::Result<()> {
-    let id = id.ok_or_else(|| io::Error::other("it is not known which mount is there: /proc/self/mountinfo has none"))?;
+    let id =
+        id.ok_or_else(|| io::Error::other("it is not known which mount is there: /proc/self/mountinfo has none"))?;
     let (parent, name) = around(target)?;
     // Closed at once: it would keep the mount busy.
     drop(open_within(&parent, name, target, id)?);

@@ -120,7 +120,8 @@ pub(crate) fn start<F: Filesystem>(
         Ok((unmounter, thread)) => Ok(Mounted { unmounter, thread: Some(thread), _helper: helper }),
         Err(error) => {
             // The device is closed by now, so what is mounted is dead: nobody can be using it.
-            let id = crate::mounts::table().ok().and_then(|table| crate::mounts::at(&table, &target)).map(|mount| mount.id);
+            let id =
+                crate::mounts::table().ok().and_then(|table| crate::mounts::at(&table, &target)).map(|mount| mount.id);
             if let Err(left) = detach(&target, id, true) {
                 tracing::warn!(target = %target.display(), error = %left, "a dead mount is left behind");
             }

@@ -4,8 +4,8 @@
 use super::{ClientError, Ending, Item, Outgoing, Shared};
 use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, say};
 use crate::stream::{
-    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, Socket, ToService, VERSION, Welcome,
-    level_bit,
+    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, Socket, ToService, VERSION,
+    Welcome, level_bit,
 };
 use crate::token;
 use std::collections::BTreeMap;

@@ -8,8 +8,8 @@ use crate::frame::Level;
 use crate::journal::{self, Entry};
 use crate::stream::link::{Incoming, LinkError, notice_loss, say};
 use crate::stream::{
-    Ack, BodyChecksum, ErrorCode, FinishedHead, FromService, Hello, Ranges, Refusal, Role, ShareHead, Socket, ToService,
-    VERSION,
+    Ack, BodyChecksum, ErrorCode, FinishedHead, FromService, Hello, Ranges, Refusal, Role, ShareHead, Socket,
+    ToService, VERSION,
 };
 use crate::tls::ClientTls;
 use crate::token;

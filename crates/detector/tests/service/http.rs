@@ -167,7 +167,8 @@ pub fn exchange(service: &Service, request: &str) -> (u16, String) {
 fn bodies_beyond_the_limit_are_refused_at_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let (status, text) = exchange(&service, "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
+    let (status, text) =
+        exchange(&service, "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
     assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
     let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
     let head = "POST /runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -193,7 +194,8 @@ fn bad_names_are_refused_with_what_is_allowed() {
             if name.is_empty() && path == "/runs/" {
                 continue;
             }
-            let asked = format!("{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let asked =
+                format!("{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let (status, text) = exchange(&service, &asked);
             // A verb too many is another mistake.
             let verb_alone = name == "a/b" && !path.ends_with("stop") && !path.ends_with("latest");

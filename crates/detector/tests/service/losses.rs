@@ -120,7 +120,8 @@ fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
         };
         let first = Client::connect(Options { source: 1, ..options(&service, &request) }).expect("in");
         let address = service.address().to_string();
-        let coordinator = ShareOptions { address, run: name.into(), token: String::new(), tls: None, source: 0, retry: WAIT };
+        let coordinator =
+            ShareOptions { address, run: name.into(), token: String::new(), tls: None, source: 0, retry: WAIT };
         let joining = Joining { coordinator, sources: 1 };
         let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
         let second = Client::connect(Options::new(&share.address().to_string(), name)).expect("in");

@@ -213,8 +213,14 @@ fn a_share_that_has_nothing_to_tell_comes_back() {
     let service = Service::start(config(directory.path())).expect("a service");
     let (address, request) = (service.address(), start("shared"));
     service.shared().begin(request.clone()).expect("begun");
-    let coordinator =
-        ShareOptions { address: address.to_string(), run: request.name, token: String::new(), tls: None, source: 0, retry: WAIT };
+    let coordinator = ShareOptions {
+        address: address.to_string(),
+        run: request.name,
+        token: String::new(),
+        tls: None,
+        source: 0,
+        retry: WAIT,
+    };
     let joining = Joining { coordinator, sources: 1 };
     let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
     let client = Client::connect(Options::new(&share.address().to_string(), "shared")).expect("in");

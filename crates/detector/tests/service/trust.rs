@@ -47,7 +47,8 @@ fn asked(address: SocketAddr, line: &str, headers: &[&str]) -> (u16, String) {
 #[test]
 fn every_request_must_name_this_host() {
     let directory = tempfile::tempdir().expect("a directory");
-    let service = protected(directory.path(), Protection { hosts: vec!["daq.example".into()], ..Protection::default() });
+    let service =
+        protected(directory.path(), Protection { hosts: vec!["daq.example".into()], ..Protection::default() });
     let at = service.http().expect("HTTP");
     let bearer = format!("Authorization: Bearer {TOKEN}");
     for path in ["/runs", "/runs/any", "/runs/any/latest", "/metrics", "/openapi.json", "/nothing"] {
@@ -79,9 +80,12 @@ fn every_request_must_give_the_token() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = protected(directory.path(), Protection::default());
     let at = service.http().expect("HTTP");
-    let requests = ["GET /runs", "GET /metrics", "POST /runs", "POST /runs/any/abort", "GET /nothing", "DELETE /openapi.json"];
+    let requests =
+        ["GET /runs", "GET /metrics", "POST /runs", "POST /runs/any/abort", "GET /nothing", "DELETE /openapi.json"];
     for request in requests {
-        for given in ["X: y", "Authorization: Bearer", "Authorization: Bearer x", "Authorization: Basic eDp5", "Cookie: token"] {
+        for given in
+            ["X: y", "Authorization: Bearer", "Authorization: Bearer x", "Authorization: Basic eDp5", "Cookie: token"]
+        {
             let (status, body) = asked(at, &format!("{request} HTTP/1.1"), &["Host: localhost", given]);
             assert!(status == 401 && body.contains("\"token\""), "{request} {given}: {status} {body}");
             assert!(!body.contains(TOKEN), "{body}");
@@ -106,7 +110,8 @@ fn a_published_token_is_used_without_being_given() {
     service.stop();
     assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
     // The client that was there before finds the new one when it connects again.
-    let again = Config { listen, http, token: Some(token::random()), protection: publish(), ..config(directory.path()) };
+    let again =
+        Config { listen, http, token: Some(token::random()), protection: publish(), ..config(directory.path()) };
     let service = Service::start(again).expect("a service");
     assert_eq!(client.finish(WAIT).expect("finished").frames, 0);
     let stale = Control { token: Some(TOKEN.into()), ..control.clone() };
@@ -123,7 +128,8 @@ fn frames_and_control_go_over_tls() {
     let control =
         Control { address: service.http().expect("HTTP").to_string(), token: Some(TOKEN.into()), tls: tls.clone() };
     let request = start("encrypted");
-    let over = |connections| Options { token: TOKEN.into(), tls: tls.clone(), connections, ..options(&service, &request) };
+    let over =
+        |connections| Options { token: TOKEN.into(), tls: tls.clone(), connections, ..options(&service, &request) };
     let client = Client::connect(over(2)).expect("in");
     (0..50).for_each(|number| client.send(super::plain(number), WAIT).expect("sent"));
     client.settle(WAIT).expect("durable");
@@ -140,7 +146,8 @@ fn frames_and_control_go_over_tls() {
 fn a_full_service_says_so_over_tls() {
     let directory = tempfile::tempdir().expect("a directory");
     let protection = Protection { tls: Some(tls()), ..Protection::default() };
-    let service = Service::start(Config { connections_max: 1, protection, ..config(directory.path()) }).expect("a service");
+    let service =
+        Service::start(Config { connections_max: 1, protection, ..config(directory.path()) }).expect("a service");
     let tls = trusting("authority.pem");
     let first = Client::connect(Options { tls: tls.clone(), ..options(&service, &start("first")) }).expect("in");
     let retry = Duration::from_millis(300);

@@ -1,8 +1,8 @@
 //! A volume from a dump.
 
 use super::privileges::{Changed, Dropped, Privileges};
-use super::{KINDS, Progress};
 use super::record::{Counts, DumpError, Record, RecordReader};
+use super::{KINDS, Progress};
 use crate::fsck::{self, FsckError, Missing, Repaired};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
 use crate::snapshot::at_rest;

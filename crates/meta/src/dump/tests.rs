@@ -84,7 +84,8 @@ fn content_can_come_before_or_later() {
     let from = volume(&directory.path().join("from"));
     let bytes = dumped(&from);
     let to = VolumeDir::new(directory.path().join("to"));
-    let loaded = load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::InPlace, Privileges::Keep), &mut |_| {}).unwrap();
+    let loaded =
+        load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::InPlace, Privileges::Keep), &mut |_| {}).unwrap();
     assert_eq!(loaded.repaired.after.totals[&fsck::FindingKind::MissingBackingFile], 1);
     std::fs::copy(from.backing_file(InodeId(3)), to.backing_file(InodeId(3))).unwrap();
     assert_eq!(fsck::check(&to, &mut |_| {}).unwrap().findings, []);
@@ -92,7 +93,8 @@ fn content_can_come_before_or_later() {
     let gone = VolumeDir::new(directory.path().join("gone"));
     std::fs::remove_file(from.backing_file(InodeId(3))).unwrap();
     let data = Data::CopiedFrom(&from.data());
-    let loaded = load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, (data, Privileges::Keep), &mut |_| {}).unwrap();
+    let loaded =
+        load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, (data, Privileges::Keep), &mut |_| {}).unwrap();
     assert_eq!(loaded.files_left_out, 1);
     assert_eq!(fsck::check(&gone, &mut |_| {}).unwrap().findings, []);
 }
@@ -120,7 +122,8 @@ fn holes_and_times_of_large_files_are_kept() {
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 500)).unwrap();
     let (bytes, data) = (dumped(&from), from.data());
     let to = VolumeDir::new(directory.path().join("to"));
-    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {}).unwrap();
+    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {})
+        .unwrap();
     let copied = to.backing_file(InodeId(3)).metadata().unwrap();
     assert_eq!(copied.len(), 64 << 20);
     assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 1000, "its hole is filled");
@@ -220,7 +223,8 @@ fn prepared_changes_in_a_dump_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let to = VolumeDir::new(directory.path().join("to"));
     let data = (Data::InPlace, Privileges::Keep);
-    let refused = load(&mut forged(&rows).as_slice(), &to, FormatOver::Nothing, data, &mut |_| {}).expect_err("refused");
+    let refused =
+        load(&mut forged(&rows).as_slice(), &to, FormatOver::Nothing, data, &mut |_| {}).expect_err("refused");
     assert!(refused.to_string().contains("which no dump has"), "{refused}");
 }
 

@@ -74,8 +74,11 @@ pub struct HttpPlace {
 
 /// As `varve record serve` prints it, or as HOST:PORT.
 pub fn http(text: &str) -> Result<HttpPlace, String> {
-    let wrong =
-        || format!("`{text}` is no place to ask; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in 127.0.0.1:7421");
+    let wrong = || {
+        format!(
+            "`{text}` is no place to ask; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in 127.0.0.1:7421"
+        )
+    };
     let (address, tls) = match text.strip_prefix("https://") {
         Some(rest) => (rest.strip_suffix('/').unwrap_or(rest), true),
         None => (without_scheme(text), false),

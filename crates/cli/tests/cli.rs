@@ -293,7 +293,7 @@ fn metrics_are_served_when_asked_for() {
     until("the metrics speak of calls", SHORT, || {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
-        write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it listens");
         page.clear();
         stream.read_to_string(&mut page).expect("it answers");
         page.contains("varve_calls_total")

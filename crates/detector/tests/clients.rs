@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use varve_detector::client::{Client, Options, Outgoing};
 use varve_detector::description::Description;
 use varve_detector::hdf5::ElementType;
-use varve_detector::service::{Config, How, Run, Service, StartRequest};
+use varve_detector::service::{Config, How, Protection, Run, Service, StartRequest};
 use varve_detector::writer::Settings;
 
 /// As the example programs have it.
@@ -26,6 +26,7 @@ fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
         http: None,
         root: root.to_owned(),
         token: token.map(str::to_owned),
+        protection: Protection::default(),
         plugins: None,
         settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },
         runs_max: 8,

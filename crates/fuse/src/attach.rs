@@ -36,7 +36,7 @@ pub(crate) struct Attached {
 /// Does `work` with the file system identity of the user who started this process, and, where that may not, of the store's
 /// owner. Root's mount of another user's store has the owner's (`varve_world::identity`), and a mount point may be in a
 /// directory that either of the two alone may enter.
-fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match as_process_user(&work) {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) && file_user() != geteuid().as_raw() => work(),
         done => done,
@@ -146,32 +146,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         _ => None,
     });
     Ok(received)
-}
-
-/// Takes the mount at `target` out of the namespace. `lazily`: at once, though files on it may be open.
-pub(crate) fn detach(target: &Path, lazily: bool) -> io::Result<()> {
-    use rustix::mount::UnmountFlags;
-    let lazy = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    let flags = UnmountFlags::NOFOLLOW | lazy;
-    match as_starter(|| rustix::mount::unmount(target, flags).map_err(io::Error::from)) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => detach_by_helper(target, lazily),
-        done => done,
-    }
-}
-
-fn detach_by_helper(target: &Path, lazily: bool) -> io::Result<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(target);
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    // The helper says in words what umount(2) says by number.
-    match text.contains("busy") {
-        true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
-        false => Err(io::Error::other(text.trim().to_owned())),
-    }
 }
 
 #[cfg(test)]

@@ -126,6 +126,11 @@ fn credentials_are_forced_to_the_peer() {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     };
     open(site.directory.path());
+    // As if somebody had opened it: by itself the socket keeps other users away.
+    let path = std::path::PathBuf::from(socket(&server, 0));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o600);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     let mut root = Client::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let directory = node(root.call(0, made)).inode;

@@ -108,3 +108,52 @@ fn dial_tcp(address: &str) -> io::Result<TcpStream> {
 fn at(address: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{address}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: only root, the store's owner and the client's own user may serve; the overflow user is none of them.
+    #[test]
+    fn a_server_is_roots_or_the_owners() {
+        let cases = [
+            (0, 1000, 1000, true),
+            (0, 0, 0, true),
+            (1000, 1000, 0, true),
+            (1000, 1001, 1000, true),
+            (1001, 1000, 0, false),
+            (1001, 0, 0, false),
+            (1001, 0, 1000, false),
+            (OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID, false),
+            (OVERFLOW_UID, OVERFLOW_UID, 0, false),
+            (OVERFLOW_UID, 0, 0, false),
+        ];
+        for (peer, owner, own, may) in cases {
+            assert_eq!(may_serve(peer, owner, own), may, "peer {peer}, owner {owner}, own {own}");
+        }
+    }
+
+    /// Promise: no address is fallen back to that was not asked for, and each refusal says what to do.
+    #[test]
+    fn no_other_way_is_taken_unasked() {
+        let directory = tempfile::tempdir().unwrap();
+        let unix = directory.path().join("none").to_string_lossy().into_owned();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = listener.local_addr().unwrap().to_string();
+        let (unix, tcp) = (Some(unix), Some(tcp));
+        let both = WorkerAddress { unix: unix.clone(), tcp: tcp.clone() };
+        let [by_unix, by_tcp] = [WorkerAddress { unix, tcp: None }, WorkerAddress { unix: None, tcp }];
+        let reach = |local, tcp| Reach { local, tcp, owner: 0 };
+        let refused = |address, reach, part: &str| {
+            let error = dial(address, reach).err().expect("it is refused").to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        refused(&both, reach(true, false), "there is no");
+        refused(&by_tcp, reach(true, false), "come with --tcp");
+        refused(&by_unix, reach(true, true), "--listen HOST:PORT");
+        refused(&by_unix, reach(false, false), "--listen HOST:PORT");
+        for reach in [reach(true, true), reach(false, false), reach(false, true)] {
+            assert!(matches!(dial(&both, reach), Ok(Dialled::Tcp(_))));
+        }
+    }
+}

@@ -182,3 +182,6 @@ fn broken_handshake(error: &io::Error) -> String {
         _ => format!("the handshake failed: {error}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,7 @@ fn a_users_volume_is_theirs_alone() {
     let Err(NotAdmitted::Refused(refused)) = refused else { panic!("admitted") };
     assert!(refused.contains("user 1000") && refused.contains("1001"), "{refused}");
     assert!(sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).is_ok());
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, 1), KeyId::VOLUME).is_ok());
+    assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).is_ok());
 }
 
 /// On root's volume a user's calls are made in that user's name; root, who speaks for others, is believed.
@@ -46,7 +46,7 @@ fn credentials_are_forced_to_the_peer() {
     let (sessions, _) = sessions(0, false);
     let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, Some(Credentials { uid: 1000, gid: 1001, groups: vec![] }));
-    let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
+    let (admitted, _stay) = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, None);
 }
 

@@ -245,6 +245,7 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     let inode = node(root.call(0, create)).inode;
     server.stop(STOP).unwrap();
     let server = site.start();
+    open_to_users(&server);
     let mut root = Client::of(&server, &site, 3, Purpose::Work);
     let at = Locator::Entry { parent: ROOT, name: b"f".to_vec(), inode };
     let come_back = || {

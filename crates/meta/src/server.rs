@@ -10,6 +10,7 @@
 
 mod background;
 mod board;
+mod clients;
 mod complaints;
 mod connection;
 mod desk;

@@ -23,6 +23,9 @@ pub const RECORD_BYTES_MAX: usize = 65_535;
 /// Bytes of the stream that one record carries at most.
 pub const PLAIN_BYTES_MAX: usize = RECORD_BYTES_MAX - TAG_BYTES;
 
+/// Bytes of the stream that this program puts into one record: a peer has a record whole before it opens it.
+const PIECE_BYTES: usize = 16 * 1024;
+
 /// Records of a direction under one key, at most 4 GiB. ChaCha20-Poly1305 would stand far more; a key that leaks from memory
 /// opens less so.
 pub const REKEY_RECORDS: u64 = 1 << 16;
@@ -63,7 +66,7 @@ impl Records {
 
     /// Appends `plain` to `out` as the next records.
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
-        for piece in plain.chunks(PLAIN_BYTES_MAX) {
+        for piece in plain.chunks(PIECE_BYTES) {
             let bytes = piece.len() + TAG_BYTES;
             out.extend_from_slice(&(bytes as u16).to_le_bytes());
             let start = out.len();

@@ -1,11 +1,12 @@
 //! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they hold a key, whether they
 //! are admitted.
 
+use super::clients::{ClientStay, Clients};
 use super::keys::KeyStay;
-use super::limits::shares_of;
+use super::limits::principals_of;
 use super::local_stream::ShareMemory;
 use super::sessions::{Admitted, NotAdmitted, Peer, Stay};
-use super::worker::{ClientStay, Worker};
+use super::worker::Worker;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -151,7 +152,7 @@ fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Res
         let reason = "the client brings a credential of a user, which this server does not know";
         return Err(NotAdmitted::Refused(reason.into()));
     }
-    let client = worker.enter_client(shares_of(peer, hello.key))?;
+    let client = Clients::enter(worker, principals_of(peer, hello.key))?;
     let session = SessionId(hello.session);
     let (admitted, session) = shared.sessions.admit(session, hello.purpose, peer, hello.key)?;
     let key = shared.keys.enter(hello.key, proved.key.clone());

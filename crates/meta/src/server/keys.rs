@@ -2,9 +2,11 @@
 //! one, and looked for again for as long as it is connected.
 
 use super::sessions::Sessions;
+use super::worker::Worker;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::watch;
 use varve_wire::handshake::{KeyId, VolumeKey};
@@ -73,6 +75,18 @@ impl Keys {
                 used.revoked.send_replace(true);
             }
         }
+    }
+}
+
+/// Ends what clients have of keys that were revoked, until the server stops.
+pub async fn tend(worker: Rc<Worker>) {
+    let mut stopping = std::pin::pin!(worker.stopping());
+    loop {
+        tokio::select! {
+            () = &mut stopping => return,
+            () = tokio::time::sleep(worker.shared.limits.keys_checked_every) => {}
+        }
+        worker.shared.keys.check(&worker.shared.sessions).await;
     }
 }
 

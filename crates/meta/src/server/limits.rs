@@ -1,8 +1,8 @@
 //! How much of a server one peer may take, and how long it may take over it.
 //!
-//! A *share* is what those have together who cannot be told apart: the processes of a user on this host, the holders of a
-//! host's key, the clients at one network address. Each limit exists for all peers and for one share, and that for one is
-//! the smaller: a share that is full refuses its own peers and leaves room to all others.
+//! A *principal* stands for peers that the server cannot tell apart: the processes of one user on this host, the holders of
+//! one host's key, the clients at one network address. Each limit exists for all peers together and, smaller, for one
+//! principal. A principal at its limit gets an error; all others still find room.
 
 use super::sessions::Peer;
 use std::collections::HashMap;
@@ -51,9 +51,9 @@ impl Default for Limits {
     }
 }
 
-/// Those who cannot be told apart.
+/// Peers that the server cannot tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Share {
+pub enum Principal {
     /// The processes of a user on this host.
     User(u32),
     /// The clients at one network address.
@@ -62,12 +62,12 @@ pub enum Share {
     Key(KeyId),
 }
 
-impl std::fmt::Display for Share {
+impl std::fmt::Display for Principal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Share::User(uid) => write!(f, "user {uid}"),
-            Share::Source(source) => write!(f, "the network address {source}"),
-            Share::Key(key) => write!(f, "the key {key}"),
+            Principal::User(uid) => write!(f, "user {uid}"),
+            Principal::Source(source) => write!(f, "the network address {source}"),
+            Principal::Key(key) => write!(f, "the key {key}"),
         }
     }
 }
@@ -101,16 +101,15 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The shares that count for a peer which holds `key`. The volume's own key counts for nothing by itself: all hosts that can
-/// read the store have it.
-pub fn shares_of(peer: Peer, key: KeyId) -> impl Iterator<Item = Share> {
-    let own = (key != KeyId::VOLUME).then_some(Share::Key(key));
-    [Some(peer.share()), own].into_iter().flatten()
+/// The principals of a peer that holds `key`. The volume's own key is none: all hosts that can read the store have it.
+pub fn principals_of(peer: Peer, key: KeyId) -> impl Iterator<Item = Principal> {
+    let own = (key != KeyId::VOLUME).then_some(Principal::Key(key));
+    [Some(peer.principal()), own].into_iter().flatten()
 }
 
-/// How many of something each share has.
+/// A count for each principal.
 #[derive(Debug)]
-pub struct Counts<S = Share>(HashMap<S, usize>);
+pub struct Counts<S = Principal>(HashMap<S, usize>);
 
 impl<S> Default for Counts<S> {
     fn default() -> Counts<S> {
@@ -119,19 +118,19 @@ impl<S> Default for Counts<S> {
 }
 
 impl<S: Copy + Eq + Hash> Counts<S> {
-    pub fn of(&self, share: S) -> usize {
-        self.0.get(&share).copied().unwrap_or_default()
+    pub fn of(&self, principal: S) -> usize {
+        self.0.get(&principal).copied().unwrap_or_default()
     }
 
-    pub fn add(&mut self, share: S) {
-        *self.0.entry(share).or_default() += 1;
+    pub fn add(&mut self, principal: S) {
+        *self.0.entry(principal).or_default() += 1;
     }
 
-    pub fn take(&mut self, share: S) {
-        if let Some(count) = self.0.get_mut(&share) {
+    pub fn take(&mut self, principal: S) {
+        if let Some(count) = self.0.get_mut(&principal) {
             *count -= 1;
             if *count == 0 {
-                self.0.remove(&share);
+                self.0.remove(&principal);
             }
         }
     }
@@ -155,9 +154,9 @@ mod tests {
         assert_eq!(source("2001:db8:1:2::1").to_string(), "2001:db8:1:2::/64");
     }
 
-    /// Promise: one share is refused before all together are.
+    /// Promise: one principal reaches its limit before all peers together do.
     #[test]
-    fn limits_of_one_share_leave_room() {
+    fn limits_of_one_principal_leave_room() {
         let limits = Limits::default();
         assert!(limits.strangers_of_one < limits.strangers);
         assert!(limits.connections_of_one < limits.connections);
@@ -168,11 +167,11 @@ mod tests {
     #[test]
     fn counts_forget_what_is_gone() {
         let mut counts = Counts::default();
-        counts.add(Share::User(1));
-        counts.add(Share::User(1));
-        counts.take(Share::User(1));
-        assert_eq!((counts.of(Share::User(1)), counts.of(Share::User(2))), (1, 0));
-        counts.take(Share::User(1));
+        counts.add(Principal::User(1));
+        counts.add(Principal::User(1));
+        counts.take(Principal::User(1));
+        assert_eq!((counts.of(Principal::User(1)), counts.of(Principal::User(2))), (1, 0));
+        counts.take(Principal::User(1));
         assert!(counts.0.is_empty());
     }
 }

@@ -176,7 +176,7 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
         complain(worker, About::Connections, &peer, &reason);
         return turn_away(worker, stream, Answer::Refused { reason });
     }
-    match Strangers::enter(worker, peer.share()) {
+    match Strangers::enter(worker, peer.principal()) {
         Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
         Ok(stranger) => spawn(worker, peer, |worker| async move {
             let stream = LocalStream::new(stream)?;
@@ -186,11 +186,11 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
     }
 }
 
-/// A share of unauthenticated connections is full.
+/// The principal of `peer` has as many unauthenticated connections as it may.
 fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
-    let share = peer.share();
+    let principal = peer.principal();
     let reason =
-        format!("{share} has {max} connections at this worker that have not said who they are: try again in a moment");
+        format!("{principal} has {max} connections at this worker that have not said who they are: try again in a moment");
     complain(worker, About::Crowd, &peer, &reason);
     Answer::Crowded { reason }
 }
@@ -210,7 +210,7 @@ async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
 
 fn spawn_tcp(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
     let peer = Peer::Remote { source: Source::of(address.ip()) };
-    match Strangers::enter(worker, peer.share()) {
+    match Strangers::enter(worker, peer.principal()) {
         Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
         Ok(stranger) => spawn(worker, peer, |worker| async move {
             let stream = RemoteStream::new(stream);

@@ -4,7 +4,7 @@
 //! connection for [`SESSION_GRACE`]: until then its open files stay open, so that a client which lost its connections
 //! (or whose host slept) comes back to what it had.
 
-use super::limits::{Counts, Limits, Share, Source, shares_of};
+use super::limits::{Counts, Limits, Principal, Source, principals_of};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// With whom it has a share.
-    pub fn share(self) -> Share {
+    /// Whose limits it counts for, whatever key it holds.
+    pub fn principal(self) -> Principal {
         match self {
-            Peer::Local { uid, .. } => Share::User(uid),
-            Peer::Remote { source } => Share::Source(source),
+            Peer::Local { uid, .. } => Principal::User(uid),
+            Peer::Remote { source } => Principal::Source(source),
         }
     }
 }
@@ -104,8 +104,8 @@ impl Holder {
 
 struct Session {
     holder: Holder,
-    /// Those that it counts for.
-    shares: Vec<Share>,
+    /// Whose limits it counts for.
+    principals: Vec<Principal>,
     connections: u32,
     works: bool,
     /// Its key was revoked: there is no grace.
@@ -124,14 +124,14 @@ pub struct Sessions {
 #[derive(Default)]
 struct Table {
     sessions: HashMap<SessionId, Session>,
-    /// Of them, by share.
+    /// Sessions of each principal.
     counts: Counts,
 }
 
 impl Table {
     fn remove(&mut self, session: SessionId) {
         let Some(removed) = self.sessions.remove(&session) else { return };
-        removed.shares.into_iter().for_each(|share| self.counts.take(share));
+        removed.principals.into_iter().for_each(|principal| self.counts.take(principal));
     }
 }
 
@@ -162,7 +162,7 @@ impl Sessions {
                 return Err(NotAdmitted::Refused(reason));
             }
             Some(_) => {}
-            None => self.make(&mut table, session, holder, shares_of(peer, key).collect())?,
+            None => self.make(&mut table, session, holder, principals_of(peer, key).collect())?,
         }
         let state = table.sessions.get_mut(&session).expect("it is there, or was made");
         state.connections += 1;
@@ -189,9 +189,9 @@ impl Sessions {
     }
 
     /// A new session, without a connection yet.
-    fn make(&self, table: &mut Table, id: SessionId, holder: Holder, shares: Vec<Share>) -> Result<(), NotAdmitted> {
+    fn make(&self, table: &mut Table, id: SessionId, holder: Holder, principals: Vec<Principal>) -> Result<(), NotAdmitted> {
         let Limits { sessions, sessions_of_one, .. } = self.limits;
-        if let Some(full) = shares.iter().find(|share| table.counts.of(**share) >= sessions_of_one) {
+        if let Some(full) = principals.iter().find(|principal| table.counts.of(**principal) >= sessions_of_one) {
             return Err(NotAdmitted::Crowded(format!(
                 "{full} has {sessions_of_one} sessions at the server already, those of the last {} s included: end some mounts or \
                  programs that use the volume, and try again",
@@ -202,8 +202,8 @@ impl Sessions {
             let reason = format!("the server has {sessions} sessions already; close some and try again");
             return Err(NotAdmitted::Crowded(reason));
         }
-        shares.iter().for_each(|share| table.counts.add(*share));
-        let session = Session { holder, shares, connections: 0, works: false, revoked: false, gone: None };
+        principals.iter().for_each(|principal| table.counts.add(*principal));
+        let session = Session { holder, principals, connections: 0, works: false, revoked: false, gone: None };
         table.sessions.insert(id, session);
         Ok(())
     }

@@ -2,10 +2,10 @@
 //!
 //! A client does that within milliseconds; who does not may be anyone, in any number. So they have room of their own, and
 //! cannot take that of clients. When it is full, the oldest stranger goes as soon as it has had the time that a slow machine
-//! may need, and those who come meanwhile wait in the kernel's queue. Of one [`Share`] there may be fewer: when those are all there,
-//! their oldest goes in the same way, and until it has had its time the next one is turned away.
+//! may need, and those who come meanwhile wait in the kernel's queue. One [`Principal`] may
+//! have fewer: at its limit the oldest of its own goes in the same way, and until that one has had its time the next is turned away.
 
-use super::limits::Share;
+use super::limits::Principal;
 use super::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ pub struct Strangers {
 
 struct Arrival {
     number: u64,
-    share: Share,
+    principal: Principal,
     at: Moment,
     /// It was told to go.
     leaves: Cell<bool>,
@@ -77,14 +77,14 @@ impl Strangers {
         }
     }
 
-    /// `Err`: as many of `share` are here as may be, none of them for long.
-    pub fn enter(worker: &Rc<Worker>, share: Share) -> Result<Stay, usize> {
+    /// `Err`: as many of `principal` are here as may be, none of them for long.
+    pub fn enter(worker: &Rc<Worker>, principal: Principal) -> Result<Stay, usize> {
         let strangers = &worker.strangers;
         let at = worker.shared.clock.monotonic();
         let max = worker.shared.limits.strangers_of_one;
         {
             let here = strangers.here.borrow();
-            let alike = || here.iter().filter(|arrival| arrival.share == share && !arrival.leaves.get());
+            let alike = || here.iter().filter(|arrival| arrival.principal == principal && !arrival.leaves.get());
             if alike().count() >= max {
                 match alike().next() {
                     Some(oldest) if oldest.at.after(STAY_MIN) <= at => oldest.send_away(),
@@ -96,7 +96,7 @@ impl Strangers {
         strangers.arrivals.set(number + 1);
         let sent_away = Rc::new(Notify::new());
         let (leaves, away) = (Cell::new(false), Rc::clone(&sent_away));
-        strangers.here.borrow_mut().push_back(Arrival { number, share, at, leaves, sent_away: away });
+        strangers.here.borrow_mut().push_back(Arrival { number, principal, at, leaves, sent_away: away });
         Ok(Stay { worker: Rc::clone(worker), number, sent_away })
     }
 }

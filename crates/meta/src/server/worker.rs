@@ -6,15 +6,15 @@
 //! memory may not be.
 
 use super::board::{Board, Stage};
+use super::clients::Clients;
 use super::complaints::Complaints;
 use super::dispatch::{Doubts, InFlight};
 use super::held::Held;
 use super::inbox::{self, Command, Message, WorkerPeers};
-use super::limits::{Counts, Share};
+use super::keys;
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::opening::Opening;
-use super::sessions::NotAdmitted;
 use super::shared::Shared;
 use super::strangers::Strangers;
 use super::vigil::Vigil;
@@ -84,7 +84,7 @@ pub struct Worker {
     connections: Cell<usize>,
     pub strangers: Strangers,
     /// Connections whose client is known, by share.
-    clients_of: RefCell<Counts>,
+    pub clients: Clients,
     /// Connections that are being told that they are not wanted.
     pub turned_away: Cell<usize>,
     /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.
@@ -127,29 +127,6 @@ impl Worker {
         self.connections().saturating_sub(self.strangers.count())
     }
 
-    /// Counts one more connection of a client that is known now, if there is room for it.
-    pub fn enter_client(self: &Rc<Self>, shares: impl Iterator<Item = Share>) -> Result<ClientStay, NotAdmitted> {
-        let limits = &self.shared.limits;
-        let shares: Vec<Share> = shares.collect();
-        let mut counts = self.clients_of.borrow_mut();
-        let max = limits.connections_of_one;
-        if let Some(full) = shares.iter().find(|share| counts.of(**share) >= max) {
-            return Err(NotAdmitted::Crowded(format!(
-                "{full} has {max} connections of clients already at this worker: end mounts or programs that use the volume, or \
-                 serve it with more --workers"
-            )));
-        }
-        if self.clients() >= limits.connections {
-            return Err(NotAdmitted::Crowded(format!(
-                "the server has {} connections of clients already: end mounts or programs that use the volume, or serve it \
-                 with more --workers",
-                limits.connections
-            )));
-        }
-        shares.iter().for_each(|share| counts.add(*share));
-        Ok(ClientStay { worker: Rc::clone(self), shares })
-    }
-
     pub fn spawn_connection(self: &Rc<Self>, connection: impl Future<Output = ()> + 'static) {
         let count = Counted::new(Rc::clone(self));
         self.spawn(async move {
@@ -177,7 +154,7 @@ impl Worker {
         }
         if self.index == 0 {
             self.spawn(end_sessions(Rc::clone(self)));
-            self.spawn(check_keys(Rc::clone(self)));
+            self.spawn(keys::tend(Rc::clone(self)));
         }
     }
 
@@ -260,19 +237,6 @@ impl Worker {
     }
 }
 
-/// A connection in the counts of its shares.
-pub struct ClientStay {
-    worker: Rc<Worker>,
-    shares: Vec<Share>,
-}
-
-impl Drop for ClientStay {
-    fn drop(&mut self) {
-        let mut counts = self.worker.clients_of.borrow_mut();
-        self.shares.iter().for_each(|share| counts.take(*share));
-    }
-}
-
 /// One connection in the count.
 struct Counted(Rc<Worker>);
 
@@ -332,7 +296,7 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         listeners: RefCell::default(),
         connections: Cell::new(0),
         strangers: Strangers::default(),
-        clients_of: RefCell::default(),
+        clients: Clients::default(),
         turned_away: Cell::new(0),
         changed: Notify::new(),
         stop: watch::Sender::new(false),
@@ -393,18 +357,6 @@ async fn give_back_memory(worker: Rc<Worker>) {
             shard.give_back().await;
         }
         tokio::time::sleep(GIVEN_BACK_EVERY).await;
-    }
-}
-
-/// Ends what clients have of keys that were revoked, until the server stops.
-async fn check_keys(worker: Rc<Worker>) {
-    let mut stopping = std::pin::pin!(worker.stopping());
-    loop {
-        tokio::select! {
-            () = &mut stopping => return,
-            () = tokio::time::sleep(worker.shared.limits.keys_checked_every) => {}
-        }
-        worker.shared.keys.check(&worker.shared.sessions).await;
     }
 }
 

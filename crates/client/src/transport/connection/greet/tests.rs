@@ -113,7 +113,7 @@ fn a_false_server_is_refused() {
     refused("another volume", "serves volume", |stream| {
         send(stream, &Greeting { version: varve_wire::VERSION, volume: [2; 16], nonce: NONCE });
     });
-    refused("closes at once", "closed the connection");
+    refused("closes at once", "closed the connection", |_| ());
     refused("closes after the greeting", "closed the connection", |stream| {
         greet(stream);
         let _: Hello = receive(stream);

@@ -27,7 +27,7 @@ PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rs
 
 # `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
 # build itself runs: hence --target.
-FUZZ_TARGETS ?= rows log wire config volume names journal stream2 layout detector_stream
+FUZZ_TARGETS ?= rows log wire handshake record config volume names journal stream2 layout detector_stream
 FUZZ_SECONDS ?= 300
 FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Cpasses=sancov-module \
   -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

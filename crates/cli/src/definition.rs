@@ -63,6 +63,7 @@ pub enum Command {
     Fsck(commands::fsck::Arguments),
     Dump(commands::dump::Arguments),
     Load(commands::load::Arguments),
+    Key(commands::key::Arguments),
     Bench(commands::bench::Arguments),
     Record(commands::record::Arguments),
     Detector(commands::detector::Arguments),

@@ -9,6 +9,7 @@
     reason = "the program is the outside: it starts the real world and is never simulated"
 )]
 
+mod client;
 mod commands;
 mod config;
 mod definition;
@@ -123,6 +124,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
         Command::Dump(arguments) => commands::dump::run(arguments, &output),
         Command::Load(arguments) => commands::load::run(arguments, &output),
+        Command::Key(arguments) => commands::key::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Record(arguments) => commands::record::run(arguments, &output),
         Command::Detector(arguments) => commands::detector::run(arguments, &output),

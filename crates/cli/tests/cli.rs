@@ -3,6 +3,8 @@
 mod common;
 #[path = "cli/directories.rs"]
 mod directories;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/starting.rs"]
 mod starting;
 #[path = "cli/stdout.rs"]

@@ -10,6 +10,7 @@
 
 mod background;
 mod board;
+mod clients;
 mod complaints;
 mod connection;
 mod desk;
@@ -18,21 +19,26 @@ mod guest;
 mod handshake;
 mod held;
 mod inbox;
+mod keys;
 mod leases;
+mod limits;
 mod listener;
 mod local_stream;
 mod mailboxes;
 mod memory;
 mod metrics;
 mod opening;
+mod remote_stream;
 mod sessions;
 mod shared;
 mod strangers;
+mod turned_away;
 mod vigil;
 mod worker;
 
 pub use guest::{Answered, Guest};
 pub use leases::LEASE;
+pub use limits::Limits;
 pub use memory::Memory;
 pub use sessions::SESSION_GRACE;
 
@@ -41,6 +47,7 @@ use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
 use background::Background;
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
+use keys::Keys;
 use leases::Leases;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
@@ -87,6 +94,8 @@ pub struct ServerConfig {
     pub memory_bytes: u64,
     /// A recorder of `metrics` is installed: count and time calls.
     pub measure: bool,
+    /// How much of the server one peer may take.
+    pub limits: Limits,
 }
 
 /// One for two processors: what flushes and merges tables needs some as well, and so do clients on the same host. Workers
@@ -107,6 +116,7 @@ impl ServerConfig {
             embedded: false,
             memory_bytes: Memory::BYTES_DEFAULT,
             measure: false,
+            limits: Limits::default(),
         }
     }
 }
@@ -205,7 +215,7 @@ impl Server {
         };
         let workers = config.workers.min(usize::from(settings.shards.get()));
         let shared = Arc::new(Shared {
-            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
+            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
             // Also of a mount's own server: clients of the one before come to the next, and what they have open has to be there.
@@ -215,8 +225,9 @@ impl Server {
             },
             number: varve_world::random::number(),
             reserve,
+            keys: Arc::new(Keys::new(volume.clone(), key)),
+            limits: config.limits.clone(),
             volume,
-            key,
             clock,
             workers,
             embedded: config.embedded,
@@ -493,8 +504,9 @@ struct Sockets {
 
 impl Sockets {
     fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
-        // Who connects has to prove the key; for a user's volume the directory keeps others away besides.
-        let (directory_mode, mode) = if settings.owner_uid == 0 { (0o755, 0o666) } else { (0o700, 0o600) };
+        let directory_mode = if settings.owner_uid == 0 { 0o755 } else { 0o700 };
+        // Only mounts come, and they run as the owner or as root.
+        let mode = 0o600;
         runtime_dir::prepare(directory, directory_mode)?;
         remove_dead_sockets(directory);
         let store_id = volume.store_id().map_err(doing(format!("cannot look at {}", volume.root().display())))?;

@@ -6,6 +6,7 @@ mod log;
 mod options;
 mod stopping;
 
+use crate::client::ClientFlags;
 use crate::definition::Global;
 use crate::embedded::Embedded;
 use crate::identity::{self, Rights, Work};
@@ -46,7 +47,7 @@ pub struct Arguments {
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded,
+    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE, tcp, embedded, noembedded,
     /// threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files that are not passed through go past the
     /// mount's page cache; unless told, they do beside a server while they are open for reading alone or with O_DIRECT)
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
@@ -66,6 +67,8 @@ pub struct Arguments {
     /// in /var/log for root, else in $XDG_STATE_HOME, ~/.local/state or the directory for sockets]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub client: ClientFlags,
     #[command(flatten)]
     pub server: ServerFlags,
     /// This is the background process; its stdout leads to the one that waits for it
@@ -150,6 +153,7 @@ fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
     varve_fuse::check_target(&options.directory).map_err(of_mount)?;
     let server = embed(options, arguments, &volume, &rights)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
+    options.client.apply(&mut config)?;
     config.deadline = options.deadline.0;
     config.read_only = options.fuse.read_only();
     config.passthrough = options.fuse.passthrough;
@@ -198,7 +202,7 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
 /// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
 /// a server that is just starting, or one that has stopped or died and is about to let go.
 fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
-    if options.embedded == Some(false) {
+    if options.embedded == Some(false) || (options.embedded.is_none() && options.client.any()) {
         return Ok(None);
     }
     let mut config = arguments.server.config(volume.clone(), rights)?;

@@ -29,6 +29,12 @@ pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_fil
     if let Some(directory) = &arguments.server.unix_dir {
         command.arg("--unix-dir").arg(std::path::absolute(directory).map_err(failed)?);
     }
+    if let Some(file) = &arguments.client.key_file {
+        command.arg("--key-file").arg(std::path::absolute(file).map_err(failed)?);
+    }
+    if arguments.client.tcp {
+        command.arg("--tcp");
+    }
     if let Some(address) = arguments.server.metrics {
         command.arg("--metrics").arg(address.to_string());
     }

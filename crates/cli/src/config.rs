@@ -101,7 +101,7 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
         Err(error) if !asked_for && is_none_here(&error) => Ok(command),
         // root with another user's HOME, say.
         Err(error @ (PrivateFileError::Owner { .. } | PrivateFileError::Link { .. })) if !asked_for => {
-            let note = printable(&format!("varve: the configuration {} is not used: {error}", path.display()));
+            let note = printable(&format!("varve: the configuration is not used: {error}"));
             let _ = writeln!(std::io::stderr(), "{note}");
             Ok(command)
         }
@@ -111,8 +111,7 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
                 PrivateFileError::Writable { .. } => "Run chmod go-w on it, or give another file with --config.",
                 _ => "Give another file with --config, or unset VARVE_CONFIG.",
             };
-            let what = format!("cannot read the configuration {}", path.display());
-            Err(Problem::usage(what).caused_by(&error).next(next))
+            Err(Problem::usage("cannot read the configuration").caused_by(&error).next(next))
         }
     }
 }

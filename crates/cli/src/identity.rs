@@ -3,6 +3,7 @@
 //! Every command that touches a store calls [`take`] first, while this process has one thread.
 
 use crate::problem::{Problem, Result};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use varve_world::identity::{self, IdentityError, Keep, Owner};
 use varve_world::runtime_dir;
@@ -56,7 +57,12 @@ pub fn take(store: &Path, work: Work, failed: impl Fn() -> Problem) -> Result<Ri
         Work::MakeStore => Owner::of_store_to_be(store),
         _ => Owner::of_store(store),
     };
-    let owner = found.map_err(|error| explain(store, &error, failed()))?;
+    let owner = found.map_err(|error| match (&error, work) {
+        (IdentityError::NotADirectory { .. }, Work::MakeStore) => {
+            failed().caused_by(&error).next("A volume is a directory: name one, or a path where nothing is yet.")
+        }
+        _ => explain(store, &error, failed()),
+    })?;
     take_of(owner, work).map_err(|error| explain(store, &error, failed()))
 }
 
@@ -109,15 +115,18 @@ fn socket_directory(owner: Owner) -> PathBuf {
 }
 
 fn explain(store: &Path, error: &IdentityError, problem: Problem) -> Problem {
-    if let IdentityError::Look { source, .. } = error
-        && source.kind() == std::io::ErrorKind::NotFound
-        && let Err(absent) = VolumeDir::new(store).read_settings()
-    {
+    let is_no_store = match error {
+        IdentityError::Look { source, .. } => matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        IdentityError::NotADirectory { .. } => true,
+        _ => false,
+    };
+    // Which says so in the words that every command has for it.
+    if is_no_store && let Err(absent) = VolumeDir::new(store).read_settings() {
         return problem.caused_by(&absent);
     }
     let problem = problem.caused_by(error);
     match error {
-        IdentityError::Look { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+        IdentityError::Look { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
             problem.next("Run it as the user who owns the store.")
         }
         _ => problem,

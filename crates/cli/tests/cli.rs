@@ -200,7 +200,10 @@ fn a_second_server_on_one_volume_is_refused() {
     let misplaced = run(varve().arg("serve").arg(&store).args(["--unix-dir", "/etc/passwd"]), SHORT);
     assert_eq!(misplaced.code(), Some(1));
     let said = &misplaced.stderr;
-    assert!(said.contains("choose another for the sockets") && !said.contains("may not use the store"), "{said}");
+    assert!(
+        said.contains("choose another directory with --unix-dir") && !said.contains("may not use the store"),
+        "{said}"
+    );
     volume.serve(&[]).stop();
 }
 

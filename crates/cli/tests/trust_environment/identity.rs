@@ -25,10 +25,16 @@ fn varve(site: &Site) -> Command {
     command
 }
 
+/// The machine's own directory for sockets is no test's.
+fn sockets(site: &Site) -> PathBuf {
+    site.path().join("sockets")
+}
+
 /// Formats a store of the user's, by root.
 fn store(site: &Site) -> PathBuf {
     let store = site.path().join("store");
     make(&store, USER, 0o755);
+    make(&sockets(site), USER, 0o700);
     run(varve(site).args(["format", "--shards", "2"]).arg(&store), SHORT).succeeded("format");
     store
 }
@@ -96,7 +102,7 @@ fn server_of_a_users_store_is_that_users_process() {
     let store = store(&site);
     expect_all_of(USER, &store);
     let mut serve = varve(&site);
-    serve.arg("serve").arg(&store);
+    serve.arg("serve").arg(&store).arg("--unix-dir").arg(sockets(&site));
     let mut process = start(&launcher, &serve, &site.path().join("log"));
     await_server(&store, &process);
     for status in statuses(process.pid()) {
@@ -150,13 +156,13 @@ fn mount_of_a_users_store_has_that_users_rights_over_files() {
     for served in [false, true] {
         let server = served.then(|| {
             let mut serve = varve(&site);
-            serve.arg("serve").arg(&store);
+            serve.arg("serve").arg(&store).arg("--unix-dir").arg(sockets(&site));
             let server = start(&launcher, &serve, &site.path().join("server.log"));
             await_server(&store, &server);
             server
         });
         let mut mount = varve(&site);
-        mount.arg("mount").arg("-f").arg(&store).arg(&directory);
+        mount.arg("mount").arg("-f").arg(&store).arg(&directory).arg("--unix-dir").arg(sockets(&site));
         let mut process = start(&launcher, &mount, &site.path().join("mount.log"));
         until("it is mounted", SHORT, || {
             process.expect_alive();
@@ -204,6 +210,7 @@ fn background_mount_has_a_log_of_roots_and_the_users_rights() {
     let log = site.path().join("mount.log");
     let mut mount = varve(&site);
     mount.args(["--json", "mount"]).arg(&store).arg(&directory).arg("--log-file").arg(&log);
+    mount.arg("--unix-dir").arg(sockets(&site));
     let pid = run(&mut mount, SHORT).succeeded("mount").json()["pid"].as_u64().expect("a number");
     let statuses = statuses(u32::try_from(pid).expect("a process's number"));
     let umount = run(varve(&site).arg("umount").arg(&directory), SHORT);

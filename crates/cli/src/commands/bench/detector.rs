@@ -90,8 +90,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 
 /// The working directory's Python environment, unless another user could have put a program there.
 fn own_environment() -> Option<PathBuf> {
-    let is_own = |directory: &&str| check_directory(Path::new(directory)).is_ok();
-    [".", "venv", "venv/bin"].iter().all(|directory| is_own(&directory)).then(|| "venv/bin/python".into())
+    let is_own = |directory: &str| check_directory(Path::new(directory)).is_ok();
+    [".", "venv", "venv/bin"].into_iter().all(is_own).then(|| "venv/bin/python".into())
 }
 
 fn default_directory() -> PathBuf {

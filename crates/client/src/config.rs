@@ -1,17 +1,16 @@
 //! How a client joins a volume.
 
-use std::path::PathBuf;
 use std::time::Duration;
 use varve_wire::handshake::Purpose;
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{KeyFile, VolumeDir};
 
 /// What a client is told when it connects.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub store: VolumeDir,
     pub purpose: Purpose,
-    /// A file of `varve key add` with the key to prove; `None`: the volume's own, from the store.
-    pub key_file: Option<PathBuf>,
+    /// The key of this host, as `varve key add` has written it; `None`: the client proves the volume's own, from the store.
+    pub key_file: Option<KeyFile>,
     /// Come by TCP, also on the server's own host.
     pub tcp: bool,
     /// How long a call goes on trying when its server is gone or busy.

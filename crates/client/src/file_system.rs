@@ -27,7 +27,7 @@ use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::stages::{self, Stage};
-use varve_world::volume_dir::{KeyFile, VolumeDir};
+use varve_world::volume_dir::VolumeDir;
 use varve_world::volume_dir::VolumeFileError;
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
@@ -256,16 +256,14 @@ impl Drop for FileSystem {
     }
 }
 
-/// A volume whose key cannot be read is not for who asks.
-/// The key that this client proves: that of its file, or the volume's own.
+/// The key that this client proves: that of its host, or the volume's own.
 fn key_of(config: &ClientConfig, settings: &VolumeSettings) -> Result<(KeyId, VolumeKey)> {
-    let Some(path) = &config.key_file else {
+    let Some(file) = &config.key_file else {
         return Ok((KeyId::VOLUME, VolumeKey(config.store.read_key().map_err(refused)?)));
     };
-    let file = KeyFile::read(path).map_err(refused)?;
     if file.volume != settings.id {
-        let (path, meant, found) = (path.display(), settings.id, file.volume);
-        return Err(Failure::new(Errno::EACCES, format!("the key file {path} is of volume {found}, not of {meant}")));
+        let (meant, found) = (settings.id, file.volume);
+        return Err(Failure::new(Errno::EACCES, format!("the key file is of volume {found}, not of {meant}")));
     }
     Ok((KeyId(file.key.id), VolumeKey(file.key.secret)))
 }

@@ -64,9 +64,10 @@ struct Report {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let approach = arguments.client.read()?;
     let rights = identity::take(&store, Work::Dump, || Problem::new(format!("cannot dump {}", store.display())))?;
     let mut config = ClientConfig::new(VolumeDir::new(&store));
-    arguments.client.apply(&mut config)?;
+    approach.apply(&mut config);
     let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
     if file.is_none() && io::stdout().is_terminal() {
         return Err(Problem::usage("a dump is no text for a terminal").next("Name a file with -o, or use a pipe."));

@@ -137,6 +137,7 @@ struct Mount {
 }
 
 fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
+    let approach = options.client.read()?;
     // First of all: threads inherit the identity of the one that starts them.
     let (rights, _) = open_store(options)?;
     let volume = VolumeDir::new(&options.store);
@@ -153,7 +154,7 @@ fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
     varve_fuse::check_target(&options.directory).map_err(of_mount)?;
     let server = embed(options, arguments, &volume, &rights)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
-    options.client.apply(&mut config)?;
+    approach.apply(&mut config);
     config.deadline = options.deadline.0;
     config.read_only = options.fuse.read_only();
     config.passthrough = options.fuse.passthrough;

@@ -1,7 +1,7 @@
 //! `varve status PLACE`: what a volume is, who serves it, and how its shards are.
 
+use crate::client::{Approach, ClientFlags};
 use crate::identity::{self, Work};
-use crate::client::ClientFlags;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -87,7 +87,8 @@ struct Listener {
 
 impl Worker {
     fn of(record: WorkerRecord) -> Worker {
-        let listener = |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
+        let listener =
+            |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
         let unix = record.unix.iter().map(|address| listener(address, "unix", "peer's user and key checked"));
         let tcp = record.tcp.iter().map(|address| listener(address, "tcp", "key checked, encrypted"));
         let listeners = unix.chain(tcp).collect();
@@ -112,13 +113,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = find(arguments.store.directory())?;
     let volume = VolumeDir::new(&store);
     let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
+    let approach = arguments.client.read()?;
     identity::take(&store, Work::Store, failed)?;
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     if let Some(record) = &record {
         record.check_store(&volume).map_err(|error| failed().caused_by(&error))?;
     }
-    let server = record.map(|record| ask(&volume, &settings, record, &arguments.client)).transpose()?;
+    let server = record.map(|record| ask(&volume, &settings, record, &approach)).transpose()?;
     // A store that does not tell is not known to be full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
     let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
@@ -179,9 +181,9 @@ impl Shard {
 }
 
 /// The recorded server and what it says of its shards.
-fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord, flags: &ClientFlags) -> Result<Server> {
+fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord, approach: &Approach) -> Result<Server> {
     let mut config = ClientConfig::new(volume.clone());
-    flags.apply(&mut config)?;
+    approach.apply(&mut config);
     let process = record.process();
     let workers = record.workers.into_iter().map(Worker::of).collect();
     let ((shards, open_files), problem) = match shards(config, settings) {

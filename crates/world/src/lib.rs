@@ -15,6 +15,7 @@ pub mod mailbox;
 pub mod patience;
 pub mod posix_store;
 pub mod power_loss;
+pub mod printable;
 pub mod priority;
 pub mod random;
 pub mod reserve;

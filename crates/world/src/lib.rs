@@ -20,6 +20,7 @@ pub mod priority;
 pub mod random;
 pub mod reserve;
 pub mod stages;
+pub mod store_path;
 pub mod store_url;
 pub mod toml_text;
 pub mod volume_dir;

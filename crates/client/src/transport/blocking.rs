@@ -23,6 +23,7 @@ use varve_wire::handshake::{Purpose, VolumeKey, Welcome, WorkerAddress};
 use varve_wire::{CallId, Request, Response};
 use varve_world::clock::{Clock, Moment};
 use varve_world::patience::LOOK;
+use varve_world::printable::{printable, printable_path};
 use varve_world::volume_dir::VolumeDir;
 
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
@@ -65,7 +66,7 @@ impl BlockingTransport {
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
-        let root = self.store.root().display();
+        let root = printable_path(self.store.root());
         let record = self
             .store
             .read_server_record()
@@ -78,11 +79,11 @@ impl BlockingTransport {
         record.check_store(&self.store).map_err(|error| FindError::Refused(error.to_string()))?;
         let local = record.is_of_this_boot();
         let first = record.workers.first().ok_or_else(|| {
-            FindError::Absent(format!("the server's record {} names no worker", self.store.server_file().display()))
+            FindError::Absent(format!("the server's record {} names no worker", self.store.server_file()))
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, local).map_err(|error| {
-            let process = format!("{} on {}", record.process(), record.host);
+            let process = format!("{} on {}", record.process(), printable(&record.host));
             if error.kind() == io::ErrorKind::PermissionDenied {
                 return FindError::Refused(format!(
                     "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \

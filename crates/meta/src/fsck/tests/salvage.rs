@@ -1,9 +1,10 @@
 //! A damaged table or log: it is named with the place, and what is intact in it is saved.
 
 use super::*;
+use varve_world::store_path::StorePath;
 use crate::snapshot::at_rest;
 
-pub(super) fn files_that_end(directory: &std::path::Path, ending: &str) -> Vec<std::path::PathBuf> {
+pub(super) fn files_that_end(directory: &StorePath, ending: &str) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect()
 }
@@ -288,7 +289,7 @@ fn manifests_that_are_gone_cost_no_row() {
     assert!(!report.is_sound());
     let finding = report.findings.iter().find(|finding| finding.kind == FindingKind::DamagedTable);
     assert!(
-        finding.is_some_and(|finding| finding.place.contains(manifests.to_str().unwrap())),
+        finding.is_some_and(|finding| finding.place.contains(&manifests.to_string())),
         "{:#?}",
         report.findings
     );

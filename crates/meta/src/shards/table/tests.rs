@@ -386,10 +386,10 @@ fn tables_take_turns_to_be_merged() {
     });
 }
 
-/// Tables and log rest on no particular way to create a file exclusively: hard links and symlinks do as well.
+/// Tables and log rest on no particular way to create a file exclusively: hard links do as well.
 #[test]
 fn stores_without_renames_that_refuse_do_as_well() {
-    for exclusive in [Exclusive::Link, Exclusive::Symlink] {
+    for exclusive in [Exclusive::Link] {
         let world = World::new();
         let config = || {
             let root = world.config(LONG).volume.shards();

@@ -194,9 +194,24 @@ pub fn remove_content<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `directory` and those above it that are missing, durably. Below a store's directory, none above that one: no new store
-/// takes the name of one that was moved away or unmounted.
+/// Makes `directory` and those above it that are missing, durably. Below a store's directory, none above that one.
 pub fn create_directories<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    create_missing(directory, None)
+}
+
+/// [`create_directories`] of what is missing below `root` alone: no new root takes the name of one that was moved away or
+/// unmounted.
+///
+/// # Errors
+/// Where `root` is not there.
+pub fn create_directories_below<L: Location + ?Sized>(root: &L, directory: &L) -> io::Result<()> {
+    create_missing(directory, Some(root.shown()))
+}
+
+fn create_missing<L: Location + ?Sized>(directory: &L, root: Option<&Path>) -> io::Result<()> {
+    if root == Some(directory.shown()) {
+        return if directory.is_directory() { Ok(()) } else { Err(rustix::io::Errno::NOENT.into()) };
+    }
     match create_directory(directory) {
         Ok(()) => sync_directory(&directory.around()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_directory() => Ok(()),
@@ -206,7 +221,7 @@ pub fn create_directories<L: Location + ?Sized>(directory: &L) -> io::Result<()>
             if directory.around().shown() == directory.shown() {
                 return Err(error);
             }
-            create_directories(&directory.around())?;
+            create_missing(&directory.around(), root)?;
             create_directory(directory)
         }
         Err(error) => Err(error),

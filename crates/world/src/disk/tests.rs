@@ -154,6 +154,8 @@ fn a_root_is_not_made_with_what_is_below_it() {
         create_directories(&root.join("a/b/c")).unwrap();
     }
     assert!(path.join("a/b/c").is_dir());
+    let part = root.join("part");
+    assert!(create_directories_below(&part, &part.join("a/b")).is_err() && !part.exists());
     assert!(create_directories(&root.join("../beside")).is_err());
     assert!(!directory.path().join("beside").exists());
 }

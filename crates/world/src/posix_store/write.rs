@@ -146,7 +146,7 @@ impl Inner {
 
     /// Below the root alone: where that was moved away, another would keep it from coming back.
     fn make_directory(&self, directory: &StorePath) -> io::Result<()> {
-        disk::create_directories(directory)
+        disk::create_directories_below(&self.root, directory)
     }
 
     /// An empty file beside `file`, whose directory is made if need be.

@@ -26,9 +26,8 @@ impl FileSystem {
     pub async fn statistics(&self) -> Result<VolumeStatistics> {
         self.count(Operation::Statistics, async {
             let volume = &self.core.config.store;
-            let store = volume
-                .space()
-                .map_err(|error| Failure::store("cannot ask the store for its free space", &error))?;
+            let store =
+                volume.space().map_err(|error| Failure::store("cannot ask the store for its free space", &error))?;
             Ok(VolumeStatistics {
                 block_bytes: store.f_frsize,
                 blocks: store.f_blocks,

@@ -308,7 +308,8 @@ pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<R
 
 /// The volume's directory, held from here on.
 fn open(volume: &VolumeDir) -> Result<VolumeDir, FsckError> {
-    let failed = |source| FsckError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
+    let failed =
+        |source| FsckError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
     volume.opened().map_err(failed)
 }
 

@@ -148,7 +148,12 @@ fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<(
     }
     // It may be closed to its own owner, who cannot open it then.
     let entry = path.entry()?;
-    let set = rustix::fs::chmodat(entry.fd(), &entry.name, Mode::from_raw_mode(found & 0o7000 | mode), AtFlags::SYMLINK_NOFOLLOW);
+    let set = rustix::fs::chmodat(
+        entry.fd(),
+        &entry.name,
+        Mode::from_raw_mode(found & 0o7000 | mode),
+        AtFlags::SYMLINK_NOFOLLOW,
+    );
     match set {
         // A kernel before 6.6.
         Err(rustix::io::Errno::OPNOTSUPP) => {
@@ -262,7 +267,12 @@ pub fn create_if_absent<L: Location + ?Sized>(exclusive: Exclusive, path: &L, co
 }
 
 /// [`create_if_absent`] with content in parts and a mode.
-pub fn create_if_absent_with_mode<L: Location + ?Sized>(exclusive: Exclusive, path: &L, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+pub fn create_if_absent_with_mode<L: Location + ?Sized>(
+    exclusive: Exclusive,
+    path: &L,
+    parts: &[&[u8]],
+    mode: u32,
+) -> io::Result<()> {
     // Looked at first, because losing is common (a manifest's name is raced for) and writing is not free.
     if path.look().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());

@@ -163,7 +163,9 @@ impl ReserveFile {
         let file = path.open_file(&options)?;
         let (found, owner) = (file.metadata()?.uid(), path.parent().metadata()?.uid());
         if found != owner {
-            let what = format!("{path} belongs to user {found}, and the store to user {owner}: remove it, and another one is made");
+            let what = format!(
+                "{path} belongs to user {found}, and the store to user {owner}: remove it, and another one is made"
+            );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
         Ok(file)

@@ -275,7 +275,7 @@ impl StorePath {
     fn open_as(&self, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let below = if self.is_root() { Path::new(".") } else { self.below()? };
-        Ok(resolve::beneath(&*self.root.directory()?, below, flags, Mode::from_raw_mode(mode))?)
+        resolve::beneath(&*self.root.directory()?, below, flags, Mode::from_raw_mode(mode))
     }
 }
 

@@ -57,7 +57,8 @@ pub fn beneath(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let watched = |path: &str| WATCHED.iter().any(|prefix| path.starts_with(prefix));
     let is_test = |path: &str| path.ends_with("/tests.rs") || path.contains("/tests/");
-    for file in tree.files.iter().filter(|file| file.has_extension("rs") && watched(&file.path) && !is_test(&file.path)) {
+    for file in tree.files.iter().filter(|file| file.has_extension("rs") && watched(&file.path) && !is_test(&file.path))
+    {
         let lines: Vec<&str> = file.text.lines().collect();
         // Tests in the same file come last.
         let is_begin_of_tests =
@@ -70,7 +71,8 @@ pub fn beneath(tree: &Tree) -> Vec<Complaint> {
             }
             let allowed = |call: &str| MAY.iter().any(|(path, what, _)| file.path == *path && call.contains(what));
             if let Some(call) = BY_PATH.iter().find(|call| line.contains(**call) && !allowed(call)) {
-                let text = format!("`{call}` takes a whole path: open files of a store by varve_world::store_path and disk");
+                let text =
+                    format!("`{call}` takes a whole path: open files of a store by varve_world::store_path and disk");
                 complaints.push(file.complain(index, text));
             }
         }

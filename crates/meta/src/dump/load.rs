@@ -144,7 +144,9 @@ fn bring_data(
     let Data::CopiedFrom(directory) = data else { return Ok(true) };
     let Some(inode) = with_backing(key, row) else { return Ok(true) };
     let to = volume.backing_file(inode);
-    let Some(from) = to.path().strip_prefix(volume.data()).ok().map(|path| directory.join(path)) else { return Ok(true) };
+    let Some(from) = to.path().strip_prefix(volume.data()).ok().map(|path| directory.join(path)) else {
+        return Ok(true);
+    };
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| LoadError::Copy { path, source }

@@ -63,7 +63,13 @@ fn refuse_doubtful(volume: &VolumeDir, settings: &VolumeSettings) -> Result<(), 
     match traced(volume, settings) {
         Some(found) if found < u64::from(value) => {
             let last = volume.shard(ShardId(value - 1)).into();
-            Err(FsckError::OtherShards { file: volume.volume_file().into(), value, directory: volume.shards().into(), found, last })
+            Err(FsckError::OtherShards {
+                file: volume.volume_file().into(),
+                value,
+                directory: volume.shards().into(),
+                found,
+                last,
+            })
         }
         // Where there is no trace of any, nothing contradicts the number, and nothing is left to be taken for something else.
         _ => Ok(()),

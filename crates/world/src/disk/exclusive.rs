@@ -1,8 +1,8 @@
 //! Creating a file only where no file of that name is, by a primitive that was proven on the store itself.
 
+use super::Location;
 use super::journal;
 use super::{FILE_MODE, ignore_absent, remove_file, temporary, write_synced};
-use super::Location;
 use rustix::fs::{AtFlags, RenameFlags};
 use std::io;
 use std::os::unix::fs::MetadataExt;

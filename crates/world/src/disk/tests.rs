@@ -5,10 +5,8 @@ use std::sync::Barrier;
 const PRIMITIVES: [Exclusive; 2] = [Exclusive::RenameNoReplace, Exclusive::Link];
 
 fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> = std::fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }

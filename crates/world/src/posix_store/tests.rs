@@ -3,9 +3,9 @@
 
 use super::*;
 use bytes::Bytes;
-use std::path::{Path, PathBuf};
 use object_store::memory::InMemory;
 use object_store::{Error, GetRange, ObjectStoreExt, UpdateVersion};
+use std::path::{Path, PathBuf};
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)

@@ -1,7 +1,7 @@
 //! Directories of a store that may be on another disk: behind a link, or behind a mount point.
 
-use super::resolve::{self, link_refused};
 use super::StoreRoot;
+use super::resolve::{self, link_refused};
 use crate::printable::{printable, printable_path};
 use crate::volume_dir::is_nobody;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -16,8 +16,7 @@ const ATTEMPTS_MAX: u32 = 64;
 /// A file that others remove and make again while it is opened.
 const CREATIONS_MAX: u32 = 64;
 
-const BENEATH: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// Opens `below`, a relative path, from `directory`. A mount point on the way must not be of FUSE: its server may be
 /// another user's and never answer.
@@ -131,7 +130,8 @@ pub(super) fn link_refused(path: &Path) -> io::Error {
 fn not_regular(path: &Path, found: &std::fs::Metadata) -> io::Error {
     let kind = kind_of(found);
     let error = if found.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput };
-    let what = format!("{} is {kind}, and must be a regular file: remove it or move it elsewhere", printable_path(path));
+    let what =
+        format!("{} is {kind}, and must be a regular file: remove it or move it elsewhere", printable_path(path));
     io::Error::new(error, what)
 }
 

@@ -72,7 +72,8 @@ impl VolumeDir {
             return Ok(());
         }
         self.at_root().set_directory_mode(mode).map_err(|error| {
-            let what = format!("other users may write to it (mode {found:04o}), and it cannot be closed to them: {error}");
+            let what =
+                format!("other users may write to it (mode {found:04o}), and it cannot be closed to them: {error}");
             io::Error::new(error.kind(), what)
         })
     }

@@ -51,7 +51,10 @@ fn a_formatted_volume_has_its_parts() {
     }
     assert!(volume.root().join("shards/0003/log").is_dir());
     assert!(volume.root().join("data/ff").is_dir());
-    assert_eq!(volume.backing_file(InodeId::new(ShardId(2), 0x1ab)).path(), volume.root().join("data/ab/00020000000001ab"));
+    assert_eq!(
+        volume.backing_file(InodeId::new(ShardId(2), 0x1ab)).path(),
+        volume.root().join("data/ab/00020000000001ab")
+    );
 }
 
 /// A volume that has lost its volume file and the copy is one still: what is missing is said, and nothing formats over it
@@ -156,7 +159,10 @@ fn volume_files_that_are_not_ours_are_refused() {
     assert!(refusal(good.replace("shards = 4\n", "")).contains("shards"));
     let of_type = refusal(good.replace("shards = 4", "shards = \"4\""));
     assert!(of_type.contains("varve.toml is not a volume file: line 5, `shards = \"4\"`"), "{of_type}");
-    assert!(refusal(good.replace(&format!("owner_uid = {}", owner()), "owner_uid = -1")).contains("line 9, `owner_uid = -1`"));
+    assert!(
+        refusal(good.replace(&format!("owner_uid = {}", owner()), "owner_uid = -1"))
+            .contains("line 9, `owner_uid = -1`")
+    );
     assert!(refusal(good.replace("id = \"07", "id = \"x7")).contains("`id`: a volume id is"));
     assert!(refusal(good.replace("name = \"scratch\"", "name = \"\"")).contains("volume name"));
     std::fs::remove_file(volume.volume_file_copy()).unwrap();

@@ -546,8 +546,7 @@ pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 /// Makes a directory that the owner of the volume alone may enter: what is put there is everybody's data.
 pub fn make_private(directory: &StorePath) -> Result<(), FsckError> {
-    let made = disk::create_directories(directory)
-        .and_then(|()| directory.set_directory_mode(0o700));
+    let made = disk::create_directories(directory).and_then(|()| directory.set_directory_mode(0o700));
     made.map_err(|source| FsckError::Io { doing: format!("cannot make {}", directory.display()), source })
 }
 

@@ -171,7 +171,8 @@ mod tests {
             let kept = volume.damaged().join(format!("{}-0", VolumeDir::shard_name(ShardId(1))));
             table(&place, "old");
             table(&kept, "new");
-            let steps: [(&StorePath, &StorePath); 3] = [(&place, &under_way(&kept)), (&kept, &place), (&under_way(&kept), &kept)];
+            let steps: [(&StorePath, &StorePath); 3] =
+                [(&place, &under_way(&kept)), (&kept, &place), (&under_way(&kept), &kept)];
             steps.iter().take(renames).for_each(|(from, to)| rename(from, to).unwrap());
             let mut repaired = Repaired::default();
             end_begun(&volume, &settings, &mut repaired).unwrap();

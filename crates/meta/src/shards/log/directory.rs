@@ -104,7 +104,8 @@ pub fn read_seal(directory: &StorePath, epoch: u64) -> Result<Option<Seal>, LogE
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(LogError::io("read", &path)(error)),
     };
-    let damaged = |reason: FormatError| LogError::Damaged { path: path.clone().into(), offset: 0, reason: reason.to_string() };
+    let damaged =
+        |reason: FormatError| LogError::Damaged { path: path.clone().into(), offset: 0, reason: reason.to_string() };
     match Seal::decode(&bytes) {
         Ok(seal) if seal.epoch == epoch => Ok(Some(seal)),
         Ok(_) => Err(damaged(FormatError::Place)),

@@ -87,7 +87,10 @@ pub(super) fn refuse_if_gone(
     claim: Claim,
 ) -> Result<(), LogError> {
     if let Some(epoch) = directory::gone(epochs) {
-        return Err(LogError::Gone { shard: config.shard, mark: directory::begun_path(&config.directory, epoch).into() });
+        return Err(LogError::Gone {
+            shard: config.shard,
+            mark: directory::begun_path(&config.directory, epoch).into(),
+        });
     }
     if epochs.is_empty() && claim.replay_after > 0 {
         let (shard, directory) = (config.shard, config.directory.clone().into());

@@ -188,7 +188,11 @@ impl State {
         if let Err(error) = current.file.write_all_at(&record, offset) {
             let path = current.path.clone();
             tracing::error!(file = %path.display(), %error, "cannot append to the log");
-            self.move_to_new_file(config, &record, LogError::Io { action: "append to", path: path.into(), source: error })?;
+            self.move_to_new_file(
+                config,
+                &record,
+                LogError::Io { action: "append to", path: path.into(), source: error },
+            )?;
         }
         self.appended += record.len() as u64;
         let body = record.slice(body..);

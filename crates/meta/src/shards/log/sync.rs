@@ -1,8 +1,8 @@
 //! The task that fsyncs a log: when its oldest unsynced batch is old enough, or when somebody waits for it. It runs in
 //! the background and blocks on threads there, never on the worker; while nothing is unsynced it sleeps without a timer.
 
-use super::failure::LogError;
 use super::LogConfig;
+use super::failure::LogError;
 use super::state::{SyncWork, in_place};
 use super::writer::Log;
 use slatedb::wal::{WalError, WalEvent};

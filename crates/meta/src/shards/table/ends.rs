@@ -31,7 +31,8 @@ pub async fn damaged_ends(config: &TableConfig) -> Result<Vec<DamagedPlace>, Tab
         let path = config.volume.shard(config.shard).join("compacted").join(format!("{id}.sst"));
         let file = reader.open_with_handle(view.sst.clone()).map_err(failed)?;
         let info = &view.sst.info;
-        let mut note = |offset, reason| damaged.push(DamagedPlace { path: path.clone().into(), offset: Some(offset), reason });
+        let mut note =
+            |offset, reason| damaged.push(DamagedPlace { path: path.clone().into(), offset: Some(offset), reason });
         if let Err(error) = path.metadata() {
             note(0, error.to_string());
             continue;

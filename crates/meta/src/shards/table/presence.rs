@@ -69,7 +69,10 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
         Ok(Ok(false)) => Ok(()),
         Ok(Ok(true)) => {
             let directory = config.volume.shard_log(config.shard);
-            Err(TableError::Damaged { shard: config.shard, source: Arc::new(Lost::Log { directory: directory.into() }) })
+            Err(TableError::Damaged {
+                shard: config.shard,
+                source: Arc::new(Lost::Log { directory: directory.into() }),
+            })
         }
         Ok(Err(error)) => Err(TableError::from_log(config.shard, WalError::from(error))),
         Err(join) => Err(TableError::internal(config.shard, format!("its log was not looked at: {join}"))),

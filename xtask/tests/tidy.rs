@@ -102,3 +102,15 @@ fn a_format_without_golden_bytes_is_seen() {
 fn a_chore_that_is_gone_is_seen() {
     assert!(complaint_about("README.md", "```\n$ make coffee\n```\n").contains("no target `coffee`"));
 }
+
+#[test]
+fn a_store_file_opened_by_path_is_seen() {
+    let code = "fn key(path: &Path) -> Vec<u8> {\n    std::fs::read(path).unwrap()\n}\n";
+    assert!(complaint_about("crates/client/src/key.rs", code).contains("varve_world::store_path"));
+    let tree = sound();
+    let tests = "#[cfg(test)]\nmod tests {\n    fn read() { std::fs::read(\"key\").unwrap(); }\n}\n";
+    for (path, text) in [("crates/client/src/key/tests.rs", code), ("crates/client/src/key.rs", tests)] {
+        write(tree.path(), path, text);
+    }
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}

@@ -24,6 +24,8 @@ pub enum Work {
     Mount,
     /// It reads the store, and writes where root may.
     Dump,
+    /// It changes the volume's host keys, and writes one where root may.
+    Key,
 }
 
 /// The rights that this process has taken.
@@ -98,7 +100,7 @@ fn take_of(owner: Owner, work: Work) -> std::result::Result<Rights, IdentityErro
     }
     let socket_directory = matches!(work, Work::Serve | Work::Mount).then(|| socket_directory(owner));
     let keep = match work {
-        Work::Mount | Work::Dump => Keep::AllButFiles,
+        Work::Mount | Work::Dump | Work::Key => Keep::AllButFiles,
         Work::Store | Work::MakeStore | Work::Serve | Work::Bench => Keep::Nothing,
     };
     identity::take(owner, keep, work != Work::Bench)?;

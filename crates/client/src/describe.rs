@@ -49,7 +49,7 @@ impl FileSystem {
         let row = self.get_attributes(caller, inode).await?;
         let place = match row.content {
             FileContent::Inline { .. } => Place::Row,
-            FileContent::Backing { .. } => Place::BackingFile(self.core.config.store.backing_file(inode)),
+            FileContent::Backing { .. } => Place::BackingFile(self.core.config.store.backing_file(inode).into()),
             FileContent::None => Place::Nowhere,
         };
         let shard = self.core.row_shard(inode);

@@ -26,8 +26,8 @@ impl FileSystem {
     pub async fn statistics(&self) -> Result<VolumeStatistics> {
         self.count(Operation::Statistics, async {
             let volume = &self.core.config.store;
-            let store = rustix::fs::statvfs(volume.root())
-                .map_err(|error| Failure::store("cannot ask the store for its free space", &error.into()))?;
+            let store =
+                volume.space().map_err(|error| Failure::store("cannot ask the store for its free space", &error))?;
             Ok(VolumeStatistics {
                 block_bytes: store.f_frsize,
                 blocks: store.f_blocks,

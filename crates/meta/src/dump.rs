@@ -47,6 +47,9 @@ pub fn dump_at_rest(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Dumped, DumpError> {
     let settings = volume.read_settings()?;
+    let failed =
+        |source| DumpError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
+    let volume = &volume.opened().map_err(failed)?;
     let _lock = volume.lock_for_reading()?;
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = at_rest::runtime().map_err(threads)?;

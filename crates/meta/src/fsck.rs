@@ -301,8 +301,16 @@ pub enum FsckError {
 /// Checks `volume`, which no server may have; writes nothing. Must not be called on an asynchronous runtime's thread.
 pub fn check(volume: &VolumeDir, progress: &mut dyn FnMut(Progress)) -> Result<Report, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
+    let volume = open(volume)?;
     let _lock = volume.lock_for_reading()?;
-    check_locked(volume, &settings, progress).map(|(report, _)| report)
+    check_locked(&volume, &settings, progress).map(|(report, _)| report)
+}
+
+/// The volume's directory, held from here on.
+fn open(volume: &VolumeDir) -> Result<VolumeDir, FsckError> {
+    let failed =
+        |source| FsckError::Io { doing: format!("cannot open the volume {}", volume.root().display()), source };
+    volume.opened().map_err(failed)
 }
 
 /// Checks a volume whose lock the caller holds.

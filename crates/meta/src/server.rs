@@ -185,11 +185,10 @@ impl Server {
             return Err(ServerError::NotYours { directory, owner, uid });
         }
         check(&config)?;
-        warn_of_third_owner(&volume, settings.owner_uid);
         let volume = volume.held().map_err(doing("cannot serve the volume"))?;
         let lock = volume.lock()?;
         if !volume.shards().is_dir() {
-            return Err(ServerError::NoTables { directory: volume.shards() });
+            return Err(ServerError::NoTables { directory: volume.shards().into() });
         }
         let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
         let owned_since = clock.monotonic();
@@ -201,7 +200,6 @@ impl Server {
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
         let left = volume.left_by_server(&lock).map_err(doing("cannot tell what the last server left"))?;
         volume.close_to_others().map_err(doing("cannot close the volume's directories to others"))?;
-        hand_over(&volume, &lock, settings.owner_uid);
         let store = PosixStore::open(volume.shards()).map_err(doing("cannot use the volume's directory of tables"))?;
         let reserve = Arc::new(reserve);
         let store = store.with_reserve(Arc::clone(&reserve)).with_place(volume.place().cloned());
@@ -335,7 +333,6 @@ impl Server {
         }
         background.stop(&**clock, end);
         let withdrawn = self.shared.volume.withdraw_server_record(&lock, left);
-        hand_over(&self.shared.volume, &lock, self.shared.settings.owner_uid);
         drop(lock);
         if let Some(reason) = self.board.failure() {
             return Err(ServerError::Failed(reason));
@@ -361,13 +358,6 @@ impl Server {
     /// they come back to the next server that serves others.
     fn leaves_as_found(&self) -> bool {
         self.shared.embedded && self.shared.found == Left::OpenFiles
-    }
-}
-
-/// What root has made in another's volume becomes that user's, who could not serve it else.
-fn hand_over(volume: &VolumeDir, lock: &VolumeLock, owner: u32) {
-    if let Err(error) = volume.give_away(lock, owner) {
-        tracing::warn!("cannot give all that root has made in the volume to its owner, user {owner}: {error}");
     }
 }
 
@@ -480,18 +470,6 @@ fn spawn_workers(
 
 /// What a store is told by, in the names of sockets.
 const STORE_DIGITS: usize = 16;
-
-/// Some stores give all files to one user, so this is no reason to refuse.
-fn warn_of_third_owner(volume: &VolumeDir, owner: u32) {
-    if let Some(other) = volume.third_owner(owner) {
-        tracing::warn!(
-            "the volume {} belongs to user {owner} by its owner_uid, and its key to user {other}, who can read it and so change \
-             the volume in anybody's name: give the files to their owner (chown -R {owner}), or set owner_uid right in varve.toml \
-             and in its copy shards/varve.toml",
-            volume.root().display()
-        );
-    }
-}
 
 /// The names of the workers' sockets: `<store>.<process>.<worker>.sock`, so that neither a copy of the volume nor a
 /// server that is just going away is in the way. `<store>` is of the volume's id and of the directory: servers of two copies may

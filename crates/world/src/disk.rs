@@ -2,139 +2,60 @@
 //!
 //! Every file is written and fsynced under a temporary name first and then published under its own. To *replace* is a
 //! rename. To *create if absent* needs a primitive that refuses an existing name, and stores differ in which of them
-//! they keep: [`Exclusive::prove`] tries them on the store itself. Temporary files begin with [`TEMPORARY_PREFIX`]; a
+//! they keep: [`Exclusive::prove`] tries them on the store itself. A file is named by a [`Location`]: a plain path, or one below
+//! a store's directory, where no link is followed. Temporary files begin with [`TEMPORARY_PREFIX`]; a
 //! crash may leave some behind, and [`remove_leftovers`] removes them.
 //!
 //! Every change of the store, here and through [`File`], can be recorded, to try what a loss of power would leave
 //! ([`crate::power_loss`]). So nothing that is to survive is changed past this module.
 
 mod copy;
+mod exclusive;
 mod file;
 pub(crate) mod journal;
+mod location;
 
 pub use copy::copy_whole;
+pub use exclusive::Exclusive;
 pub use file::{File, Options};
+pub use location::{Entry, Location};
 
+use crate::printable::printable_path;
 use crate::random;
 use journal::NodeKind;
-use rustix::fs::{AtFlags, CWD, RenameFlags};
+use rustix::fs::{AtFlags, Mode};
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Names that begin so belong to this module; they are never listed and never given to others.
 pub const RESERVED_PREFIX: &str = ".~";
 /// A file being written.
 pub const TEMPORARY_PREFIX: &str = ".~tmp.";
-/// What a published symlink points to, on stores that have no better primitive.
-pub const CONTENT_PREFIX: &str = ".~content.";
 
 /// Longer than any file that people or servers write for Varve to read whole: the record of a server with the most
 /// workers has some 60 KiB. What is longer is something else, and is not taken into memory.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a short text, such as the volume file; refuses what is not one.
-pub fn read_text(path: &Path) -> io::Result<String> {
+pub fn read_text<L: Location + ?Sized>(path: &L) -> io::Result<String> {
+    text_of(path.open_file(&File::options().read(true))?)
+}
+
+/// [`read_text`] of a file that is open.
+pub(crate) fn text_of(file: std::fs::File) -> io::Result<String> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > TEXT_BYTES_MAX {
         return Err(invalid(format!("it has more than {TEXT_BYTES_MAX} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| invalid(format!("it is not text: {error}")))
 }
 
-/// The primitive that publishes a file under a name only if the name is free, at most one winner among any number of
-/// processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exclusive {
-    /// `renameat2(RENAME_NOREPLACE)`.
-    RenameNoReplace,
-    /// `link` to the new name, then `unlink` of the temporary one.
-    Link,
-    /// The file stays under a reserved name and the new name is a symlink to it.
-    Symlink,
-}
-
-impl Exclusive {
-    const ALL: [Exclusive; 3] = [Exclusive::RenameNoReplace, Exclusive::Link, Exclusive::Symlink];
-
-    /// The first primitive that, tried in `directory`, publishes under a free name and refuses a taken one.
-    pub fn prove(directory: &Path) -> io::Result<Exclusive> {
-        for primitive in Exclusive::ALL {
-            if primitive.works(directory)? {
-                return Ok(primitive);
-            }
-        }
-        Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!(
-                "the store at {} has neither renameat2 without replacing, nor link, nor symlink: \
-                 a file cannot be created there by exactly one of several processes",
-                directory.display()
-            ),
-        ))
-    }
-
-    /// The files that it is tried with are empty: a store that is full has room for names, mostly.
-    fn works(self, directory: &Path) -> io::Result<bool> {
-        let (first, second, name) = (temporary(directory), temporary(directory), temporary(directory));
-        let tried = write_synced(&first, b"", FILE_MODE).and_then(|()| write_synced(&second, b"", FILE_MODE));
-        let works = tried.and_then(|()| {
-            let file = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
-            let own = file(&first)?;
-            let published = self.publish(&first, &name);
-            let refused = self.publish(&second, &name);
-            let holds_first = file(&name).is_ok_and(|found| found == own);
-            let taken = refused.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
-            Ok(published.is_ok() && holds_first && taken)
-        });
-        for path in [&first, &second, &name] {
-            remove_published(path).or_else(ignore_absent)?;
-        }
-        works
-    }
-
-    /// Gives the complete and fsynced file `temporary` the name `name`, in the same directory, unless it is taken
-    /// (`AlreadyExists`; the temporary file is still there then).
-    fn publish(self, temporary: &Path, name: &Path) -> io::Result<()> {
-        match self {
-            Exclusive::RenameNoReplace => journal::changing(
-                name,
-                || Ok(rustix::fs::renameat_with(CWD, temporary, CWD, name, RenameFlags::NOREPLACE)?),
-                |record| record.rename(temporary, name),
-            )?,
-            Exclusive::Link => {
-                journal::changing(
-                    name,
-                    || Ok(rustix::fs::linkat(CWD, temporary, CWD, name, AtFlags::empty())?),
-                    |record| record.link(temporary, name),
-                )?;
-                remove_file(temporary)?;
-            }
-            Exclusive::Symlink => {
-                // The symlink's target must not look like a leftover, and must carry its name before it is pointed to.
-                let content = sibling(temporary, &format!("{CONTENT_PREFIX}{:016x}", random::number()));
-                rename(temporary, &content)?;
-                sync_directory(parent(name))?;
-                let target = Path::new(content.file_name().expect("a sibling has a name"));
-                let linked = journal::changing(
-                    name,
-                    || std::os::unix::fs::symlink(target, name),
-                    |record| record.create(name, NodeKind::Symlink { target: target.to_owned() }),
-                );
-                if let Err(error) = linked {
-                    rename(&content, temporary)?;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Mode of files that hold no secret, before the process's umask.
+/// Mode of files that hold no secret.
 pub const FILE_MODE: u32 = 0o644;
 const LOCK_FILE_MODE: u32 = 0o600;
 
@@ -142,23 +63,19 @@ const LOCK_FILE_MODE: u32 = 0o600;
 const COPY_BYTES: usize = 1024 * 1024;
 
 /// Makes the entries of `directory` durable.
-pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    match journal::of(directory) {
-        None => File::open(directory)?.sync_all(),
-        Some(journal) => {
-            std::fs::File::open(directory)?;
-            let target = journal.change(|record| record.node_at(directory));
-            let target = target.ok_or_else(|| io::Error::other(format!("{} is not recorded", directory.display())))?;
-            journal.sync(journal::SyncTarget::Node(target));
-            Ok(())
-        }
-    }
+pub fn sync_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    let opened = directory.open_directory()?;
+    let Some(journal) = journal::of(directory.shown()) else { return opened.sync_all() };
+    let target = journal.change(|record| record.node_at(directory.shown()));
+    let unknown = || io::Error::other(format!("{} is not recorded", directory.shown().display()));
+    journal.sync(journal::SyncTarget::Node(target.ok_or_else(unknown)?));
+    Ok(())
 }
 
 /// Makes everything durable that was changed in the file system of `directory`: syncfs(2).
-pub fn sync_file_system(directory: &Path) -> io::Result<()> {
-    let opened = std::fs::File::open(directory)?;
-    match journal::of(directory) {
+pub fn sync_file_system<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    let opened = directory.open_directory()?;
+    match journal::of(directory.shown()) {
         None => Ok(rustix::fs::syncfs(&opened)?),
         Some(journal) => {
             journal.sync(journal::SyncTarget::Everything);
@@ -167,24 +84,89 @@ pub fn sync_file_system(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a file's name. Not durable by itself.
-pub fn remove_file(path: &Path) -> io::Result<()> {
-    journal::changing(path, || std::fs::remove_file(path), |record| record.remove(path))
+/// Removes a file's name; of a link, the link. Not durable by itself.
+pub fn remove_file<L: Location + ?Sized>(path: &L) -> io::Result<()> {
+    unlink(path, AtFlags::empty())
+}
+
+fn unlink<L: Location + ?Sized>(path: &L, flags: AtFlags) -> io::Result<()> {
+    let entry = path.entry()?;
+    let removed = || Ok(rustix::fs::unlinkat(entry.fd(), &entry.name, flags)?);
+    journal::changing(path.shown(), removed, |record| record.remove(path.shown()))
 }
 
 /// Renames within one file system, replacing. Not durable by itself.
-pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    journal::changing(to, || std::fs::rename(from, to), |record| record.rename(from, to))
+pub fn rename<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
+    let (old, new) = (from.entry()?, to.entry()?);
+    let renamed = || Ok(rustix::fs::renameat(old.fd(), &old.name, new.fd(), &new.name)?);
+    journal::changing(to.shown(), renamed, |record| record.rename(from.shown(), to.shown()))
 }
 
-/// Makes a directory. Not durable by itself.
-pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    journal::changing(path, || std::fs::create_dir(path), |record| record.create(path, NodeKind::Directory))
+/// Two names change places, by one rename: `Unsupported` where the file system does not know how. Not durable by itself.
+pub fn exchange<L: Location + ?Sized, M: Location + ?Sized>(one: &L, other: &M) -> io::Result<()> {
+    use rustix::io::Errno;
+    let (old, new) = (one.entry()?, other.entry()?);
+    let flags = rustix::fs::RenameFlags::EXCHANGE;
+    match rustix::fs::renameat_with(old.fd(), &old.name, new.fd(), &new.name, flags) {
+        // As of many cluster file systems.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+        exchanged => Ok(exchanged?),
+    }
+}
+
+/// Gives the file `from` the name `to` too. Not durable by itself.
+pub fn link<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
+    let (old, new) = (from.entry()?, to.entry()?);
+    let linked = || Ok(rustix::fs::linkat(old.fd(), &old.name, new.fd(), &new.name, AtFlags::empty())?);
+    journal::changing(to.shown(), linked, |record| record.link(from.shown(), to.shown()))
+}
+
+/// Makes a directory, below a store with mode 0700. Not durable by itself.
+pub fn create_directory<L: Location + ?Sized>(path: &L) -> io::Result<()> {
+    make_directory(path, path.directory_mode())
+}
+
+/// Makes a directory of this mode, whatever the process's umask. Not durable by itself.
+pub fn create_directory_with_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<()> {
+    make_directory(path, Some(mode))
+}
+
+fn make_directory<L: Location + ?Sized>(path: &L, mode: Option<u32>) -> io::Result<()> {
+    let entry = path.entry()?;
+    let made = || {
+        rustix::fs::mkdirat(entry.fd(), &entry.name, Mode::from_raw_mode(mode.unwrap_or(0o777)))?;
+        mode.map_or(Ok(()), |mode| set_directory_mode(path, mode))
+    };
+    journal::changing(path.shown(), made, |record| record.create(path.shown(), NodeKind::Directory))
+}
+
+/// Keeps the bits that are above those of permission, such as the set-group-id bit that a directory inherits.
+fn set_directory_mode<L: Location + ?Sized>(path: &L, mode: u32) -> io::Result<()> {
+    let found = path.look()?.mode();
+    if found & 0o777 == mode {
+        return Ok(());
+    }
+    // It may be closed to its own owner, who cannot open it then.
+    let entry = path.entry()?;
+    let set = rustix::fs::chmodat(
+        entry.fd(),
+        &entry.name,
+        Mode::from_raw_mode(found & 0o7000 | mode),
+        AtFlags::SYMLINK_NOFOLLOW,
+    );
+    match set {
+        // A kernel before 6.6.
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            let opened = path.open_directory()?;
+            opened.set_permissions(Permissions::from_mode(found & 0o7000 | mode))
+        }
+        set => Ok(set?),
+    }
 }
 
 /// Makes the file `to`, with the content of `from`, and fsyncs it; its name is not durable yet.
-pub(crate) fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
-    let mut source = BufReader::with_capacity(COPY_BYTES, std::fs::File::open(from)?);
+pub(crate) fn copy_synced<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
+    let mut source = BufReader::with_capacity(COPY_BYTES, from.open_file(&File::options().read(true))?);
     let target = File::options().write(true).create_new().open(to)?;
     let copied = io::copy(&mut source, &mut file::Appending::to(&target)).and_then(|_| target.sync_all());
     if copied.is_err() {
@@ -195,17 +177,13 @@ pub(crate) fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Removes a directory that holds nothing. Not durable by itself.
-pub(crate) fn remove_empty_directory(directory: &Path) -> io::Result<()> {
-    journal::changing(directory, || std::fs::remove_dir(directory), |record| record.remove(directory))
+pub fn remove_empty_directory<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    unlink(directory, AtFlags::REMOVEDIR)
 }
 
 /// Removes a directory and all it holds; of a link to one, the link alone. Not durable by itself.
-pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
-    if journal::of(directory).is_none() {
-        // Which follows no link either that somebody puts there meanwhile.
-        return std::fs::remove_dir_all(directory);
-    }
-    if directory.symlink_metadata()?.is_symlink() {
+pub fn remove_tree<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    if directory.look()?.is_symlink() {
         return remove_file(directory);
     }
     remove_content(directory)?;
@@ -213,66 +191,60 @@ pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
 }
 
 /// Removes all that a directory holds. Not durable by itself.
-pub(crate) fn remove_content(directory: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => remove_tree(&entry.path())?,
-            false => remove_file(&entry.path())?,
-        }
+pub fn remove_content<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    for (name, is_directory) in directory.list()? {
+        let path = directory.child(&name);
+        if is_directory { remove_tree(&path)? } else { remove_file(&path)? }
     }
     Ok(())
 }
 
-/// Makes `directory` and those above it that are missing, durably.
-pub fn create_directories(directory: &Path) -> io::Result<()> {
-    match create_directory(directory) {
-        Ok(()) => sync_directory(parent(directory)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        // Some file systems (proc) say so of a directory that may not be made, too.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !parent(directory).is_dir() => {
-            create_directories(parent(directory))?;
-            create_directories(directory)
-        }
-        Err(error) => Err(error),
-    }
+/// Makes `directory` and those above it that are missing, durably. Below a store's directory, none above that one.
+pub fn create_directories<L: Location + ?Sized>(directory: &L) -> io::Result<()> {
+    create_missing(directory, None)
 }
 
 /// [`create_directories`] of what is missing below `root` alone: no new root takes the name of one that was moved away or
 /// unmounted.
 ///
 /// # Errors
-/// Where `root` is not there, or `directory` is not below it.
-pub fn create_directories_below(root: &Path, directory: &Path) -> io::Result<()> {
-    if directory == root {
-        return root.metadata().map(drop);
-    }
-    if !directory.starts_with(root) {
-        return Err(io::ErrorKind::InvalidInput.into());
+/// Where `root` is not there.
+pub fn create_directories_below<L: Location + ?Sized>(root: &L, directory: &L) -> io::Result<()> {
+    create_missing(directory, Some(root.shown()))
+}
+
+fn create_missing<L: Location + ?Sized>(directory: &L, root: Option<&Path>) -> io::Result<()> {
+    if root == Some(directory.shown()) {
+        return if directory.is_directory() { Ok(()) } else { Err(rustix::io::Errno::NOENT.into()) };
     }
     match create_directory(directory) {
-        Ok(()) => sync_directory(parent(directory)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !parent(directory).is_dir() => {
-            create_directories_below(root, parent(directory))?;
-            create_directories_below(root, directory)
+        Ok(()) => sync_directory(&directory.around()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_directory() => Ok(()),
+        // Some file systems (proc) say so of a directory that may not be made, too.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !directory.around().is_directory() => {
+            // A store's own directory is in none.
+            if directory.around().shown() == directory.shown() {
+                return Err(error);
+            }
+            create_missing(&directory.around(), root)?;
+            create_directory(directory)
         }
         Err(error) => Err(error),
     }
 }
 
 /// A fresh temporary name in `directory`.
-pub fn temporary(directory: &Path) -> PathBuf {
-    directory.join(format!("{TEMPORARY_PREFIX}{:016x}", random::number()))
+pub fn temporary<L: Location + ?Sized>(directory: &L) -> L::Owned {
+    directory.child(OsStr::new(&format!("{TEMPORARY_PREFIX}{:016x}", random::number())))
 }
 
 /// Writes the file `path`, which must not exist, and fsyncs it; its name is not durable yet. A file that could not be
 /// written whole is removed.
-pub fn write_synced(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub fn write_synced<L: Location + ?Sized>(path: &L, content: &[u8], mode: u32) -> io::Result<()> {
     write_parts_synced(path, &[content], mode)
 }
 
-fn write_parts_synced(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+fn write_parts_synced<L: Location + ?Sized>(path: &L, parts: &[&[u8]], mode: u32) -> io::Result<()> {
     let file = File::options().write(true).create_new().mode(mode).open(path)?;
     let written = write_parts(&file, parts.iter().copied()).and_then(|()| file.sync_all());
     if written.is_err() {
@@ -290,121 +262,94 @@ pub(crate) fn write_parts<'a>(file: &File, mut parts: impl Iterator<Item = &'a [
 
 /// Makes `path` with all of `content`, durably, unless it exists: then the error is `AlreadyExists`, and the file is
 /// another's. Of several processes exactly one succeeds.
-pub fn create_if_absent(exclusive: Exclusive, path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn create_if_absent<L: Location + ?Sized>(exclusive: Exclusive, path: &L, content: &[u8]) -> io::Result<()> {
     create_if_absent_with_mode(exclusive, path, &[content], FILE_MODE)
 }
 
 /// [`create_if_absent`] with content in parts and a mode.
-pub fn create_if_absent_with_mode(exclusive: Exclusive, path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+pub fn create_if_absent_with_mode<L: Location + ?Sized>(
+    exclusive: Exclusive,
+    path: &L,
+    parts: &[&[u8]],
+    mode: u32,
+) -> io::Result<()> {
     // Looked at first, because losing is common (a manifest's name is raced for) and writing is not free.
-    if path.symlink_metadata().is_ok() {
+    if path.look().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let temporary = temporary(parent(path));
+    let temporary = temporary(&path.around());
     write_parts_synced(&temporary, parts, mode)?;
     publish_if_absent(exclusive, &temporary, path)
 }
 
 /// Gives the complete and fsynced file `temporary` the name `path` unless it is taken, durably. The temporary name is
 /// gone afterwards in either case.
-pub fn publish_if_absent(exclusive: Exclusive, temporary: &Path, path: &Path) -> io::Result<()> {
+pub fn publish_if_absent<L: Location + ?Sized, M: Location + ?Sized>(
+    exclusive: Exclusive,
+    temporary: &L,
+    path: &M,
+) -> io::Result<()> {
     if let Err(error) = exclusive.publish(temporary, path) {
         let _ = remove_file(temporary);
         return Err(error);
     }
-    sync_directory(parent(path))
+    sync_directory(&path.around())
 }
 
 /// Makes `path` with all of `content`, or replaces it, durably: a reader sees the old file or the new one.
-pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn replace<L: Location + ?Sized>(path: &L, content: &[u8]) -> io::Result<()> {
     replace_with_mode(path, &[content], FILE_MODE)
 }
 
 /// [`replace`] with content in parts and a mode.
-pub fn replace_with_mode(path: &Path, parts: &[&[u8]], mode: u32) -> io::Result<()> {
-    let temporary = temporary(parent(path));
+pub fn replace_with_mode<L: Location + ?Sized>(path: &L, parts: &[&[u8]], mode: u32) -> io::Result<()> {
+    let temporary = temporary(&path.around());
     write_parts_synced(&temporary, parts, mode)?;
     publish_replacing(&temporary, path)
 }
 
 /// [`replace`] for a store that has no room left: the content goes into the blocks of `room`, a file of no meaning in the
 /// same directory, which keeps them if they are too few.
-pub fn replace_into(room: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn replace_into<L: Location + ?Sized, M: Location + ?Sized>(room: &L, path: &M, content: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(room)?;
     let length = content.len() as u64;
     file.write_all_at(content, 0).and_then(|()| file.set_len(length)).and_then(|()| file.sync_all())?;
     rename(room, path)?;
-    sync_directory(parent(path))
+    sync_directory(&path.around())
 }
 
 /// Gives the complete and fsynced file `temporary` the name `path`, durably, whatever had it.
-pub fn publish_replacing(temporary: &Path, path: &Path) -> io::Result<()> {
-    let old_content = symlink_content(path);
+pub fn publish_replacing<L: Location + ?Sized, M: Location + ?Sized>(temporary: &L, path: &M) -> io::Result<()> {
     if let Err(error) = rename(temporary, path) {
         let _ = remove_file(temporary);
         return Err(error);
     }
-    if let Some(content) = old_content {
-        // Else power lost may bring back the old name, without its content.
-        sync_directory(parent(path))?;
-        remove_file(&content).or_else(ignore_absent)?;
-    }
-    sync_directory(parent(path))
+    sync_directory(&path.around())
 }
 
-/// Removes `path`, and the content behind it where it was published as a symlink. Not durable by itself.
-pub fn remove_published(path: &Path) -> io::Result<()> {
-    let content = symlink_content(path);
-    remove_file(path)?;
-    if let Some(content) = content {
-        remove_file(&content).or_else(ignore_absent)?;
-    }
-    Ok(())
-}
-
-/// The reserved file that `path` points to, if it was published with [`Exclusive::Symlink`].
-fn symlink_content(path: &Path) -> Option<PathBuf> {
-    let target = std::fs::read_link(path).ok()?;
-    let ours = target.to_str().is_some_and(|name| name.starts_with(CONTENT_PREFIX) && !name.contains('/'));
-    ours.then(|| parent(path).join(target))
-}
-
-/// Removes what crashes left in `directory`: temporary files, and contents that no symlink points to. Only for the
-/// one process that holds the volume's lock: another's unfinished file would go too. Returns how many were removed.
-pub fn remove_leftovers(directory: &Path) -> io::Result<u64> {
-    let mut contents = Vec::new();
-    let mut pointed_to = std::collections::HashSet::new();
+/// Removes the temporary files that crashes left in `directory`. Only for the one process that holds the volume's lock:
+/// another's unfinished file would go too. Returns how many were removed.
+pub fn remove_leftovers<L: Location + ?Sized>(directory: &L) -> io::Result<u64> {
     let mut removed = 0;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(TEMPORARY_PREFIX) {
-            remove_published(&entry.path()).or_else(ignore_absent)?;
+    for (name, is_directory) in directory.list()? {
+        if !is_directory && name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()) {
+            remove_file(&directory.child(&name)).or_else(ignore_absent)?;
             removed += 1;
-        } else if name.starts_with(CONTENT_PREFIX) {
-            contents.push(entry.path());
-        } else if let Some(content) = symlink_content(&entry.path()) {
-            pointed_to.insert(content);
         }
-    }
-    for content in contents.into_iter().filter(|content| !pointed_to.contains(content)) {
-        remove_file(&content).or_else(ignore_absent)?;
-        removed += 1;
     }
     Ok(removed)
 }
 
 /// Opens `path` for locking, made if need be and never truncated, not inherited by children. Closed to other users, for who may
 /// read a file may lock it for as long as he likes; but not under another name of something else, which is not ours to close.
-pub fn open_lock_file(path: &Path) -> io::Result<std::fs::File> {
+pub fn open_lock_file<L: Location + ?Sized>(path: &L) -> io::Result<std::fs::File> {
     let file = File::options().read(true).write(true).create().mode(LOCK_FILE_MODE).no_follow().open(path)?;
     let found = file.metadata()?;
     if found.mode() & 0o077 != 0
         && found.nlink() == 1
         && let Err(error) = file.set_permissions(Permissions::from_mode(LOCK_FILE_MODE))
     {
-        tracing::debug!("{} stays open to others, who may lock it: {error}", path.display());
+        tracing::debug!("{} stays open to others, who may lock it: {error}", printable_path(path.shown()));
     }
     Ok(file.into_lock())
 }
@@ -415,10 +360,6 @@ pub fn parent(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
-}
-
-fn sibling(path: &Path, name: &str) -> PathBuf {
-    parent(path).join(name)
 }
 
 fn ignore_absent(error: io::Error) -> io::Result<()> {

@@ -23,6 +23,7 @@ pub mod random;
 pub mod reserve;
 pub mod runtime_dir;
 pub mod stages;
+pub mod store_path;
 pub mod store_url;
 pub mod toml_text;
 pub mod volume_dir;

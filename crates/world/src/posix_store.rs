@@ -25,6 +25,7 @@ pub use error::{StoreIoError, io_error_within, is_away};
 
 use crate::disk::{self, Exclusive};
 use crate::reserve::{self, Reserve};
+use crate::store_path::{StoreEntry, StorePath};
 use crate::volume_dir::Place;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -36,7 +37,6 @@ use object_store::{
 };
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
@@ -55,7 +55,7 @@ pub struct PosixStore {
 
 #[derive(Debug)]
 struct Inner {
-    root: PathBuf,
+    root: StorePath,
     exclusive: Exclusive,
     /// Some file systems emulate flock by locks of the whole process, which do not hold between threads.
     publications: parking_lot::RwLock<()>,
@@ -70,17 +70,17 @@ struct Inner {
 
 impl PosixStore {
     /// Opens the store in `root`, which must exist, and proves how it can create exclusively.
-    pub fn open(root: impl Into<PathBuf>) -> io::Result<PosixStore> {
+    pub fn open(root: impl Into<StorePath>) -> io::Result<PosixStore> {
         let root = root.into();
         let exclusive = Exclusive::prove(&root)?;
         Ok(PosixStore::with_exclusive(root, exclusive))
     }
 
     /// Opens the store in `root` with a primitive that is known to work there.
-    pub fn with_exclusive(root: PathBuf, exclusive: Exclusive) -> PosixStore {
+    pub fn with_exclusive(root: impl Into<StorePath>, exclusive: Exclusive) -> PosixStore {
         PosixStore {
             inner: Arc::new(Inner {
-                root,
+                root: root.into(),
                 exclusive,
                 publications: parking_lot::RwLock::new(()),
                 reads_without_waiting: AtomicBool::new(true),
@@ -121,7 +121,7 @@ impl PosixStore {
         self.inner.root.is_dir() && self.inner.in_place().is_ok()
     }
 
-    pub fn root(&self) -> &Path {
+    pub fn root(&self) -> &StorePath {
         &self.inner.root
     }
 
@@ -135,12 +135,8 @@ impl PosixStore {
         let mut directories = vec![self.inner.root.clone()];
         while let Some(directory) = directories.pop() {
             removed += disk::remove_leftovers(&directory)?;
-            for entry in std::fs::read_dir(&directory)? {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    directories.push(entry.path());
-                }
-            }
+            let below = directory.read_dir()?.into_iter().filter(StoreEntry::is_dir);
+            directories.extend(below.map(StoreEntry::into_path));
         }
         Ok(removed)
     }
@@ -186,22 +182,18 @@ impl Inner {
     }
 
     /// The file of an object. Names are used as they are: an object path has no `.`, `..` or empty parts.
-    fn file(&self, location: &ObjectPath) -> Result<PathBuf> {
+    fn file(&self, location: &ObjectPath) -> Result<StorePath> {
         self.holds_in_place(location).map_err(error::failed("find", location))?;
-        let mut file = self.root.clone();
-        for part in location.parts() {
-            if part.as_ref().starts_with(disk::RESERVED_PREFIX) {
-                return Err(error::reserved(location));
-            }
-            file.push(part.as_ref());
+        if location.parts().any(|part| part.as_ref().starts_with(disk::RESERVED_PREFIX)) {
+            return Err(error::reserved(location));
         }
-        Ok(file)
+        Ok(if location.as_ref().is_empty() { self.root.clone() } else { self.root.join(location.as_ref()) })
     }
 }
 
 impl fmt::Display for PosixStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PosixStore({})", self.inner.root.display())
+        write!(f, "PosixStore({})", self.inner.root)
     }
 }
 

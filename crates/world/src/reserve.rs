@@ -5,11 +5,14 @@
 //! grow is refused at the door, so that the room given up goes to removals and to the tables. [`Reserve::tend`] takes
 //! it back when there is room again.
 
+use crate::disk::{self, Location, Options};
+use crate::store_path::StorePath;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, StatVfs, fallocate, ftruncate, statvfs};
-use std::fs::File;
+use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, ftruncate};
+use std::fs::{File, Metadata};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is kept back of a large store: enough for some hundred thousand removals, their tables included.
@@ -18,12 +21,21 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Of a small store, this part of it.
 const PART_OF_STORE: u64 = 16;
 
+const RESERVE_MODE: u32 = 0o600;
+
 /// Written at a time where the store cannot allocate without writing.
 const STEP_BYTES: usize = 1024 * 1024;
 
+/// The file that holds the room, in a volume's store or by itself.
+#[derive(Debug)]
+pub enum ReserveFile {
+    Plain(PathBuf),
+    OfStore(StorePath),
+}
+
 #[derive(Debug)]
 pub struct Reserve {
-    path: PathBuf,
+    file: ReserveFile,
     bytes: u64,
     held: Mutex<bool>,
     short: AtomicBool,
@@ -39,18 +51,18 @@ enum Telling {
 }
 
 impl Reserve {
-    /// The reserve of the store that `path`, the reserve's file, is in. What is held is what an earlier process held;
-    /// more is taken by [`Reserve::tend`].
-    pub fn of(path: PathBuf) -> io::Result<Reserve> {
-        let store = look(&path)?;
-        let bytes = bytes_of(&store);
-        let held = match path.metadata() {
-            Ok(file) => file.len() >= bytes,
+    /// The reserve of the store that `file`, the reserve's file, is in. What is held is what an earlier process held; more is
+    /// taken by [`Reserve::tend`].
+    pub fn of(file: impl Into<ReserveFile>) -> io::Result<Reserve> {
+        let file = file.into();
+        let bytes = bytes_of(&file.space()?);
+        let held = match file.look() {
+            Ok(found) => found.is_file() && found.len() >= bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
         Ok(Reserve {
-            path,
+            file,
             bytes,
             held: Mutex::new(held),
             short: AtomicBool::new(false),
@@ -79,7 +91,7 @@ impl Reserve {
 
     /// Gives the room up if the store is full already, for whoever is about to begin work that needs some.
     pub fn release_if_full(&self) -> io::Result<()> {
-        if free(&self.path)? < self.bytes / 2 {
+        if self.file.free()? < self.bytes / 2 {
             self.release();
         }
         Ok(())
@@ -94,7 +106,7 @@ impl Reserve {
     /// for the store.
     pub fn tend(&self) -> io::Result<()> {
         let mut held = self.held.lock();
-        let free = free(&self.path)?;
+        let free = self.file.free()?;
         // Half of the reserve besides it, for what is under way while a shortage is noticed.
         let besides = self.bytes / 2;
         let wanted = self.bytes + besides;
@@ -120,7 +132,7 @@ impl Reserve {
         if !std::mem::take(&mut *held) {
             return false;
         }
-        let released = File::options().write(true).open(&self.path).and_then(|file| Ok(ftruncate(&file, 0)?));
+        let released = self.file.open(disk::File::options()).and_then(|file| Ok(ftruncate(&file, 0)?));
         match released {
             Ok(()) => {
                 self.tell(format!(
@@ -130,14 +142,14 @@ impl Reserve {
                 true
             }
             Err(error) => {
-                tracing::error!(file = %self.path.display(), %error, "cannot give up the room kept back for removals");
+                tracing::error!(%error, "cannot give up the room kept back for removals");
                 false
             }
         }
     }
 
     fn take(&self) -> io::Result<()> {
-        let file = File::options().write(true).create(true).truncate(false).open(&self.path)?;
+        let file = self.file.open(disk::File::options().create().mode(RESERVE_MODE))?;
         let taken = match fallocate(&file, FallocateFlags::empty(), 0, self.bytes) {
             Err(rustix::io::Errno::OPNOTSUPP) => self.write(&file),
             taken => taken.map_err(io::Error::from),
@@ -168,20 +180,63 @@ fn bytes_of(store: &StatVfs) -> u64 {
 
 /// Bytes of the room in `store` that a volume fills before it refuses what would grow; its reserve's file is `path`. None
 /// while it refuses.
-pub fn room(path: &Path, store: &StatVfs) -> u64 {
+pub fn room(path: &StorePath, store: &StatVfs) -> u64 {
     let (free, bytes) = (store.f_bavail.saturating_mul(store.f_frsize), bytes_of(store));
-    let held = path.metadata().is_ok_and(|file| file.len() >= bytes);
+    let held = path.symlink_metadata().is_ok_and(|file| file.is_file() && file.len() >= bytes);
     free.saturating_sub(if held { bytes / 2 } else { bytes + bytes / 2 })
 }
 
-fn look(path: &Path) -> io::Result<StatVfs> {
-    Ok(statvfs(crate::disk::parent(path))?)
+impl ReserveFile {
+    /// For writing. Below a store it must belong to whom its directory belongs to: nobody else's file is cut or filled.
+    fn open(&self, options: Options) -> io::Result<File> {
+        let options = options.write(true).no_follow();
+        let path = match self {
+            ReserveFile::Plain(path) => return path.open_file(&options),
+            ReserveFile::OfStore(path) => path,
+        };
+        let file = path.open_file(&options)?;
+        let (found, owner) = (file.metadata()?.uid(), path.parent().metadata()?.uid());
+        if found != owner {
+            let what = format!(
+                "{path} belongs to user {found}, and the store to user {owner}: remove it, and another one is made"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        Ok(file)
+    }
+
+    fn look(&self) -> io::Result<Metadata> {
+        match self {
+            ReserveFile::Plain(path) => path.look(),
+            ReserveFile::OfStore(path) => path.look(),
+        }
+    }
+
+    fn space(&self) -> io::Result<StatVfs> {
+        let directory = match self {
+            ReserveFile::Plain(path) => path.around().open_directory()?,
+            ReserveFile::OfStore(path) => path.parent().open_directory()?,
+        };
+        Ok(fstatvfs(&directory)?)
+    }
+
+    /// Bytes that this user may still take.
+    fn free(&self) -> io::Result<u64> {
+        let store = self.space()?;
+        Ok(store.f_bavail.saturating_mul(store.f_frsize))
+    }
 }
 
-/// Bytes that this user may still take.
-fn free(path: &Path) -> io::Result<u64> {
-    let store = look(path)?;
-    Ok(store.f_bavail.saturating_mul(store.f_frsize))
+impl From<PathBuf> for ReserveFile {
+    fn from(path: PathBuf) -> ReserveFile {
+        ReserveFile::Plain(path)
+    }
+}
+
+impl From<StorePath> for ReserveFile {
+    fn from(path: StorePath) -> ReserveFile {
+        ReserveFile::OfStore(path)
+    }
 }
 
 /// Whether `error` says that the store has no room.

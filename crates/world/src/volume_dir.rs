@@ -20,8 +20,8 @@
 mod format;
 mod host_keys;
 mod lock;
-mod owner;
 mod place;
+mod rights;
 mod server_record;
 mod volume_file;
 
@@ -29,15 +29,16 @@ pub use format::{FormatError, FormatOver};
 pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile, OVERFLOW_UID};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use place::Place;
+pub use rights::is_nobody;
 pub use server_record::{Left, OtherStore, ServerRecord, WorkerRecord};
 pub use volume_file::{FORMAT_VERSION, VolumeFileError};
 
-use crate::disk;
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
-use std::fs::{File, Permissions};
+use crate::disk::{self, Location};
+use crate::store_path::{StorePath, StoreRoot};
+use rights::Readers;
+use std::fs::Permissions;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use varve_types::{InodeId, ShardId};
@@ -53,7 +54,10 @@ pub const BACKING_MODE_BITS: u32 = 0o777;
 /// The paths of a volume. Making one touches nothing.
 #[derive(Clone, Debug)]
 pub struct VolumeDir {
-    root: PathBuf,
+    root: StoreRoot,
+    /// These two may be links to another disk.
+    shards: StoreRoot,
+    data: StoreRoot,
     /// Of who works in it: where it was found.
     place: Option<Arc<Place>>,
 }
@@ -68,13 +72,34 @@ impl Eq for VolumeDir {}
 
 impl VolumeDir {
     pub fn new(root: impl Into<PathBuf>) -> VolumeDir {
-        VolumeDir { root: root.into(), place: None }
+        VolumeDir::below(StoreRoot::at(root))
     }
 
-    /// The volume that is there now: from here on no other in its place is taken for it.
+    fn below(root: StoreRoot) -> VolumeDir {
+        let [shards, data] = ["shards", "data"].map(|name| root.part(name));
+        VolumeDir { root, shards, data, place: None }
+    }
+
+    /// A volume of its own in the directory `name` of this one, where a repair builds new tables.
+    pub fn within(&self, name: &str) -> VolumeDir {
+        VolumeDir::below(self.root.within(name))
+    }
+
+    /// The volume with its directories held, for work that does not last: nothing is compared with what is in its place.
+    pub fn opened(&self) -> io::Result<VolumeDir> {
+        let volume = VolumeDir::below(StoreRoot::hold(self.root.path())?);
+        volume.check_rights()?;
+        Ok(volume)
+    }
+
+    /// The volume that is there now, opened once: from here on no other in its place is taken for it.
+    ///
+    /// # Errors
+    /// Also where other users may change what is in it.
     pub fn held(self) -> io::Result<VolumeDir> {
-        let place = Place::of(&self)?;
-        Ok(VolumeDir { place: Some(Arc::new(place)), ..self })
+        let volume = self.opened()?;
+        let place = Place::of(&volume)?;
+        Ok(VolumeDir { place: Some(Arc::new(place)), ..volume })
     }
 
     pub fn place(&self) -> Option<&Arc<Place>> {
@@ -91,55 +116,65 @@ impl VolumeDir {
         self.place.as_ref().map_or(Ok(()), |place| place.check_data())
     }
 
+    /// Where it was found: for messages, and to make the directory itself.
     pub fn root(&self) -> &Path {
-        &self.root
+        self.root.path()
     }
 
-    pub fn volume_file(&self) -> PathBuf {
-        self.root.join("varve.toml")
+    /// The root directory, however it is called by now.
+    pub fn at_root(&self) -> StorePath {
+        self.root.itself()
+    }
+
+    /// What lies at this place in the volume.
+    pub fn inside(&self, below: impl AsRef<Path>) -> StorePath {
+        self.root.join(below)
+    }
+
+    /// Blocks and files of the file system that the volume is on.
+    pub fn space(&self) -> io::Result<rustix::fs::StatVfs> {
+        self.in_place()?;
+        Ok(rustix::fs::fstatvfs(&*self.root.directory()?)?)
+    }
+
+    pub fn volume_file(&self) -> StorePath {
+        self.inside("varve.toml")
     }
 
     /// Where there is nothing but what is lost without it.
-    pub fn volume_file_copy(&self) -> PathBuf {
-        self.shards().join("varve.toml")
+    pub fn volume_file_copy(&self) -> StorePath {
+        self.shards.join("varve.toml")
     }
 
-    /// Whose the key is, where that is neither root, who copies stores, nor `owner`, whose volume it is to be: either the
-    /// owner was edited and the files were not given to them, or the other way round.
-    pub fn third_owner(&self, owner: u32) -> Option<u32> {
-        let found = self.key_file().metadata().ok()?.uid();
-        (found != owner && found != 0).then_some(found)
+    pub fn key_file(&self) -> StorePath {
+        self.inside("key")
     }
 
-    pub fn key_file(&self) -> PathBuf {
-        self.root.join("key")
+    pub fn lock_file(&self) -> StorePath {
+        self.inside("lock")
     }
 
-    pub fn lock_file(&self) -> PathBuf {
-        self.root.join("lock")
+    pub fn servers(&self) -> StorePath {
+        self.inside("servers")
     }
 
-    pub fn servers(&self) -> PathBuf {
-        self.root.join("servers")
-    }
-
-    pub fn server_file(&self) -> PathBuf {
-        self.servers().join("current.toml")
+    pub fn server_file(&self) -> StorePath {
+        self.inside("servers/current.toml")
     }
 
     /// What a server that ended well leaves of its record: room for the next one's.
-    pub fn stopped_server_file(&self) -> PathBuf {
-        self.servers().join("stopped.toml")
+    pub fn stopped_server_file(&self) -> StorePath {
+        self.inside("servers/stopped.toml")
     }
 
     /// The same, where clients had files open when it ended.
-    pub fn left_server_file(&self) -> PathBuf {
-        self.servers().join("left.toml")
+    pub fn left_server_file(&self) -> StorePath {
+        self.inside("servers/left.toml")
     }
 
     /// The root of the object store that holds all tables.
-    pub fn shards(&self) -> PathBuf {
-        self.root.join("shards")
+    pub fn shards(&self) -> StorePath {
+        self.shards.itself()
     }
 
     /// The name of a shard's directory below [`VolumeDir::shards`].
@@ -153,59 +188,53 @@ impl VolumeDir {
         (Self::shard_name(shard) == name).then_some(shard)
     }
 
-    pub fn shard(&self, shard: ShardId) -> PathBuf {
-        self.shards().join(Self::shard_name(shard))
+    pub fn shard(&self, shard: ShardId) -> StorePath {
+        self.shards.join(Self::shard_name(shard))
     }
 
     /// The marks of a shard that was opened: one in its own directory, and one that is there when that has been lost.
-    pub fn shard_marks(&self, shard: ShardId) -> [PathBuf; 2] {
-        [self.shard(shard).join("opened"), self.shards().join(format!("{}.opened", Self::shard_name(shard)))]
+    pub fn shard_marks(&self, shard: ShardId) -> [StorePath; 2] {
+        [self.shard(shard).join("opened"), self.shards.join(format!("{}.opened", Self::shard_name(shard)))]
     }
 
-    pub fn shard_log(&self, shard: ShardId) -> PathBuf {
+    pub fn shard_log(&self, shard: ShardId) -> StorePath {
         self.shard(shard).join("log")
     }
 
-    pub fn data(&self) -> PathBuf {
-        self.root.join("data")
+    pub fn data(&self) -> StorePath {
+        self.data.itself()
     }
 
     /// The file of the room kept back: [`crate::reserve`].
-    pub fn reserve(&self) -> PathBuf {
-        self.root.join("reserve")
+    pub fn reserve(&self) -> StorePath {
+        self.inside("reserve")
     }
 
     /// Where `varve fsck --repair` keeps bytes that it takes out of tables; made when it is needed.
-    pub fn damaged(&self) -> PathBuf {
-        self.root.join("damaged")
+    pub fn damaged(&self) -> StorePath {
+        self.inside("damaged")
     }
 
     /// The directory of a backing file: one of 256, by the last byte of the inode's number, which counts up.
-    pub fn backing_directory(&self, inode: InodeId) -> PathBuf {
-        self.data().join(format!("{:02x}", inode.0 & 0xff))
+    pub fn backing_directory(&self, inode: InodeId) -> StorePath {
+        self.data.join(format!("{:02x}", inode.0 & 0xff))
     }
 
-    pub fn backing_file(&self, inode: InodeId) -> PathBuf {
-        self.backing_directory(inode).join(format!("{:016x}", inode.0))
+    pub fn backing_file(&self, inode: InodeId) -> StorePath {
+        self.data.join(format!("{:02x}/{:016x}", inode.0 & 0xff, inode.0))
     }
 
     /// Whether nothing is at `path`, which is below the root: an error where the volume is not there, because it was
     /// moved away or what holds it unmounted, so that nothing is known of what is in it. Looked up from the root on, so
     /// that it does not matter when that goes or comes back.
-    pub fn lacks(&self, path: &Path) -> io::Result<bool> {
-        let below = path.strip_prefix(&self.root).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let root = rustix::fs::open(&self.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    pub fn lacks(&self, path: &StorePath) -> io::Result<bool> {
         // Every volume has it, and an empty directory in the place of one has not.
-        rustix::fs::statat(&root, "shards", AtFlags::empty())?;
-        match path.starts_with(self.data()) {
+        self.shards().symlink_metadata()?;
+        match path.path().starts_with(self.data.path()) {
             true => self.data_in_place()?,
             false => self.in_place()?,
         }
-        match rustix::fs::statat(&root, below, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(false),
-            Err(Errno::NOENT) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
+        path.try_exists().map(|exists| !exists)
     }
 
     /// The volume's key.
@@ -213,11 +242,15 @@ impl VolumeDir {
         let path = self.key_file();
         let mut content = Vec::new();
         // One byte more than there may be shows that there are too many.
-        let read = File::open(&path).and_then(|file| file.take(KEY_BYTES as u64 + 1).read_to_end(&mut content));
+        let opened = self.open_own(&path, Readers::OwnerAlone);
+        let read = opened.and_then(|file| file.take(KEY_BYTES as u64 + 1).read_to_end(&mut content));
         read.map_err(|error| {
             let next = match error.kind() {
                 io::ErrorKind::NotFound => "; restore it from a copy, or let `varve fsck --repair` make another one",
-                io::ErrorKind::PermissionDenied => "; only the volume's owner or root may mount it",
+                // Not where it is said what is wrong with it.
+                io::ErrorKind::PermissionDenied if error.raw_os_error().is_some() => {
+                    "; only the volume's owner or root may mount it"
+                }
                 _ => "",
             };
             io::Error::new(error.kind(), format!("cannot read the volume's key {}: {error}{next}", path.display()))
@@ -232,49 +265,30 @@ impl VolumeDir {
     /// Tables and logs hold names, attributes and small files of all users, and backing files lie outside of the directories that
     /// may protect their files: only the volume's owner may look into them.
     pub fn close_to_others(&self) -> io::Result<()> {
-        let close = |directory: &Path| match open_own_directory(directory) {
-            Ok((open, found)) if found.mode() & 0o077 != 0 => open.set_permissions(Permissions::from_mode(0o700)),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(_) | Err(_) => Ok(()),
+        let close = |directory: &StorePath| -> io::Result<()> {
+            let opened = match directory.open_directory() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                opened => opened?,
+            };
+            let open_to_others = opened.metadata()?.mode() & 0o077 != 0;
+            if open_to_others { opened.set_permissions(Permissions::from_mode(0o700)) } else { Ok(()) }
         };
-        [self.shards(), self.damaged()].iter().try_for_each(|directory| close(directory))?;
-        // It may be on another disk, and that one's directory another user's.
+        [self.shards(), self.damaged()].iter().try_for_each(close)?;
+        // It may be on another disk, and that one's directory root's.
         if let Err(error) = close(&self.data()) {
-            tracing::warn!("{} stays open to others, who may find large files there: {error}", self.data().display());
+            tracing::warn!("{} stays open to others, who may find large files there: {error}", self.data());
         }
         Ok(())
     }
 
     /// Removes what crashes left in the directories of this volume that are not tables. Only for the lock's holder.
     pub fn remove_leftovers(&self, _lock: &VolumeLock) -> io::Result<u64> {
-        let mut removed = disk::remove_leftovers(&self.root)?;
+        let mut removed = disk::remove_leftovers(&self.at_root())?;
         if self.servers().is_dir() {
             removed += disk::remove_leftovers(&self.servers())?;
         }
         Ok(removed)
     }
-}
-
-/// Opens a directory of a volume. It may be a link, but of root or of whom the directory belongs to that it leads to: else a user could
-/// have root do there what he may not.
-fn open_own_directory(directory: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
-    let named = directory.symlink_metadata()?;
-    let no_link = if named.is_symlink() { OFlags::empty() } else { OFlags::NOFOLLOW };
-    let flags = (OFlags::DIRECTORY | no_link).bits() as i32;
-    let open = std::fs::File::options().read(true).custom_flags(flags).open(directory)?;
-    let found = open.metadata()?;
-    if named.is_symlink() && named.uid() != 0 && named.uid() != found.uid() {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!(
-                "{} is a link of user {} to a directory of user {}: it is followed if it is root's, or that user's",
-                directory.display(),
-                named.uid(),
-                found.uid()
-            ),
-        ));
-    }
-    Ok((open, found))
 }
 
 #[cfg(test)]

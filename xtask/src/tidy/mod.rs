@@ -3,11 +3,13 @@
 //!
 //! - [`layers`]: arrows between crates run as ARCHITECTURE.md's table says; SlateDB stays in `meta::shards`, HDF5 in
 //!   `detector`.
+//! - [`store_access`]: files of a store are opened beneath its directory, never by their whole path.
 //! - [`text`]: no overlong files, no unfinished business, no trailing blanks.
 //! - [`documents`]: every promise and every format names a test that exists; every chore the README names exists.
 
 pub mod documents;
 pub mod layers;
+pub mod store_access;
 pub mod text;
 mod tree;
 
@@ -45,6 +47,7 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
         layers::arrows,
         layers::seams,
         layers::licenses,
+        store_access::beneath,
         text::sizes,
         text::unfinished,
         text::blanks,

@@ -1,11 +1,13 @@
 //! `varve key …`: the keys of hosts, one a host, which can be taken back one by one.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
+use varve_world::identity::as_process_user;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{HostKey, KeyFile, VolumeDir};
 
@@ -112,10 +114,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 fn open(store: &StoreUrl) -> Result<(PathBuf, VolumeDir)> {
     let store = std::path::absolute(store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let failed = || Problem::new(format!("cannot use the keys of {}", store.display()));
+    identity::take(&store, Work::Key, failed)?;
     let volume = VolumeDir::new(&store);
-    volume
-        .read_settings()
-        .map_err(|error| Problem::new(format!("cannot use the keys of {}", store.display())).caused_by(&error))?;
+    volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     Ok((store, volume))
 }
 
@@ -123,14 +125,15 @@ fn add(volume: &VolumeDir, store: PathBuf, name: &str, out: &Path) -> Result<Cha
     let what = "cannot add a key to";
     let settings = volume.read_settings().map_err(|error| failed(&io::Error::other(error), what, &store))?;
     let file = std::path::absolute(out).map_err(|error| failed(&error, what, &store))?;
-    if file.symlink_metadata().is_ok() {
+    // The file is of the user who asks for it, and the key of the store's owner.
+    if as_process_user(|| file.symlink_metadata()).is_ok() {
         return Err(Problem::new(format!("{what} {}", store.display()))
             .because(format!("{} is there already", file.display()))
             .next("Choose another file with --out, or remove that one."));
     }
     let key = volume.add_host_key(name).map_err(|error| failed(&error, what, &store))?;
     let for_host = KeyFile { volume: settings.id, key: key.clone() };
-    if let Err(error) = for_host.write_new(&file) {
+    if let Err(error) = as_process_user(|| for_host.write_new(&file)) {
         // A key that nobody has is not to be valid.
         let _ = volume.revoke_host_key(name);
         return Err(failed(&error, what, &store));

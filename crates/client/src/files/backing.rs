@@ -5,7 +5,7 @@ use crate::{Failure, Result};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use varve_types::{Attributes, Credentials, Errno, InodeId, Timestamp};
 use varve_world::disk::{self, File};
@@ -33,21 +33,20 @@ pub(crate) fn stat(file: &File) -> Result<BackingStat> {
 /// but du(1).
 pub(crate) fn blocks(core: &Core, inode: InodeId) -> Option<u64> {
     core.attendance.step_back();
-    std::fs::metadata(core.config.store.backing_file(inode)).ok().map(|metadata| metadata.blocks())
+    core.config.store.backing_file(inode).metadata().ok().map(|metadata| metadata.blocks())
 }
 
 /// Opens the backing file of `inode`, for writing too where the store lets us.
 pub(crate) fn open(core: &Core, inode: InodeId) -> Result<File> {
     let path = core.config.store.backing_file(inode);
-    let away = || Failure::away(&core.config.store.data());
-    let in_place = || core.config.store.data_in_place().map_err(|_| away());
-    in_place()?;
-    let options = || File::options().read(true).no_follow();
+    let away = || Failure::away(core.config.store.data().path());
+    // From here on it is looked up from the directory that is held, whatever takes that one's place.
+    core.config.store.data_in_place().map_err(|_| away())?;
+    let options = || File::options().read(true);
     let opened = options().write(!core.config.read_only).open(&path).or_else(|error| {
         let read_only = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EROFS | libc::EPERM));
         if read_only { options().open(&path) } else { Err(error) }
     });
-    in_place()?;
     let shown = path.display();
     opened.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound if core.config.store.lacks(&path).is_ok_and(|none| none) => {
@@ -77,22 +76,16 @@ impl Making {
             // An error where the store is away: another directory in its place, such as a bare mount point, is not it.
             store.lacks(&path)?;
             let directory = store.backing_directory(inode);
-            disk::create_directories_below(store.root(), &directory)?;
-            let options = || File::options().read(true).write(true).mode(BACKING_MODE_FIRST).no_follow();
+            disk::create_directories(&directory)?;
+            let options = || File::options().read(true).write(true).mode(BACKING_MODE_FIRST);
             let (file, is_new) = match options().create_new().open(&path) {
                 Ok(file) => (file, true),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options().create().open(&path)?, false),
                 Err(error) => return Err(error),
             };
             let file = Arc::new(file);
-            if rustix::process::geteuid().is_root() {
-                // Its mounts make nothing in a volume that the owner could not use.
-                store.give_to_owner(&directory, core.settings.owner_uid)?;
-                store.give_to_owner(&path, core.settings.owner_uid)?;
-            }
             // To write: NFS locks a file for itself alone only for who may.
-            let flags = libc::O_NOFOLLOW;
-            let to_lock = std::fs::File::options().read(true).write(true).custom_flags(flags).open(&path)?;
+            let to_lock = File::options().read(true).write(true).open(&path)?.into_lock();
             match Locked::take(to_lock, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it has given it up meanwhile, and the name with it.
                 Ok(_) if file.metadata()?.nlink() == 0 => Ok(None),
@@ -152,7 +145,7 @@ impl Making {
         }
         let path = core.config.store.backing_file(inode);
         let removed = || -> io::Result<()> {
-            let (own, found) = (self.file.metadata()?, std::fs::symlink_metadata(&path)?);
+            let (own, found) = (self.file.metadata()?, path.symlink_metadata()?);
             if (own.dev(), own.ino()) == (found.dev(), found.ino()) { disk::remove_file(&path) } else { Ok(()) }
         };
         if let Err(error) = removed() {
@@ -164,7 +157,7 @@ impl Making {
 fn cannot_make(core: &Core, inode: InodeId, error: &io::Error) -> Failure {
     let store = &core.config.store;
     match error.kind() {
-        io::ErrorKind::NotFound => Failure::away(&store.data()),
+        io::ErrorKind::NotFound => Failure::away(store.data().path()),
         _ => Failure::store(&format!("cannot make the backing file {}", store.backing_file(inode).display()), error),
     }
 }

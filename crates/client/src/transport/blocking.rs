@@ -24,6 +24,7 @@ use varve_wire::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
 use varve_wire::{CallId, Request, Response};
 use varve_world::clock::{Clock, Moment};
 use varve_world::patience::LOOK;
+use varve_world::printable::{printable, printable_path};
 use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
@@ -67,7 +68,7 @@ impl BlockingTransport {
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
-        let root = self.store.root().display();
+        let root = printable_path(self.store.root());
         let record = self
             .store
             .read_server_record()
@@ -80,7 +81,7 @@ impl BlockingTransport {
         record.check_store(&self.store).map_err(|error| FindError::Refused(error.to_string()))?;
         let reach = self.reach(&record)?;
         let first = record.workers.first().ok_or_else(|| {
-            FindError::Absent(format!("the server's record {} names no worker", self.store.server_file().display()))
+            FindError::Absent(format!("the server's record {} names no worker", self.store.server_file()))
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
         let mut connection = Connection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
@@ -108,17 +109,17 @@ impl BlockingTransport {
     }
 
     fn reach(&self, record: &ServerRecord) -> Result<Reach, FindError> {
-        let root = self.store.root();
-        let found = rustix::fs::stat(root).map_err(|error| {
-            FindError::Absent(format!("cannot tell whose the store {} is: {}", root.display(), io::Error::from(error)))
-        })?;
-        Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner: found.st_uid })
+        let root = printable_path(self.store.root());
+        let owner = self.store.owner();
+        let owner =
+            owner.map_err(|error| FindError::Absent(format!("cannot tell whose the store {root} is: {error}")))?;
+        Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner })
     }
 
     /// Why there is no connection to the server of `record`.
     fn unreached(&self, record: &ServerRecord, error: &io::Error) -> FindError {
-        let root = self.store.root().display();
-        let process = format!("{} on {}", record.process(), record.host);
+        let root = printable_path(self.store.root());
+        let process = format!("{} on {}", record.process(), printable(&record.host));
         if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<Untrusted>()) {
             return FindError::Refused(format!("the server of the volume at {root} cannot be trusted: {untrusted}"));
         }

@@ -2,7 +2,6 @@
 
 use crate::site::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use varve_client::{ClientConfig, FileSystem, OpenFlags, OpenMode, Whence, now};
 use varve_types::{Credentials, Errno, InodeId, Mode, SetAttributes, SetTime, ShardId, Timestamp};
@@ -37,40 +36,6 @@ fn closed_files_are_seen_by_others() {
     }
 }
 
-/// Promise: what root's client moves to the store in another user's volume is that user's, and nobody else's.
-#[test]
-fn what_root_makes_is_the_owners() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    const OWNER: u32 = 65_534;
-    let site = Site::owned_by(OWNER);
-    // As its owner has formatted it.
-    let given = Command::new("chown").args(["-R", "65534:65534"]).arg(site.volume.root()).status().unwrap();
-    assert!(given.success());
-    let server = site.serve();
-    let one = site.connect();
-    let (inode, handle) = create(&one, "large");
-    write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
-    close(&one, handle);
-    let made = std::fs::metadata(site.volume.backing_file(inode)).unwrap();
-    assert_eq!((made.uid(), made.mode() & 0o777), (OWNER, 0o600));
-
-    // So is the rest when root's server has ended: the owner can serve the volume again.
-    now(one.shutdown()).unwrap();
-    server.stop(Duration::from_secs(10)).unwrap();
-    let mut directories = vec![site.volume.root().to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
-            let metadata = entry.metadata().unwrap();
-            assert_eq!(metadata.uid(), OWNER, "{}", entry.path().display());
-            if metadata.is_dir() {
-                directories.push(entry.path());
-            }
-        }
-    }
-}
-
 /// Promise: in the store a file of root's volume is its owner's and has its permissions, but no set-id bits, which would count
 /// there for everybody; and others do not get there.
 #[test]
@@ -83,7 +48,7 @@ fn backing_files_have_no_set_id_bits() {
     // As an earlier program has made it.
     std::fs::set_permissions(site.volume.data(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let _server = site.serve();
-    assert_eq!(mode_of(&site.volume.data()), 0o700, "the server closes it");
+    assert_eq!(mode_of(site.volume.data().path()), 0o700, "the server closes it");
     let one = site.connect();
     let (inode, handle) = create(&one, "large");
     let chmod = |mode: u32| {
@@ -93,7 +58,7 @@ fn backing_files_have_no_set_id_bits() {
     chmod(0o4755);
     write(&one, handle, 0, &vec![b'x'; 2 * LIMIT as usize]);
     close(&one, handle);
-    let backing = || mode_of(&site.volume.backing_file(inode));
+    let backing = || mode_of(site.volume.backing_file(inode).path());
     assert_eq!(backing(), 0o755, "when it is made");
     chmod(0o6711);
     assert_eq!(backing(), 0o711, "when it is changed");

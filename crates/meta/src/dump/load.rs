@@ -94,7 +94,7 @@ fn fill(
     let threads = |source| DumpError::Io { doing: "cannot start threads".into(), source };
     let runtime = at_rest::runtime().map_err(threads)?;
     let store = PosixStore::open(volume.shards())
-        .map_err(|source| DumpError::Io { doing: format!("cannot use {}", volume.shards().display()), source })?;
+        .map_err(|source| DumpError::Io { doing: format!("cannot use {}", volume.shards()), source })?;
     let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
     runtime.block_on(async {
         let mut writer = Writer { config: &config, open: None, batch: TableBatch::default(), bytes: 0 };
@@ -168,7 +168,9 @@ fn bring_data(
     let Data::CopiedFrom(directory) = data else { return Ok(true) };
     let Some(inode) = with_backing(key, row) else { return Ok(true) };
     let to = volume.backing_file(inode);
-    let Some(from) = to.strip_prefix(volume.data()).ok().map(|path| directory.join(path)) else { return Ok(true) };
+    let Some(from) = to.path().strip_prefix(volume.data()).ok().map(|path| directory.join(path)) else {
+        return Ok(true);
+    };
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| LoadError::Copy { path, source }
@@ -182,7 +184,7 @@ fn bring_data(
         }
         Err(error) => return Err(failed(&from)(error)),
     }
-    disk::sync_directory(disk::parent(&to)).map_err(failed(&to))?;
+    disk::sync_directory(&to.parent()).map_err(failed(to.path()))?;
     loaded.files_copied += 1;
     Ok(true)
 }

@@ -67,7 +67,7 @@ fn a_dump_is_loaded() {
     assert_eq!(bytes, dumped(&from), "a dump changes nothing");
     let to = VolumeDir::new(directory.path().join("to"));
     let data = from.data();
-    let load = |over| load(&mut bytes.as_slice(), &to, over, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {});
+    let load = |over| load(&mut bytes.as_slice(), &to, over, (Data::CopiedFrom(data.as_ref()), Privileges::Keep), &mut |_| {});
     let loaded = load(FormatOver::Nothing).unwrap();
     assert_eq!((loaded.entries, loaded.files_copied, loaded.files_left_out), (2, 1, 0));
     assert_eq!(to.read_settings().unwrap(), settings());
@@ -92,7 +92,7 @@ fn content_can_come_before_or_later() {
 
     let gone = VolumeDir::new(directory.path().join("gone"));
     std::fs::remove_file(from.backing_file(InodeId(3))).unwrap();
-    let data = Data::CopiedFrom(&from.data());
+    let data = Data::CopiedFrom(&std::path::PathBuf::from(from.data()));
     let loaded =
         load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, (data, Privileges::Keep), &mut |_| {}).unwrap();
     assert_eq!(loaded.files_left_out, 1);
@@ -122,7 +122,7 @@ fn holes_and_times_of_large_files_are_kept() {
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 500)).unwrap();
     let (bytes, data) = (dumped(&from), from.data());
     let to = VolumeDir::new(directory.path().join("to"));
-    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {})
+    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(data.as_ref()), Privileges::Keep), &mut |_| {})
         .unwrap();
     let copied = to.backing_file(InodeId(3)).metadata().unwrap();
     assert_eq!(copied.len(), 64 << 20);

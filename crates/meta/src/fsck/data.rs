@@ -5,10 +5,9 @@ use super::fix::{Cut, Fix};
 use super::{FindingKind, FsckError, Progress, Report};
 use crate::tables::Key;
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 use std::io;
-use std::path::Path;
 use varve_types::{InodeId, ShardId};
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 const DIRECTORIES: u16 = 256;
@@ -49,8 +48,8 @@ fn is_gone(volume: &VolumeDir, census: &Census) -> Result<bool, FsckError> {
     if census.backing.is_empty() {
         return Ok(false);
     }
-    match fs::read_dir(volume.data()) {
-        Ok(mut entries) => Ok(entries.next().is_none()),
+    match volume.data().read_dir() {
+        Ok(entries) => Ok(entries.is_empty()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(source) => Err(FsckError::Io { doing: format!("cannot read {}", volume.data().display()), source }),
     }
@@ -85,7 +84,7 @@ fn compare_garbage(volume: &VolumeDir, census: &Census, report: &mut Report) -> 
 
 fn compare_directory(
     volume: &VolumeDir,
-    directory: &Path,
+    directory: &StorePath,
     expected: &[Backing],
     garbage: &BTreeMap<InodeId, ShardId>,
     report: &mut Report,
@@ -94,12 +93,12 @@ fn compare_directory(
         compare_file(&volume.backing_file(backing.inode), backing, report)?;
     }
     let inodes: HashSet<InodeId> = expected.iter().map(|backing| backing.inode).collect();
-    let entries = match fs::read_dir(directory) {
+    let entries = match directory.read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
-        let path = entry?.path();
+        let path = entry.into_path();
         match inode_of(volume, &path) {
             Some(inode) if inodes.contains(&inode) || garbage.contains_key(&inode) => {}
             Some(inode) if path.symlink_metadata().is_ok_and(|found| found.is_file()) => {
@@ -114,7 +113,7 @@ fn compare_directory(
     Ok(())
 }
 
-fn compare_file(path: &Path, backing: &Backing, report: &mut Report) -> io::Result<()> {
+fn compare_file(path: &StorePath, backing: &Backing, report: &mut Report) -> io::Result<()> {
     let place = format_args!("inode {}", backing.inode);
     let size = match path.symlink_metadata() {
         Ok(found) if found.is_file() => found.len(),
@@ -157,8 +156,8 @@ fn compare_file(path: &Path, backing: &Backing, report: &mut Report) -> io::Resu
 }
 
 /// The inode whose backing file has this path.
-fn inode_of(volume: &VolumeDir, path: &Path) -> Option<InodeId> {
+fn inode_of(volume: &VolumeDir, path: &StorePath) -> Option<InodeId> {
     let name = path.file_name()?.to_str()?;
     let inode = InodeId(u64::from_str_radix(name, 16).ok()?);
-    (volume.backing_file(inode) == path).then_some(inode)
+    (volume.backing_file(inode) == *path).then_some(inode)
 }

@@ -4,8 +4,8 @@
 use super::repair::Repaired;
 use super::{FindingKind, FsckError, Report};
 use std::io;
-use std::path::Path;
 use varve_types::{ShardId, VolumeSettings};
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 /// Notes which shards have no directory. Returns whether the one around them is gone.
@@ -46,7 +46,7 @@ pub fn make(
     refuse_doubtful(volume, settings)?;
     let failed = |source| FsckError::Io { doing: format!("cannot make {}", volume.shards().display()), source };
     let all = is_gone(&volume.shards())?;
-    volume.make_shards(gone, settings.owner_uid).map_err(failed)?;
+    volume.make_shards(gone).map_err(failed)?;
     for shard in gone {
         repaired.note(format!("shard {shard}: made its directory, empty: what was in it is gone"));
     }
@@ -62,8 +62,14 @@ fn refuse_doubtful(volume: &VolumeDir, settings: &VolumeSettings) -> Result<(), 
     let value = settings.shards.get();
     match traced(volume, settings) {
         Some(found) if found < u64::from(value) => {
-            let last = volume.shard(ShardId(value - 1));
-            Err(FsckError::OtherShards { file: volume.volume_file(), value, directory: volume.shards(), found, last })
+            let last = volume.shard(ShardId(value - 1)).into();
+            Err(FsckError::OtherShards {
+                file: volume.volume_file().into(),
+                value,
+                directory: volume.shards().into(),
+                found,
+                last,
+            })
         }
         // Where there is no trace of any, nothing contradicts the number, and nothing is left to be taken for something else.
         _ => Ok(()),
@@ -80,7 +86,7 @@ fn traced(volume: &VolumeDir, settings: &VolumeSettings) -> Option<u64> {
     Some((u64::from(highest.0) + 1).next_power_of_two())
 }
 
-fn is_gone(directory: &Path) -> Result<bool, FsckError> {
+fn is_gone(directory: &StorePath) -> Result<bool, FsckError> {
     match directory.symlink_metadata() {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),

@@ -62,14 +62,9 @@ impl From<Unreadable> for FsckError {
 /// Must not be called on an asynchronous runtime's thread.
 pub fn repair(volume: &VolumeDir, missing: Missing, progress: &mut dyn FnMut(Progress)) -> Result<Repaired, FsckError> {
     let (settings, _) = volume.read_settings_or_copy()?;
-    let lock = volume.lock()?;
-    let repaired = repair_locked(volume, &settings, missing, progress);
-    // Also where it was broken off: what stands is the volume's.
-    let given = volume.give_away(&lock, settings.owner_uid).map_err(|source| {
-        let owner = settings.owner_uid;
-        FsckError::Io { doing: format!("cannot give what root has made to the volume's owner, user {owner}"), source }
-    });
-    repaired.and_then(|repaired| given.map(|()| repaired))
+    let volume = super::open(volume)?;
+    let _lock = volume.lock()?;
+    repair_locked(&volume, &settings, missing, progress)
 }
 
 /// What becomes of files whose content is not in the store.

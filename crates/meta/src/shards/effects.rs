@@ -9,14 +9,14 @@ use super::shard::Shard;
 use crate::namespace::{Effect, Seen};
 use crate::tables::{Change, Content, Key, Row};
 use futures::future::join_all;
-use std::fs;
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, UNIX_EPOCH};
 use varve_types::{Credentials, Errno, InodeId, SessionId, Timestamp};
 use varve_world::disk::File;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::BACKING_MODE_BITS;
 
 /// How long after a start sessions that were there before are waited for: clients that have files open find a restarted server
@@ -47,17 +47,15 @@ impl Shard {
             Effect::Own { inode, uid, gid, mode } => {
                 if self.settings.owner_uid == Credentials::ROOT_UID {
                     self.on_backing_file(inode, move |path| {
-                        chown(&path, Some(uid), Some(gid))?;
-                        fs::set_permissions(
-                            &path,
-                            fs::Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS),
-                        )
+                        let file = File::open(&path)?;
+                        file.set_owner(uid, gid)?;
+                        file.set_permissions(Permissions::from_mode(u32::from(mode.bits()) & BACKING_MODE_BITS))
                     })
                     .await?;
                 }
             }
             Effect::Touch { inode, mtime } => {
-                let open = |path: PathBuf| File::options().write(true).no_follow().open(&path);
+                let open = |path: StorePath| File::open_to_write(&path);
                 self.on_backing_file(inode, move |path| open(path)?.set_modified(system_time(mtime))).await?;
             }
             Effect::Truncate { at, decided } => self.truncate(at, decided, asked).await?,
@@ -84,7 +82,7 @@ impl Shard {
     pub(super) async fn on_backing_file(
         &self,
         inode: InodeId,
-        work: impl FnOnce(PathBuf) -> io::Result<()> + Send + 'static,
+        work: impl FnOnce(StorePath) -> io::Result<()> + Send + 'static,
     ) -> Result<(), Refusal> {
         let path = self.volume.backing_file(inode);
         let shown = path.clone();

@@ -11,12 +11,12 @@ use crate::namespace::Effect;
 use crate::tables::{Change, Key, Row};
 use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use varve_types::InodeId;
 use varve_world::clock::Moment;
 use varve_world::disk;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 /// How often backing files are removed.
@@ -152,9 +152,9 @@ impl Shard {
 }
 
 /// The inodes whose backing files are gone, on disk too, and what kept others.
-fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>, Option<String>) {
+fn remove(volume: &VolumeDir, files: &[(InodeId, StorePath)]) -> (HashSet<InodeId>, Option<String>) {
     let mut refused = None;
-    let mut refuse = |path: &Path, error: io::Error| {
+    let mut refuse = |path: &StorePath, error: io::Error| {
         refused.get_or_insert_with(|| format!("{}: {error}", path.display()));
     };
     if let Err(error) = volume.data_in_place() {
@@ -171,12 +171,12 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>
             _ => true,
         })
         .collect();
-    let directories: BTreeSet<_> = gone.iter().copied().map(|(_, path)| disk::parent(path)).collect();
+    let directories: BTreeSet<_> = gone.iter().copied().map(|(_, path)| path.parent()).collect();
     for directory in directories {
-        match disk::sync_directory(directory) {
-            Err(error) if !is_gone(volume, directory, &error) => {
-                refuse(directory, error);
-                gone.retain(|(_, path)| disk::parent(path) != directory);
+        match disk::sync_directory(&directory) {
+            Err(error) if !is_gone(volume, &directory, &error) => {
+                refuse(&directory, error);
+                gone.retain(|(_, path)| path.parent() != directory);
             }
             _ => {}
         }
@@ -186,6 +186,6 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, PathBuf)]) -> (HashSet<InodeId>
 }
 
 /// Whether `error` says that there is no such file, and not that the whole store is away.
-fn is_gone(volume: &VolumeDir, path: &Path, error: &io::Error) -> bool {
+fn is_gone(volume: &VolumeDir, path: &StorePath, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && volume.lacks(path).is_ok_and(|lacks| lacks)
 }

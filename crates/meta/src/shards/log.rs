@@ -50,12 +50,12 @@ pub use writer::Log;
 
 use format::BODY_BYTES_MAX;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::ShardId;
 use varve_world::disk::Exclusive;
 use varve_world::reserve::Reserve;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::Place;
 
 /// What a shard's log is opened with.
@@ -63,7 +63,7 @@ use varve_world::volume_dir::Place;
 pub struct LogConfig {
     pub shard: ShardId,
     /// The directory of the log's files; it must exist.
-    pub directory: PathBuf,
+    pub directory: StorePath,
     pub exclusive: Exclusive,
     /// How long an appended batch may wait for its fsync; zero: until somebody asks for it.
     pub sync_interval: Duration,

@@ -8,10 +8,10 @@ use super::transaction::ASK_AGAIN;
 use crate::namespace::{AbandonTruncate, At, Begun, Effect, FindTruncate, FinishTruncate, Verb};
 use futures::FutureExt;
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::rc::Rc;
 use varve_types::{Credentials, InodeId};
 use varve_world::disk::File;
+use varve_world::store_path::StorePath;
 
 /// Times that a file is cut anew because another truncate of it was decided meanwhile; then the caller asks again.
 const TRUNCATES_MAX: usize = 16;
@@ -112,8 +112,8 @@ impl Shard {
         let size = begun.size;
         // The length is on disk before the row says that it counts: else power lost in between would leave a settled row
         // and a file of another size.
-        let cut = move |path: PathBuf| {
-            let file = File::options().write(true).no_follow().open(&path)?;
+        let cut = move |path: StorePath| {
+            let file = File::open_to_write(&path)?;
             file.set_len(size)?;
             file.sync_all()
         };

@@ -1,12 +1,13 @@
 //! Copies of large files.
 
+use super::Location;
 use super::file::{File, Options};
+use crate::printable::printable_path;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 /// Read at a time where the kernel does not copy by itself, and asked of it at once where it does.
 const COPY_BYTES: usize = 1024 * 1024;
@@ -16,14 +17,14 @@ const COPY_BYTES: usize = 1024 * 1024;
 ///
 /// # Errors
 /// `InvalidInput` where both are the same file, by whatever names: it is left as it is.
-pub fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
+pub fn copy_whole<L: Location + ?Sized, M: Location + ?Sized>(from: &L, to: &M) -> io::Result<()> {
     let source = File::open(from)?;
     let found = source.metadata()?;
     let options: Options = File::options().write(true).create();
     let target = options.open(to)?;
     let replaced = target.metadata()?;
     if (replaced.dev(), replaced.ino()) == (found.dev(), found.ino()) {
-        let what = format!("{} and {} are the same file", from.display(), to.display());
+        let what = format!("{} and {} are the same file", printable_path(from.shown()), printable_path(to.shown()));
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     if replaced.len() > 0 {

@@ -1,14 +1,14 @@
 //! An open file whose changes are recorded where its directory is (see [`crate::power_loss`]).
 
+use super::Location;
 use super::journal::{self, Change, Journal, NodeId, SyncTarget};
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -20,65 +20,93 @@ pub struct File {
 }
 
 /// How a file is opened; see [`std::fs::OpenOptions`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
-    options: std::fs::OpenOptions,
-    create: bool,
-    truncate: bool,
-    mode: u32,
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) create: bool,
+    pub(super) create_new: bool,
+    pub(super) truncate: bool,
+    pub(super) mode: Option<u32>,
+    no_follow: bool,
 }
 
 impl Options {
     pub fn read(mut self, read: bool) -> Options {
-        self.options.read(read);
+        self.read = read;
         self
     }
 
     pub fn write(mut self, write: bool) -> Options {
-        self.options.write(write);
+        self.write = write;
         self
     }
 
     /// Makes the file if there is none, empties it if there is.
     pub fn create_empty(mut self) -> Options {
-        self.options.create(true).truncate(true);
         (self.create, self.truncate) = (true, true);
         self
     }
 
     /// Makes the file if there is none.
     pub fn create(mut self) -> Options {
-        self.options.create(true).truncate(false);
         self.create = true;
         self
     }
 
     /// Makes the file; one that is there is an error.
     pub fn create_new(mut self) -> Options {
-        self.options.create_new(true);
-        self.create = true;
+        self.create_new = true;
         self
     }
 
-    /// The permission bits of a file that is made, before the process's umask.
+    /// The permission bits of a file that is made: below a store's directory these, else before the process's umask.
     pub fn mode(mut self, mode: u32) -> Options {
-        self.options.mode(mode);
-        self.mode = mode;
+        self.mode = Some(mode);
         self
     }
 
-    /// A link by that name is an error, and is not followed: in a store of another user it may lead anywhere.
+    /// A link by that name is an error, and is not followed. Below a store's directory none is, asked for or not.
     pub fn no_follow(mut self) -> Options {
-        self.options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        self.no_follow = true;
         self
     }
 
-    pub fn open(self, path: &Path) -> io::Result<File> {
+    pub(super) fn more_flags(&self) -> i32 {
+        if self.no_follow { OFlags::NOFOLLOW.bits() as i32 } else { 0 }
+    }
+
+    pub(crate) fn access(&self) -> OFlags {
+        match (self.read, self.write) {
+            (true, true) => OFlags::RDWR,
+            (false, true) => OFlags::WRONLY,
+            _ => OFlags::RDONLY,
+        }
+    }
+
+    pub(crate) fn creates(&self) -> bool {
+        self.create || self.create_new
+    }
+
+    pub(crate) fn creates_new(&self) -> bool {
+        self.create_new
+    }
+
+    pub(crate) fn truncates(&self) -> bool {
+        self.truncate
+    }
+
+    pub(crate) fn mode_or(&self, other: u32) -> u32 {
+        self.mode.unwrap_or(other)
+    }
+
+    pub fn open<L: Location + ?Sized>(self, location: &L) -> io::Result<File> {
+        let path = location.shown();
         let Some(journal) = journal::of(path) else {
-            return Ok(File { file: self.options.open(path)?, recorded: None });
+            return Ok(File { file: location.open_file(&self)?, recorded: None });
         };
         journal.change(|record| {
-            let file = self.options.open(path)?;
+            let file = location.open_file(&self)?;
             let node = match record.node_at(path) {
                 Some(node) => {
                     if self.truncate {
@@ -86,7 +114,7 @@ impl Options {
                     }
                     node
                 }
-                None if self.create => record.create_file(path, self.mode),
+                None if self.creates() => record.create_file(path, self.mode_or(super::FILE_MODE)),
                 None => return Err(io::Error::other(format!("{} is not in the journal", path.display()))),
             };
             Ok(File { file, recorded: Some((journal.clone(), node)) })
@@ -96,17 +124,16 @@ impl Options {
 
 impl File {
     pub fn options() -> Options {
-        let options = std::fs::OpenOptions::new();
-        Options { options, create: false, truncate: false, mode: super::FILE_MODE }
+        Options::default()
     }
 
-    /// Opens a file for reading, or a directory.
-    pub fn open(path: &Path) -> io::Result<File> {
+    /// Opens a file for reading.
+    pub fn open<L: Location + ?Sized>(path: &L) -> io::Result<File> {
         File::options().read(true).open(path)
     }
 
     /// Opens a file for writing.
-    pub fn open_to_write(path: &Path) -> io::Result<File> {
+    pub fn open_to_write<L: Location + ?Sized>(path: &L) -> io::Result<File> {
         File::options().write(true).open(path)
     }
 

@@ -216,13 +216,9 @@ impl Record {
         Some(self.name_of(*directory)?.join(name))
     }
 
-    /// What `path` means, a symlink at its end followed.
+    /// What `path` means; links are not followed.
     pub(crate) fn node_at(&self, path: &Path) -> Option<NodeId> {
-        let node = self.entry(path)?;
-        match &self.nodes[node.0] {
-            NodeKind::Symlink { target } => self.node_at(&super::parent(path).join(target)),
-            _ => Some(node),
-        }
+        self.entry(path)
     }
 
     fn entry(&self, path: &Path) -> Option<NodeId> {

@@ -1,14 +1,12 @@
 use super::*;
+use crate::store_path::StorePath;
 use std::sync::Barrier;
 
-const PRIMITIVES: [Exclusive; 3] = Exclusive::ALL;
+const PRIMITIVES: [Exclusive; 2] = [Exclusive::RenameNoReplace, Exclusive::Link];
 
 fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> = std::fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| !name.starts_with(CONTENT_PREFIX))
-        .collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -20,7 +18,7 @@ fn the_proof_leaves_nothing() {
     Exclusive::prove(directory.path()).unwrap();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     for primitive in PRIMITIVES {
-        assert!(primitive.works(directory.path()).unwrap(), "{primitive:?}");
+        assert!(primitive.is_kept_by(directory.path()).unwrap(), "{primitive:?}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{primitive:?}");
     }
 }
@@ -56,20 +54,6 @@ fn exactly_one_creates() {
         }
         assert_eq!(names(directory.path()).len(), 20, "{primitive:?} left temporary files");
     }
-}
-
-/// Replacing and removing a file that was published as a symlink takes its content along.
-#[test]
-fn contents_of_symlinks_go_with_their_names() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("name");
-    create_if_absent(Exclusive::Symlink, &path, b"old").unwrap();
-    replace(&path, b"new").unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"new");
-    std::fs::remove_file(&path).unwrap();
-    create_if_absent(Exclusive::Symlink, &path, b"again").unwrap();
-    remove_published(&path).unwrap();
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// Whole after it, shorter or longer than what was there; and the file is the one that was there, for its blocks' sake.
@@ -134,10 +118,9 @@ fn a_file_is_not_copied_over_itself() {
 fn leftovers_go_and_published_files_stay() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path().join("kept");
-    create_if_absent(Exclusive::Symlink, &kept, b"content").unwrap();
+    create_if_absent(Exclusive::RenameNoReplace, &kept, b"content").unwrap();
     write_synced(&temporary(directory.path()), b"half", FILE_MODE).unwrap();
-    write_synced(&directory.path().join(format!("{CONTENT_PREFIX}0")), b"never pointed to", FILE_MODE).unwrap();
-    assert_eq!(remove_leftovers(directory.path()).unwrap(), 2);
+    assert_eq!(remove_leftovers(directory.path()).unwrap(), 1);
     assert_eq!(std::fs::read(&kept).unwrap(), b"content");
     assert_eq!(remove_leftovers(directory.path()).unwrap(), 0);
 }
@@ -154,22 +137,23 @@ fn directories_are_made_to_any_depth() {
     assert!(create_directories(&deep.join("file")).is_err());
 }
 
-/// Only what is below the root is made, and nothing where the root is missing.
+/// Only what is below a store's root is made, and nothing where the root is missing.
 #[test]
 fn a_root_is_not_made_with_what_is_below_it() {
     let directory = tempfile::tempdir().unwrap();
-    let root = directory.path().join("root");
-    for below in [root.clone(), root.join("a"), root.join("a/b/c")] {
-        let refused = create_directories_below(&root, &below).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::NotFound, "{}", below.display());
-        assert!(!root.exists(), "{}", below.display());
+    let path = directory.path().join("root");
+    let root = StorePath::from(path.clone());
+    for below in [root.join("a"), root.join("a/b/c")] {
+        create_directories(&below).unwrap_err();
+        assert!(!path.exists(), "{below}");
     }
-    create_directory(&root).unwrap();
+    std::fs::create_dir(&path).unwrap();
     for _ in 0..2 {
-        create_directories_below(&root, &root).unwrap();
-        create_directories_below(&root, &root.join("a/b/c")).unwrap();
+        create_directories(&root.join("a/b/c")).unwrap();
     }
-    assert!(root.join("a/b/c").is_dir());
-    assert!(create_directories_below(&root, &directory.path().join("beside")).is_err());
+    assert!(path.join("a/b/c").is_dir());
+    let part = root.join("part");
+    assert!(create_directories_below(&part, &part.join("a/b")).is_err() && !part.exists());
+    assert!(create_directories(&root.join("../beside")).is_err());
     assert!(!directory.path().join("beside").exists());
 }

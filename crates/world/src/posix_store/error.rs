@@ -5,7 +5,6 @@ use super::Inner;
 use crate::volume_dir::VolumeDir;
 use object_store::Error;
 use object_store::path::Path as ObjectPath;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::io;
 use std::path::PathBuf;
 
@@ -58,18 +57,17 @@ impl Inner {
         if !is_absence(&error) {
             return error;
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(root) = rustix::fs::open(&self.root, flags, Mode::empty()) else { return self.away(error) };
-        let name = if location.as_ref().is_empty() { "." } else { location.as_ref() };
-        match rustix::fs::statat(&root, name, AtFlags::empty()) {
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => error,
-            Ok(found) => match FileType::from_raw_mode(found.st_mode).is_dir() {
-                // A directory is no object, which no code of the system's says; and a file no directory of objects.
-                true if error.raw_os_error().is_none() => error,
-                false if error.kind() == io::ErrorKind::NotADirectory => error,
-                _ => self.was_away(error),
-            },
-            Err(other) => other.into(),
+        if let Err(error) = self.root.metadata() {
+            return self.away(error);
+        }
+        let path = if location.as_ref().is_empty() { self.root.clone() } else { self.root.join(location.as_ref()) };
+        match path.metadata() {
+            Err(found) if is_absence(&found) => error,
+            Err(other) => other,
+            // A directory is no object, which no code of the system's says; and a file no directory of objects.
+            Ok(found) if found.is_dir() && error.raw_os_error().is_none() => error,
+            Ok(found) if !found.is_dir() && error.kind() == io::ErrorKind::NotADirectory => error,
+            Ok(_) => self.was_away(error),
         }
     }
 
@@ -86,11 +84,11 @@ impl Inner {
     }
 
     fn away(&self, source: io::Error) -> io::Error {
-        io::Error::other(Away { root: self.root.clone(), source })
+        io::Error::other(Away { root: self.root.clone().into(), source })
     }
 
     fn was_away(&self, source: io::Error) -> io::Error {
-        io::Error::other(WasAway { root: self.root.clone(), source })
+        io::Error::other(WasAway { root: self.root.clone().into(), source })
     }
 }
 

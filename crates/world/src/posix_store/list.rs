@@ -4,12 +4,12 @@ use super::error::{failed, is_absence};
 use super::read::object_meta;
 use super::{Inner, PosixStore};
 use crate::disk;
+use crate::store_path::StorePath;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{Extensions, ListResult, ObjectMeta, Result};
 use std::io;
-use std::path::Path;
 
 impl PosixStore {
     /// Objects below `prefix` and after `offset`.
@@ -92,7 +92,7 @@ impl Inner {
 
     /// `None` if the object is gone meanwhile.
     fn meta(&self, location: ObjectPath) -> Result<Option<ObjectMeta>> {
-        match std::fs::metadata(self.file(&location)?).map_err(|error| self.vouched(&location, error)) {
+        match self.file(&location)?.metadata().map_err(|error| self.vouched(&location, error)) {
             Ok(metadata) => Ok(Some(object_meta(location, &metadata))),
             Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(failed("list", &location)(error)),
@@ -100,21 +100,16 @@ impl Inner {
     }
 }
 
-fn read_children(directory: &Path, location: &ObjectPath) -> io::Result<Vec<(ObjectPath, Child)>> {
+fn read_children(directory: &StorePath, location: &ObjectPath) -> io::Result<Vec<(ObjectPath, Child)>> {
     let mut children = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
+    for entry in directory.read_dir()? {
+        let Some(name) = entry.file_name().to_str() else { continue };
         if name.starts_with(disk::RESERVED_PREFIX) {
             continue;
         }
         let path = if location.as_ref().is_empty() { name.to_owned() } else { format!("{location}/{name}") };
         let Ok(path) = ObjectPath::parse(path) else { continue };
-        let kind = match entry.file_type()? {
-            kind if kind.is_dir() => Child::Directory,
-            _ => Child::Object,
-        };
+        let kind = if entry.is_dir() { Child::Directory } else { Child::Object };
         children.push((path, kind));
     }
     Ok(children)

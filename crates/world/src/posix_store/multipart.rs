@@ -4,12 +4,12 @@ use super::error::failed;
 use super::write::{Written, e_tag_of_file};
 use super::{PosixStore, off_thread};
 use crate::disk::{self, File};
+use crate::store_path::StorePath;
 use async_trait::async_trait;
 use futures::FutureExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{Error, MultipartUpload, PutPayload, PutResult, Result, UploadPart};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An upload under way. Dropped without completion, its temporary file is removed.
@@ -18,7 +18,7 @@ pub(super) struct Upload {
     store: PosixStore,
     location: ObjectPath,
     /// `None` once published or removed.
-    temporary: Option<(Arc<File>, PathBuf)>,
+    temporary: Option<(Arc<File>, StorePath)>,
     /// Where the next part begins, in bytes.
     offset: u64,
 }

@@ -12,6 +12,7 @@ use super::error::failed;
 use super::write::{e_tag_of_content, e_tag_of_file, e_tag_of_metadata};
 use super::{HASHED_BYTES_MAX, Inner, PosixStore, off_thread};
 use crate::clock;
+use crate::store_path::StorePath;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
@@ -22,7 +23,6 @@ use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -200,12 +200,12 @@ impl Opened {
 }
 
 /// A directory is no object.
-fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    let file = File::open(path)?;
+fn open_regular(path: &StorePath) -> io::Result<(File, Metadata)> {
+    let file = path.open().map_err(|error| match error.kind() {
+        io::ErrorKind::IsADirectory => io::Error::new(io::ErrorKind::NotFound, "it is a directory"),
+        _ => error,
+    })?;
     let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "it is a directory"));
-    }
     Ok((file, metadata))
 }
 

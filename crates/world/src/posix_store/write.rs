@@ -4,19 +4,19 @@ use super::error::{failed, is_absence, precondition};
 use super::{HASHED_BYTES_MAX, Inner, LOCK_NAME};
 use crate::disk;
 use crate::flock::Locked;
+use crate::store_path::StorePath;
 use object_store::path::Path as ObjectPath;
 use object_store::{CopyMode, Extensions, PutPayload, PutResult, Result, UpdateVersion};
 use rustix::fs::FlockOperation;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// A file that is complete, fsynced and not published yet.
 pub(super) struct Written {
-    pub(super) path: PathBuf,
+    pub(super) path: StorePath,
     pub(super) e_tag: String,
 }
 
@@ -76,7 +76,7 @@ impl Inner {
     pub(super) fn delete(&self, location: &ObjectPath) -> Result<()> {
         let file = self.file(location)?;
         let _publishing = self.publishing().map_err(self.refused("lock the store to delete", location))?;
-        match disk::remove_published(&file).map_err(|error| self.vouched(location, error)) {
+        match disk::remove_file(&file).map_err(|error| self.vouched(location, error)) {
             // Nobody can tell a second delete from the first one's retry.
             Err(error) if is_absence(&error) => Ok(()),
             other => other.map_err(failed("delete", location)),
@@ -98,15 +98,10 @@ impl Inner {
     pub(super) fn rename(&self, from: &ObjectPath, to: &ObjectPath, mode: CopyMode) -> Result<()> {
         let source = self.file(from)?;
         let target = self.file(to)?;
-        let metadata = source.symlink_metadata().map_err(self.failed("rename", from))?;
-        if metadata.is_symlink() {
-            // A symlink that publishes a content beside it cannot move to another directory.
-            self.copy(from, to, mode)?;
-            return self.delete(from);
-        }
-        self.make_directory(disk::parent(&target)).map_err(self.refused("make the directory of", to))?;
+        source.symlink_metadata().map_err(self.failed("rename", from))?;
+        self.make_directory(&target.parent()).map_err(self.refused("make the directory of", to))?;
         let _publishing = self.publishing().map_err(self.refused("lock the store to rename", from))?;
-        let temporary = disk::temporary(disk::parent(&target));
+        let temporary = disk::temporary(&target.parent());
         match mode {
             CopyMode::Overwrite => disk::publish_replacing(&source, &target).map_err(self.refused("rename to", to))?,
             CopyMode::Create => {
@@ -116,24 +111,24 @@ impl Inner {
                 // By way of a temporary copy, so that a refusal leaves the source in its place.
                 disk::copy_synced(&source, &temporary).map_err(self.failed("rename", from))?;
                 disk::publish_if_absent(self.exclusive, &temporary, &target).map_err(self.refused("rename to", to))?;
-                disk::remove_published(&source).map_err(self.failed("rename", from))?;
+                disk::remove_file(&source).map_err(self.failed("rename", from))?;
             }
         }
-        disk::sync_directory(disk::parent(&source)).map_err(self.failed("rename", from))
+        disk::sync_directory(&source.parent()).map_err(self.failed("rename", from))
     }
 
-    fn copy_aside(&self, source: &Path, target: &Path) -> io::Result<PathBuf> {
-        self.make_directory(disk::parent(target))?;
-        let temporary = disk::temporary(disk::parent(target));
+    fn copy_aside(&self, source: &StorePath, target: &StorePath) -> io::Result<StorePath> {
+        self.make_directory(&target.parent())?;
+        let temporary = disk::temporary(&target.parent());
         disk::copy_synced(source, &temporary)?;
         Ok(temporary)
     }
 
-    fn write(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
+    fn write(&self, file: &StorePath, payload: &PutPayload) -> io::Result<Written> {
         self.with_room(|| self.write_once(file, payload))
     }
 
-    fn write_once(&self, file: &Path, payload: &PutPayload) -> io::Result<Written> {
+    fn write_once(&self, file: &StorePath, payload: &PutPayload) -> io::Result<Written> {
         let (output, path) = self.create_temporary(file)?;
         let written =
             disk::write_parts(&output, payload.iter().map(|part| part.as_ref())).and_then(|()| output.sync_all());
@@ -150,18 +145,18 @@ impl Inner {
     }
 
     /// Below the root alone: where that was moved away, another would keep it from coming back.
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+    fn make_directory(&self, directory: &StorePath) -> io::Result<()> {
         disk::create_directories_below(&self.root, directory)
     }
 
     /// An empty file beside `file`, whose directory is made if need be.
-    pub(super) fn create_temporary(&self, file: &Path) -> io::Result<(disk::File, PathBuf)> {
-        let directory = disk::parent(file);
-        let path = disk::temporary(directory);
+    pub(super) fn create_temporary(&self, file: &StorePath) -> io::Result<(disk::File, StorePath)> {
+        let directory = file.parent();
+        let path = disk::temporary(&directory);
         let create = || disk::File::options().read(true).write(true).create_new().open(&path);
         let output = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_directory(directory)?;
+                self.make_directory(&directory)?;
                 create()?
             }
             other => other?,
@@ -214,8 +209,8 @@ pub(super) fn e_tag_of_metadata(metadata: &Metadata) -> String {
 }
 
 /// The entity tag of the file at `path`, read now.
-pub(super) fn e_tag_of_path(path: &Path) -> io::Result<String> {
-    let file = File::open(path)?;
+pub(super) fn e_tag_of_path(path: &StorePath) -> io::Result<String> {
+    let file = path.open()?;
     e_tag_of_file(&file, &file.metadata()?)
 }
 

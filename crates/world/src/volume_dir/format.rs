@@ -3,10 +3,14 @@
 use super::{KEY_BYTES, KEY_MODE, LockError, VolumeDir, VolumeLock, volume_file};
 use crate::disk::{self, Exclusive};
 use crate::random;
+use crate::store_path::StorePath;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use varve_types::{ShardCount, ShardId, VolumeSettings, VolumeSettingsError};
+
+/// Mode of the store's own directory.
+const ROOT_MODE: u32 = 0o755;
 
 /// What a format may find in its directory without refusing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +39,9 @@ impl VolumeDir {
     ) -> Result<(), FormatError> {
         settings.check()?;
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
-        let had_root = self.root().is_dir();
+        let had_root = self.at_root().is_dir();
         disk::create_directories(self.root()).map_err(failed)?;
+        self.close_root(had_root).map_err(failed)?;
         let lock = self.make_room(over)?;
         let had_data = self.data().symlink_metadata().is_ok();
         let laid_out = self.lay_out(settings.shards, &volume_file::render(settings), fill);
@@ -58,6 +63,21 @@ impl VolumeDir {
         laid_out.map_err(failed)
     }
 
+    /// Others may look into the store's directory, and its owner alone may write there, whatever the umask was when it was
+    /// made.
+    fn close_root(&self, had_root: bool) -> io::Result<()> {
+        let found = self.at_root().metadata()?.mode() & 0o7777;
+        let mode = if had_root { found & !0o022 } else { found & 0o7000 | ROOT_MODE };
+        if mode == found {
+            return Ok(());
+        }
+        self.at_root().set_directory_mode(mode).map_err(|error| {
+            let what =
+                format!("other users may write to it (mode {found:04o}), and it cannot be closed to them: {error}");
+            io::Error::new(error.kind(), what)
+        })
+    }
+
     fn make_room(&self, over: FormatOver) -> Result<VolumeLock, FormatError> {
         let failed = |source| FormatError::Io { directory: self.root().to_owned(), source };
         let (file, copy) = (self.volume_file(), self.volume_file_copy());
@@ -70,12 +90,11 @@ impl VolumeDir {
             self.destroy().map_err(failed)?;
             return Ok(lock);
         }
-        let mut entries = std::fs::read_dir(self.root()).map_err(failed)?;
-        if over == FormatOver::Nothing && entries.next().is_some() {
+        if over == FormatOver::Nothing && !self.at_root().read_dir().map_err(failed)?.is_empty() {
             return Err(FormatError::NotEmpty { directory: self.root().to_owned() });
         }
         if let Some(path) = self.name_taken() {
-            return Err(FormatError::Taken { path });
+            return Err(FormatError::Taken { path: path.into() });
         }
         let lock = self.lock()?;
         if file.symlink_metadata().is_ok() {
@@ -95,7 +114,7 @@ impl VolumeDir {
 
     /// What has a name that a volume needs, and is neither a volume's nor left by a format that was killed: it would be written
     /// over, or taken away where the format fails.
-    fn name_taken(&self) -> Option<PathBuf> {
+    fn name_taken(&self) -> Option<StorePath> {
         if self.unfinished_mark().symlink_metadata().is_ok() {
             return None;
         }
@@ -124,13 +143,13 @@ impl VolumeDir {
     }
 
     /// Between the beginning of a format and the volume file. The next server removes one that was left beside that.
-    fn unfinished_mark(&self) -> PathBuf {
-        self.root().join(format!("{}format", disk::TEMPORARY_PREFIX))
+    fn unfinished_mark(&self) -> StorePath {
+        self.inside(format!("{}format", disk::TEMPORARY_PREFIX))
     }
 
     fn mark_unfinished(&self) -> io::Result<()> {
         disk::File::options().write(true).create().open(&self.unfinished_mark())?;
-        disk::sync_directory(self.root())
+        disk::sync_directory(&self.at_root())
     }
 
     /// Takes away what a format has made that came to no volume. A `data` directory that was there before stays.
@@ -155,29 +174,26 @@ impl VolumeDir {
         let copy = self.volume_file_copy();
         if copy.symlink_metadata().is_ok() {
             disk::remove_file(&copy)?;
-            disk::sync_directory(disk::parent(&copy))?;
+            disk::sync_directory(&copy.parent())?;
         }
-        absent_is_fine(disk::remove_published(&self.volume_file()))?;
-        disk::sync_directory(self.root())?;
+        absent_is_fine(disk::remove_file(&self.volume_file()))?;
+        disk::sync_directory(&self.at_root())?;
         // A key of the old volume is none of the new one's.
         for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
-        match super::open_own_directory(&self.data()) {
-            Ok(_) => absent_is_fine(disk::remove_content(&self.data()))?,
-            absent => absent_is_fine(absent.map(drop))?,
-        }
+        absent_is_fine(disk::remove_content(&self.data()))?;
         if !self.has_data_elsewhere() {
             absent_is_fine(disk::remove_empty_directory(&self.data()))?;
         }
-        absent_is_fine(disk::remove_published(&self.key_file()))?;
+        absent_is_fine(disk::remove_file(&self.key_file()))?;
         absent_is_fine(disk::remove_file(&self.reserve()))?;
-        disk::sync_directory(self.root())
+        disk::sync_directory(&self.at_root())
     }
 
     /// `data` is a link, or something is mounted there: it was put there by somebody else than a format.
     fn has_data_elsewhere(&self) -> bool {
-        let devices = (self.data().symlink_metadata(), self.root().metadata());
+        let devices = (self.data().symlink_metadata(), self.at_root().metadata());
         matches!(devices, (Ok(data), Ok(root)) if data.is_symlink() || data.dev() != root.dev())
     }
 
@@ -186,51 +202,34 @@ impl VolumeDir {
         disk::replace_with_mode(&self.key_file(), &[&key], KEY_MODE)
     }
 
-    /// Replaces a key that is damaged or gone. `owner` is the volume's, for whom root may do it.
-    pub fn make_key(&self, owner: u32) -> io::Result<()> {
+    /// Replaces a key that is damaged or gone.
+    pub fn make_key(&self) -> io::Result<()> {
         let path = self.key_file();
         if path.is_dir() {
-            let what = format!("{} is a directory: remove it, or move it elsewhere", path.display());
+            let what = format!("{path} is a directory: remove it, or move it elsewhere");
             return Err(io::Error::new(io::ErrorKind::IsADirectory, what));
         }
-        self.write_key()?;
-        self.give_to_owner(&self.key_file(), owner)
+        self.write_key()
     }
 
     /// Makes the directories of shards that are gone. They are empty, as a format's are not, so that nobody takes one for a
     /// shard that was never opened. The highest comes first, so that those of a call that was killed speak for as many shards.
-    pub fn make_shards(&self, gone: &[ShardId], owner: u32) -> io::Result<()> {
-        if self.shards().symlink_metadata().is_err() {
-            disk::create_directories(&self.shards())?;
-            self.close_to_others()?;
-            self.give_to_owner(&self.shards(), owner)?;
-        }
+    pub fn make_shards(&self, gone: &[ShardId]) -> io::Result<()> {
+        disk::create_directories(&self.shards())?;
+        self.close_to_others()?;
         let mut gone = gone.to_vec();
         gone.sort_unstable();
         let highest = gone.pop();
         for shards in [highest.as_slice(), &gone] {
             make_all(&self.shards(), shards.iter().map(|shard| Self::shard_name(*shard)))?;
-            shards.iter().try_for_each(|shard| self.give_to_owner(&self.shard(*shard), owner))?;
         }
         Ok(())
     }
 
-    /// What root makes in another's volume is not root's, and has the group of the directory that it lies in.
-    pub fn give_to_owner(&self, path: &Path, owner: u32) -> io::Result<()> {
-        match rustix::process::geteuid().as_raw() {
-            own if own == owner => Ok(()),
-            _ => {
-                let group = disk::parent(path).metadata()?.gid();
-                // Not what a link leads to, that the owner may have put there.
-                std::os::unix::fs::lchown(path, Some(owner), Some(group))
-            }
-        }
-    }
-
     fn lay_out(&self, shards: ShardCount, volume_file: &str, fill: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let exclusive = Exclusive::prove(self.root())?;
+        let exclusive = Exclusive::prove(&self.at_root())?;
         self.write_key()?;
-        disk::create_directories(&self.servers())?;
+        self.make_servers()?;
         disk::create_directories(&self.shards())?;
         disk::create_directories(&self.data())?;
         self.close_to_others()?;
@@ -245,7 +244,7 @@ impl VolumeDir {
 }
 
 /// Makes `directory` and the named ones in it, with one fsync for all of them.
-fn make_all(directory: &Path, names: impl Iterator<Item = String>) -> io::Result<()> {
+fn make_all(directory: &StorePath, names: impl Iterator<Item = String>) -> io::Result<()> {
     disk::create_directories(directory)?;
     for name in names {
         match disk::create_directory(&directory.join(name)) {

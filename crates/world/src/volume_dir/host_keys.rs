@@ -6,11 +6,14 @@
 //! Nothing is reached by a path: from the store's directory on, each step refuses links, and what is opened must be of the
 //! store's owner, or of root, and closed to others.
 
+use super::rights::is_nobody;
 use super::{KEY_BYTES, VolumeDir};
 use crate::clock::{Clock, RealClock};
+use crate::disk::Location;
+use crate::store_path::StorePath;
 use crate::{random, toml_text};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -94,7 +97,7 @@ impl KeyFile {
     pub fn write_new(&self, path: &Path) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(CWD, path, flags, Mode::RUSR | Mode::WUSR).map_err(at(path))?;
-        let written = write_text(&file, &text_of(&self.key, Some(self.volume.to_string()))?, None);
+        let written = write_text(&file, &text_of(&self.key, Some(self.volume.to_string()))?);
         if written.is_err() {
             // A part of a key is of no use to anybody.
             let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
@@ -105,8 +108,8 @@ impl KeyFile {
 
 impl VolumeDir {
     /// The directory of host keys; made when the first is added.
-    pub fn host_keys_directory(&self) -> PathBuf {
-        self.root().join("keys")
+    pub fn host_keys_directory(&self) -> StorePath {
+        self.inside("keys")
     }
 
     /// All keys, by name.
@@ -155,7 +158,7 @@ impl VolumeDir {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&directory.fd, &temporary, flags, Mode::RUSR | Mode::WUSR)
             .map_err(at(&directory.path.join(&temporary)))?;
-        let published = write_text(&file, &text_of(&key, None)?, directory.new_owner()).and_then(|()| {
+        let published = write_text(&file, &text_of(&key, None)?).and_then(|()| {
             rustix::fs::renameat(&directory.fd, &temporary, &directory.fd, &file_name)?;
             Ok(rustix::fs::fsync(&directory.fd)?)
         });
@@ -182,10 +185,9 @@ impl VolumeDir {
     }
 
     fn open_host_keys(&self) -> io::Result<Option<Keys>> {
-        let path = self.host_keys_directory();
-        let root = rustix::fs::open(self.root(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(at(self.root()))?;
-        let owner = rustix::fs::fstat(&root)?.st_uid;
+        let path = PathBuf::from(self.host_keys_directory());
+        let owner = self.owner()?;
+        let root = self.root.directory()?;
         let fd = match rustix::fs::openat(&root, "keys", DIRECTORY, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
@@ -199,17 +201,11 @@ impl VolumeDir {
     }
 
     fn make_host_keys(&self) -> io::Result<Keys> {
-        let path = self.host_keys_directory();
-        let root = rustix::fs::open(self.root(), DIRECTORY, Mode::empty()).map_err(at(self.root()))?;
+        let path = PathBuf::from(self.host_keys_directory());
+        let root = self.at_root().open_directory()?;
         match rustix::fs::mkdirat(&root, "keys", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(at(&path)(error)),
-        }
-        let owner = rustix::fs::fstat(&root)?.st_uid;
-        let fd = rustix::fs::openat(&root, "keys", DIRECTORY, Mode::empty()).map_err(at(&path))?;
-        let keys = Keys { fd, path, owner };
-        if let Some(owner) = keys.new_owner() {
-            rustix::fs::fchown(&keys.fd, Some(Uid::from_raw(owner)), None::<Gid>).map_err(at(&keys.path))?;
         }
         rustix::fs::fsync(&root)?;
         self.open_host_keys()?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
@@ -250,12 +246,6 @@ impl Keys {
             locked => Ok(locked?),
         }
     }
-
-    /// Whose a new file is to be, where that is not whoever makes it.
-    fn new_owner(&self) -> Option<u32> {
-        let makes = rustix::process::geteuid();
-        (makes.is_root() && self.owner != 0).then_some(self.owner)
-    }
 }
 
 /// Opens a file for reading that is no link. `path` is for messages.
@@ -276,7 +266,7 @@ fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::R
 /// A key, or a directory of them, is `owner`'s or root's and nobody else's to read or change.
 fn check_owner(found: &Stat, owner: u32, path: &Path) -> io::Result<()> {
     let uid = found.st_uid;
-    if uid != 0 && (uid != owner || uid == OVERFLOW_UID) {
+    if uid != 0 && (uid != owner || is_nobody(uid)) {
         return Err(refused(format!(
             "{} belongs to user {uid} and not to user {owner} or root: it is not believed",
             path.display()
@@ -299,14 +289,11 @@ fn read_text(file: File) -> io::Result<String> {
     if text.len() as u64 > FILE_BYTES_MAX { Err(invalid("it is too long for a key".into())) } else { Ok(text) }
 }
 
-fn write_text(fd: &OwnedFd, text: &str, owner: Option<u32>) -> io::Result<()> {
+fn write_text(fd: &OwnedFd, text: &str) -> io::Result<()> {
     let mut file = File::from(fd.try_clone()?);
     // Whatever the umask took away.
     rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?;
     file.write_all(text.as_bytes())?;
-    if let Some(owner) = owner {
-        rustix::fs::fchown(fd, Some(Uid::from_raw(owner)), None::<Gid>)?;
-    }
     Ok(rustix::fs::fsync(fd)?)
 }
 

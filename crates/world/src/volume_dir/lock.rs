@@ -4,14 +4,17 @@
 //! directory is cleared of what is old; and who then locked another by its name would be a second server. A volume without its
 //! key is served by nobody.
 
+use super::rights::Readers;
 use super::{ServerRecord, VolumeDir};
 use crate::clock::{Clock, RealClock};
-use crate::disk;
+use crate::disk::{self, Location};
 use crate::flock::Locked;
+use crate::printable::printable;
+use crate::store_path::StorePath;
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// For a holder that was killed to end, or one that only reads to be done: as long as it takes the kernel to take a large
@@ -38,15 +41,16 @@ impl VolumeDir {
     /// was killed, and those that read.
     pub fn lock(&self) -> Result<VolumeLock, LockError> {
         let path = self.lock_file();
-        let file = match disk::open_lock_file(&path) {
+        let file = match disk::open_lock_file(&path).and_then(|file| self.check_lock(&path, file)) {
             Ok(file) => file,
-            Err(source) => return Err(LockError::Io { path, source }),
+            Err(source) => return Err(LockError::Io { path: path.into(), source }),
         };
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockExclusive)?;
         let key = self.key_file();
         // To write, which file systems of clusters ask of who keeps others away.
-        let opened = File::options().read(true).write(true).open(&key).or_else(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => File::open(&key),
+        let writable = key.open_file(&disk::File::options().read(true).write(true));
+        let opened = writable.or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => key.open(),
             _ => Err(error),
         });
         let locked = self.try_flock_key(opened, FlockOperation::NonBlockingLockExclusive)?;
@@ -63,17 +67,23 @@ impl VolumeDir {
     /// there, so that it can be had in a store that takes no writes.
     pub fn lock_for_reading(&self) -> Result<ReadLock, LockError> {
         let path = self.lock_file();
-        let opened = match File::open(&path) {
+        let opened = match path.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => disk::open_lock_file(&path),
             opened => opened,
         };
-        let file = match opened {
+        let file = match opened.and_then(|file| self.check_lock(&path, file)) {
             Ok(file) => file,
-            Err(source) => return Err(LockError::Io { path, source }),
+            Err(source) => return Err(LockError::Io { path: path.into(), source }),
         };
         let file = self.try_flock(file, path, FlockOperation::NonBlockingLockShared)?;
-        let readable = File::open(self.key_file());
+        let readable = self.key_file().open();
         Ok(ReadLock { _file: file, _key: self.try_flock_key(readable, FlockOperation::NonBlockingLockShared)? })
+    }
+
+    /// Another's file may be locked by him for as long as he likes.
+    fn check_lock(&self, path: &StorePath, file: File) -> io::Result<File> {
+        self.check_own(path, &file.metadata()?, Readers::Anybody)?;
+        Ok(file)
     }
 
     /// `None` where there is none, or something else in its place: whoever needs it says so.
@@ -82,7 +92,7 @@ impl VolumeDir {
         match opened {
             Ok(file) => self.try_flock(file, path, operation).map(Some),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => Ok(None),
-            Err(source) => Err(LockError::Io { path, source }),
+            Err(source) => Err(LockError::Io { path: path.into(), source }),
         }
     }
 
@@ -93,7 +103,7 @@ impl VolumeDir {
         self.read_server_record().ok().flatten().filter(|record| !record.is_of_the_dead())
     }
 
-    fn try_flock(&self, file: File, path: PathBuf, operation: FlockOperation) -> Result<Locked, LockError> {
+    fn try_flock(&self, file: File, path: StorePath, operation: FlockOperation) -> Result<Locked, LockError> {
         let clock = RealClock::new();
         let end = clock.monotonic().after(LET_GO_MAX);
         let again = || {
@@ -106,12 +116,12 @@ impl VolumeDir {
         match Locked::take_while(file, operation, again) {
             Ok(locked) => Ok(locked),
             Err(rustix::io::Errno::WOULDBLOCK) if is_shared(&path) => {
-                Err(LockError::Read { directory: self.root().to_owned(), path })
+                Err(LockError::Read { directory: self.root().to_owned(), path: path.into() })
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 Err(LockError::Held { directory: self.root().to_owned(), holder: describe(self.read_holder()) })
             }
-            Err(error) => Err(LockError::Io { path, source: error.into() }),
+            Err(error) => Err(LockError::Io { path: path.into(), source: error.into() }),
         }
     }
 
@@ -122,15 +132,15 @@ impl VolumeDir {
 }
 
 /// Whether whoever has the lock shares it, or nobody has it any more.
-fn is_shared(lock_file: &Path) -> bool {
-    File::open(lock_file).is_ok_and(|file| Locked::take(file, FlockOperation::NonBlockingLockShared).is_ok())
+fn is_shared(lock_file: &StorePath) -> bool {
+    lock_file.open().is_ok_and(|file| Locked::take(file, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
 fn describe(record: Option<ServerRecord>) -> String {
     match record {
         Some(record) => {
             let kind = if record.embedded { "a mount" } else { "a server" };
-            format!("{kind}, {} on host {}", record.process(), record.host)
+            format!("{kind}, {} on host {}", record.process(), printable(&record.host))
         }
         None => "a process that has not said yet who it is, as one that is just starting, or that has locked its files"
             .to_owned(),

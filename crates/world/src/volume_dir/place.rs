@@ -3,12 +3,15 @@
 //! here; and none is made in the place of one that was moved away, which it would keep from coming back.
 
 use super::{KEY_BYTES, VolumeDir};
+use crate::disk::Location;
+use crate::printable::printable_path;
+use crate::store_path::{StorePath, StoreRoot};
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, fstat, stat};
+use rustix::fs::{Stat, fstat};
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use varve_types::ShardId;
 
@@ -16,19 +19,16 @@ use varve_types::ShardId;
 #[derive(Debug)]
 pub struct Place {
     volume: VolumeDir,
-    root: Held,
-    data: Held,
     /// Of shards that have been looked for.
-    shards: RwLock<HashMap<ShardId, Arc<Held>>>,
+    shards: RwLock<HashMap<ShardId, Arc<HeldShard>>>,
     /// `None` where this user may not read it, who then holds another.
     key: Option<[u8; KEY_BYTES]>,
 }
 
 impl Place {
+    /// Of a volume whose directory is held.
     pub(super) fn of(volume: &VolumeDir) -> io::Result<Place> {
-        let [root, data] = [volume.root().to_owned(), volume.data()].map(Held::none);
-        *root.directory.write() = Some(open(&root.path)?);
-        let place = Place { volume: volume.clone(), root, data, shards: RwLock::default(), key: readable_key(volume)? };
+        let place = Place { volume: volume.clone(), shards: RwLock::default(), key: readable_key(volume)? };
         // What is wrong with it is found out when it is needed.
         let _ = place.check_data();
         Ok(place)
@@ -36,68 +36,53 @@ impl Place {
 
     /// An error of the kind [`io::ErrorKind::NotFound`] if nothing or something else is in the place of the volume.
     pub fn check(&self) -> io::Result<()> {
-        self.root.check(|| match readable_key(&self.volume)? == self.key {
-            true => Ok(()),
-            false => Err(self.root.another()),
+        let root = &self.volume.root;
+        check_root(root, || {
+            // It is looked at before it is believed: the directory that is held may be the one that is gone.
+            let now = VolumeDir::new(root.path());
+            match readable_key(&now)? == self.key {
+                true => Ok(()),
+                false => Err(another(root.path())),
+            }
         })
     }
 
     /// The same, of the directory of backing files.
     pub fn check_data(&self) -> io::Result<()> {
-        self.data.check(|| self.check())
+        self.check()?;
+        check_root(&self.volume.data, || Ok(()))
     }
 
     /// The same, of the directory of a shard.
     pub fn check_shard(&self, shard: ShardId) -> io::Result<()> {
+        self.check()?;
+        check_root(&self.volume.shards, || Ok(()))?;
         let known = self.shards.read().get(&shard).cloned();
         let held = known.unwrap_or_else(|| {
-            let new = || Arc::new(Held::none(self.volume.shard(shard)));
+            let new = || Arc::new(HeldShard { path: self.volume.shard(shard), directory: RwLock::new(None) });
             Arc::clone(self.shards.write().entry(shard).or_insert_with(new))
         });
-        held.check(|| self.check())
+        held.check()
     }
 }
 
-/// A directory, which is held open once it was seen: while it is, its inode number stays, also where a file system makes
-/// numbers up.
+/// A shard's directory, which is held open once it was seen: while it is, its inode number stays, also where a file system
+/// makes numbers up.
 #[derive(Debug)]
-struct Held {
-    path: PathBuf,
+struct HeldShard {
+    path: StorePath,
     directory: RwLock<Option<OwnedFd>>,
 }
 
-impl Held {
-    fn none(path: PathBuf) -> Held {
-        Held { path, directory: RwLock::new(None) }
-    }
-
-    /// `around`: whether what it lies in is in its place, which is asked where nothing else tells that it is the one meant:
-    /// it was not there before, or its file system was unmounted under it, or its server has forgotten it.
-    fn check(&self, around: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let found = stat(&self.path);
+impl HeldShard {
+    fn check(&self) -> io::Result<()> {
+        let found = self.path.entry().and_then(|entry| Ok(look(&entry)?));
         let known = self.directory.read().as_ref().map(fstat);
-        match (known, found) {
-            (Some(Ok(known)), Ok(found)) if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) => Ok(()),
-            (Some(Ok(_)), Ok(_)) => Err(self.another()),
-            (Some(_), Err(error)) => Err(self.away(error.into())),
-            (None, Err(rustix::io::Errno::NOENT)) => around(),
-            (None, Err(error)) => Err(error.into()),
-            (None | Some(Err(_)), Ok(_)) => {
-                let directory = open(&self.path)?;
-                around()?;
-                *self.directory.write() = Some(directory);
-                Ok(())
-            }
+        if is_to_be_opened(self.path.path(), known, found)? {
+            let directory = self.path.open_directory()?;
+            *self.directory.write() = Some(directory.into());
         }
-    }
-
-    fn another(&self) -> io::Error {
-        let message = format!("{} is another directory than the volume's", self.path.display());
-        io::Error::new(io::ErrorKind::NotFound, message)
-    }
-
-    fn away(&self, error: io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+        Ok(())
     }
 }
 
@@ -108,20 +93,53 @@ fn readable_key(volume: &VolumeDir) -> io::Result<Option<[u8; KEY_BYTES]>> {
     }
 }
 
-fn open(directory: &Path) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+/// `around`: whether what it lies in is in its place, which is asked where nothing else tells that it is the one meant: it was
+/// not there before, or its file system was unmounted under it, or its server has forgotten it.
+fn check_root(root: &StoreRoot, around: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let known = root.known().map(|directory| fstat(&*directory));
+    if is_to_be_opened(root.path(), known, root.look_anew())? {
+        let directory = root.open()?;
+        around()?;
+        root.renew(directory);
+    }
+    Ok(())
+}
+
+/// Compares what was `known` with what is `found`. `true`: it is there, and is to be opened.
+fn is_to_be_opened(path: &Path, known: Option<rustix::io::Result<Stat>>, found: io::Result<Stat>) -> io::Result<bool> {
+    match (known, found) {
+        (Some(Ok(known)), Ok(found)) if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) => Ok(false),
+        (Some(Ok(_)), Ok(_)) => Err(another(path)),
+        (Some(_), Err(error)) => Err(away(path, &error)),
+        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        (None, Err(error)) => Err(error),
+        (None | Some(Err(_)), Ok(_)) => Ok(true),
+    }
+}
+
+fn look(entry: &crate::disk::Entry) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(entry.fd(), &entry.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn another(path: &Path) -> io::Error {
+    let message = format!("{} is another directory than the volume's", printable_path(path));
+    io::Error::new(io::ErrorKind::NotFound, message)
+}
+
+fn away(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", printable_path(path)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     fn volume(root: &Path, key: u8) -> VolumeDir {
         fs::create_dir_all(root.join("shards")).unwrap();
         let volume = VolumeDir::new(root);
         fs::write(volume.key_file(), [key; KEY_BYTES]).unwrap();
+        fs::set_permissions(volume.key_file(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         volume
     }
 

@@ -2,15 +2,20 @@
 //! `servers/stopped.toml`, or `servers/left.toml` where clients had files open then. After a crash it is stale until the next
 //! server replaces it, so a client that reaches nobody there reads again.
 
+use super::rights::Readers;
 use super::{VolumeDir, VolumeLock};
 use crate::disk;
+use crate::printable::printable;
 use crate::reserve::is_for_want_of_room;
+use crate::store_path::StorePath;
 use crate::toml_text;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+const SERVERS_MODE: u32 = 0o755;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,9 +84,9 @@ impl ServerRecord {
         let (Some(wanted), true) = (&self.store_id, self.is_of_this_boot()) else { return Ok(()) };
         match volume.store_id() {
             Ok(found) if found != *wanted => Err(OtherStore {
-                record: volume.server_file(),
+                record: volume.server_file().into(),
                 store: volume.root().to_owned(),
-                other: self.store.clone().unwrap_or_else(|| "another directory".to_owned()),
+                other: self.store.as_deref().map_or_else(|| "another directory".to_owned(), printable),
             }),
             // What cannot be looked at is missed soon enough.
             _ => Ok(()),
@@ -182,7 +187,7 @@ fn boot_id() -> io::Result<String> {
 impl VolumeDir {
     /// Which directory of this host it is: bind mounts of it are the same one, and copies and snapshots are not.
     pub fn store_id(&self) -> io::Result<String> {
-        let found = self.root().metadata()?;
+        let found = self.at_root().metadata()?;
         // Texts, for TOML has no numbers of 64 bits without a sign.
         Ok(format!("{:x}-{:x}", found.dev(), found.ino()))
     }
@@ -190,24 +195,24 @@ impl VolumeDir {
     /// The record of the server, or of one that died without removing it; `None` if there is none.
     pub fn read_server_record(&self) -> io::Result<Option<ServerRecord>> {
         let path = self.server_file();
-        let text = match disk::read_text(&path) {
+        let text = match self.open_own(&path, Readers::Anybody).and_then(disk::text_of) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                let what = format!("cannot read the server record {}: {error}", path.display());
+                let what = format!("cannot read the server record {path}: {error}");
                 return Err(io::Error::new(error.kind(), what));
             }
         };
         toml::from_str(&text).map(Some).map_err(|error| {
             let reason = toml_text::reason(&text, &error);
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a server record: {reason}", path.display()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("{path} is not a server record: {}", printable(&reason)))
         })
     }
 
     /// Announces the server, replacing the record of one that died.
     pub fn write_server_record(&self, lock: &VolumeLock, record: &ServerRecord) -> io::Result<()> {
         let text = toml::to_string(record).map_err(io::Error::other)?;
-        disk::create_directories_below(self.root(), &self.servers())?;
+        self.make_servers()?;
         match disk::replace(&self.server_file(), text.as_bytes()) {
             // The record of a server that was stopped or killed is of no use any more, and has the room that this one
             // needs. It is not given up for that: others, who wait for room, would take it.
@@ -222,6 +227,15 @@ impl VolumeDir {
                 Err(error)
             }
             written => written,
+        }
+    }
+
+    /// Everybody who may mount the volume reads there, and its owner alone writes.
+    pub(super) fn make_servers(&self) -> io::Result<()> {
+        match disk::create_directory_with_mode(&self.servers(), SERVERS_MODE) {
+            Ok(()) => disk::sync_directory(&self.at_root()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.servers().is_dir() => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -256,7 +270,7 @@ pub enum Left {
     OpenFiles,
 }
 
-fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
+fn rename_if_there(from: &StorePath, to: &StorePath) -> io::Result<()> {
     match disk::rename(from, to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,6 +1,7 @@
 mod format;
 mod links;
 mod lock;
+mod rights;
 
 use super::*;
 use crate::power_loss::{Fate, Order, Recording};
@@ -19,7 +20,15 @@ fn settings() -> VolumeSettings {
         split_threshold: 8_000,
         inline_limit: 65_536,
         sync_interval: Duration::from_millis(1_500),
-        owner_uid: 1000,
+        owner_uid: owner(),
+    }
+}
+
+/// Root's stores may be of volumes of others.
+fn owner() -> u32 {
+    match rustix::process::geteuid().as_raw() {
+        0 => 1000,
+        own => own,
     }
 }
 
@@ -42,7 +51,10 @@ fn a_formatted_volume_has_its_parts() {
     }
     assert!(volume.root().join("shards/0003/log").is_dir());
     assert!(volume.root().join("data/ff").is_dir());
-    assert_eq!(volume.backing_file(InodeId::new(ShardId(2), 0x1ab)), volume.root().join("data/ab/00020000000001ab"));
+    assert_eq!(
+        volume.backing_file(InodeId::new(ShardId(2), 0x1ab)).path(),
+        volume.root().join("data/ab/00020000000001ab")
+    );
 }
 
 /// A volume that has lost its volume file and the copy is one still: what is missing is said, and nothing formats over it
@@ -147,7 +159,10 @@ fn volume_files_that_are_not_ours_are_refused() {
     assert!(refusal(good.replace("shards = 4\n", "")).contains("shards"));
     let of_type = refusal(good.replace("shards = 4", "shards = \"4\""));
     assert!(of_type.contains("varve.toml is not a volume file: line 5, `shards = \"4\"`"), "{of_type}");
-    assert!(refusal(good.replace("owner_uid = 1000", "owner_uid = -1")).contains("line 9, `owner_uid = -1`"));
+    assert!(
+        refusal(good.replace(&format!("owner_uid = {}", owner()), "owner_uid = -1"))
+            .contains("line 9, `owner_uid = -1`")
+    );
     assert!(refusal(good.replace("id = \"07", "id = \"x7")).contains("`id`: a volume id is"));
     assert!(refusal(good.replace("name = \"scratch\"", "name = \"\"")).contains("volume name"));
     std::fs::remove_file(volume.volume_file_copy()).unwrap();
@@ -212,27 +227,11 @@ fn a_directory_in_the_place_of_the_key_is_to_be_removed() {
     let (_directory, volume) = formatted();
     std::fs::remove_file(volume.key_file()).unwrap();
     std::fs::create_dir(volume.key_file()).unwrap();
-    let owner = rustix::process::geteuid().as_raw();
-    let refusal = volume.make_key(owner).unwrap_err().to_string();
+    let refusal = volume.make_key().unwrap_err().to_string();
     assert!(refusal.contains("/key is a directory: remove it"), "{refusal}");
     std::fs::remove_dir(volume.key_file()).unwrap();
-    volume.make_key(owner).unwrap();
+    volume.make_key().unwrap();
     volume.read_key().unwrap();
-}
-
-/// A server warns where the volume's owner was edited and the files are another's.
-#[test]
-fn a_key_of_a_third_user_is_noticed() {
-    let (_directory, volume) = formatted();
-    let own = rustix::process::geteuid().as_raw();
-    if own == 0 {
-        assert_eq!(volume.third_owner(1000), None, "root copied the store");
-        std::os::unix::fs::chown(volume.key_file(), Some(4711), None).unwrap();
-    }
-    let owner = if own == 0 { 4711 } else { own };
-    assert_eq!(volume.third_owner(owner), None);
-    assert_eq!(volume.third_owner(owner + 1), Some(owner));
-    assert_eq!(volume.third_owner(0), Some(owner));
 }
 
 /// Two volume files that are whole and say different things: nobody opens the volume, whichever was edited. The format's
@@ -248,7 +247,7 @@ fn a_volume_file_that_contradicts_its_copy_is_refused() {
         ("split_threshold", "8000", "9000"),
         ("inline_limit_bytes", "65536", "4096"),
         ("sync_interval_ms", "1500", "2500"),
-        ("owner_uid", "1000", "1001"),
+        ("owner_uid", "owner_uid = ", "owner_uid = 1"),
     ];
     for (field, from, to) in edits {
         for edited in [volume.volume_file(), volume.volume_file_copy()] {
@@ -277,7 +276,7 @@ fn a_number_of_shards_that_is_not_that_of_their_directories_is_refused() {
     let sound = std::fs::read_to_string(volume.volume_file()).unwrap();
     let (file, copy) = (volume.volume_file(), volume.volume_file_copy());
     let read = || volume.read_settings_or_copy().map(|(settings, _)| settings.shards.get());
-    let refusal = |of: &std::path::Path, value: &str| {
+    let refusal = |of: &StorePath, value: &str| {
         for refused in [volume.read_settings().map(drop), read().map(drop)] {
             let text = refused.unwrap_err().to_string();
             let (of, shards) = (of.display().to_string(), volume.shards().display().to_string());
@@ -373,7 +372,7 @@ fn a_format_that_is_killed_leaves_no_copy_without_a_volume() {
 /// Whenever a raise or a repair is killed, the settings are known; a copy is never of an older format than its volume.
 #[test]
 fn a_volume_file_or_its_copy_is_there_whenever_they_are_written() {
-    let older = |path: PathBuf| {
+    let older = |path: StorePath| {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(path, text.replace("format_version = 3", "format_version = 1")).unwrap();
     };
@@ -383,7 +382,7 @@ fn a_volume_file_or_its_copy_is_there_whenever_they_are_written() {
         older(volume.volume_file());
         older(volume.volume_file_copy());
     };
-    let version = |path: PathBuf| {
+    let version = |path: StorePath| {
         let table: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
         table["format_version"].as_integer().unwrap()
     };
@@ -426,8 +425,8 @@ fn golden_files() {
                   split_threshold = 8000\n\
                   inline_limit_bytes = 65536\n\
                   sync_interval_ms = 1500\n\
-                  owner_uid = 1000\n";
-    assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), golden);
+                  owner_uid = ";
+    assert_eq!(std::fs::read_to_string(volume.volume_file()).unwrap(), format!("{golden}{}\n", owner()));
     let lock = volume.lock().unwrap();
     let record = ServerRecord {
         host: "node1".into(),

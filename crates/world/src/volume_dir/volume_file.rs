@@ -17,11 +17,14 @@
 //! version, so where they differ in anything else one of them was damaged or edited, and nobody opens the volume by
 //! either. Nor does anybody where their number of shards is not that of the shards' directories.
 
+use super::rights::{Readers, file_system_uid};
 use super::{VolumeDir, VolumeLock};
+use crate::printable::printable;
+use crate::store_path::{StoreEntry, StorePath};
 use crate::{disk, toml_text};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use varve_types::{ShardCount, VolumeSettings};
 
@@ -54,10 +57,11 @@ impl VolumeDir {
     /// error.
     pub fn read_settings_or_copy(&self) -> Result<(VolumeSettings, Option<VolumeFileError>), VolumeFileError> {
         let (path, copy) = (self.volume_file(), self.volume_file_copy());
-        let reason = match read(&path) {
+        let reason = match self.read(&path) {
             Ok(settings) => {
+                self.check_owner(&settings)?;
                 // A copy that cannot be read is made anew, and says nothing against the file.
-                let copied = read(&copy).ok();
+                let copied = self.read(&copy).ok();
                 copied.as_ref().map_or(Ok(()), |copied| self.compare(&settings, copied))?;
                 self.compare_with_shards(path, &settings, copied.is_some())?;
                 return Ok((settings, None));
@@ -65,21 +69,22 @@ impl VolumeDir {
             Err(Problem::Unreadable(source)) if source.kind() == io::ErrorKind::NotADirectory => {
                 return Err(VolumeFileError::NotADirectory { path: self.root().to_owned() });
             }
-            Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path, source }),
-            Err(Problem::Newer(found)) => return Err(VolumeFileError::Newer { path, found }),
+            Err(Problem::Unreadable(source)) => return Err(VolumeFileError::Unreadable { path: path.into(), source }),
+            Err(Problem::Newer(found)) => return Err(VolumeFileError::Newer { path: path.into(), found }),
             Err(Problem::Missing) => None,
             Err(Problem::Invalid(reason)) => Some(reason),
         };
-        match (read(&copy), reason) {
+        match (self.read(&copy), reason) {
             (Ok(settings), reason) => {
+                self.check_owner(&settings)?;
                 self.compare_with_shards(copy.clone(), &settings, false)?;
                 let reason = reason.unwrap_or_else(|| "it is missing".to_owned());
-                Ok((settings, Some(VolumeFileError::Damaged { path, reason, copy })))
+                Ok((settings, Some(VolumeFileError::Damaged { path: path.into(), reason, copy: copy.into() })))
             }
-            (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy, found }),
-            (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path, reason }),
+            (Err(Problem::Newer(found)), _) => Err(VolumeFileError::Newer { path: copy.into(), found }),
+            (Err(_), Some(reason)) => Err(VolumeFileError::Invalid { path: path.into(), reason }),
             (Err(_), None) if self.has_lost_its_file() => Err(self.lost()),
-            (Err(_), None) if matches!(self.root().try_exists(), Ok(false)) => {
+            (Err(_), None) if matches!(self.at_root().try_exists(), Ok(false)) => {
                 Err(VolumeFileError::NoDirectory { directory: self.root().to_owned() })
             }
             (Err(_), None) => Err(VolumeFileError::NoVolume { directory: self.root().to_owned() }),
@@ -89,10 +94,10 @@ impl VolumeDir {
     /// What is wrong with the copy, if it is there: nobody needs it while the file is whole, and then it is too late.
     pub fn damage_of_copy(&self) -> Option<VolumeFileError> {
         let path = self.volume_file_copy();
-        match read(&path) {
+        match self.read(&path) {
             Ok(_) | Err(Problem::Missing | Problem::Newer(_)) => None,
-            Err(Problem::Invalid(reason)) => Some(VolumeFileError::DamagedCopy { path, reason }),
-            Err(Problem::Unreadable(source)) => Some(VolumeFileError::Unreadable { path, source }),
+            Err(Problem::Invalid(reason)) => Some(VolumeFileError::DamagedCopy { path: path.into(), reason }),
+            Err(Problem::Unreadable(source)) => Some(VolumeFileError::Unreadable { path: path.into(), source }),
         }
     }
 
@@ -103,13 +108,13 @@ impl VolumeDir {
             return Ok(());
         };
         let hint = match (field.as_str(), self.shards_there()) {
-            ("shards", Some(found)) => format!(" ({} has directories of {found} shards)", self.shards().display()),
+            ("shards", Some(found)) => format!(" ({} has directories of {found} shards)", self.shards()),
             _ => String::new(),
         };
         let copied = other.get(field).map_or_else(|| "none".to_owned(), ToString::to_string);
         Err(VolumeFileError::Differs(Box::new(Difference {
-            path: self.volume_file(),
-            copy: self.volume_file_copy(),
+            path: self.volume_file().into(),
+            copy: self.volume_file_copy().into(),
             field: field.clone(),
             value: value.to_string(),
             copied,
@@ -122,14 +127,14 @@ impl VolumeDir {
     /// agree, so that directories that are missing are lost.
     fn compare_with_shards(
         &self,
-        file: PathBuf,
+        file: StorePath,
         settings: &VolumeSettings,
         confirmed: bool,
     ) -> Result<(), VolumeFileError> {
         let value = settings.shards.get();
         match self.shards_there() {
             Some(found) if found > u64::from(value) || (found < u64::from(value) && !confirmed) => {
-                Err(VolumeFileError::OtherShards { file, value, directory: self.shards(), found })
+                Err(VolumeFileError::OtherShards { file: file.into(), value, directory: self.shards().into(), found })
             }
             _ => Ok(()),
         }
@@ -140,7 +145,7 @@ impl VolumeDir {
         let owner = self.key_file().metadata().ok().map(|key| u64::from(std::os::unix::fs::MetadataExt::uid(&key)));
         VolumeFileError::Lost(Box::new(Lost {
             directory: self.root().to_owned(),
-            copy: self.volume_file_copy(),
+            copy: self.volume_file_copy().into(),
             shards: number(self.shards_there()),
             owner: number(owner),
         }))
@@ -149,17 +154,16 @@ impl VolumeDir {
     /// For how many shards there are directories, as far as those that there are say: their number is a power of two,
     /// and one that is lost leaves higher ones, mostly. `None` where there are none.
     pub(super) fn shards_there(&self) -> Option<u64> {
-        let entries = std::fs::read_dir(self.shards()).ok()?.flatten();
-        let shard = |entry: std::fs::DirEntry| {
-            let name = entry.file_name();
-            let name =
-                name.to_str().filter(|name| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit()))?;
-            Some((name.parse::<u32>().ok()?, entry.path()))
+        let entries = self.shards().read_dir().ok()?.into_iter();
+        let shard = |entry: StoreEntry| {
+            let name = entry.file_name().to_str();
+            let name = name.filter(|name| name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_digit()))?;
+            Some((name.parse::<u32>().ok()?, entry.into_path()))
         };
         let mut shards: Vec<_> = entries.filter_map(shard).collect();
         shards.sort_unstable();
         // A format makes the one, and an opening the other; something else's directory has neither.
-        let made = |directory: &Path| ["log", "manifest"].iter().any(|part| directory.join(part).is_dir());
+        let made = |directory: &StorePath| ["log", "manifest"].iter().any(|part| directory.join(part).is_dir());
         let (highest, _) = shards.iter().rev().find(|(_, directory)| made(directory))?;
         Some((u64::from(*highest) + 1).next_power_of_two())
     }
@@ -189,14 +193,32 @@ impl VolumeDir {
 
     /// Replaces a volume file that is damaged or gone.
     pub fn make_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
-        disk::replace(&self.volume_file(), render(settings).as_bytes())?;
-        self.give_to_owner(&self.volume_file(), settings.owner_uid)
+        disk::replace(&self.volume_file(), render(settings).as_bytes())
     }
 
     /// Makes the copy anew, whatever is in its place.
     pub fn copy_volume_file(&self, settings: &VolumeSettings) -> io::Result<()> {
-        disk::replace(&self.volume_file_copy(), render(settings).as_bytes())?;
-        self.give_to_owner(&self.volume_file_copy(), settings.owner_uid)
+        disk::replace(&self.volume_file_copy(), render(settings).as_bytes())
+    }
+
+    fn read(&self, path: &StorePath) -> Result<VolumeSettings, Problem> {
+        match self.open_own(path, Readers::Anybody).and_then(disk::text_of) {
+            Ok(text) => parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Problem::Missing),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Problem::Invalid(error.to_string())),
+            Err(error) => Err(Problem::Unreadable(error)),
+        }
+    }
+
+    /// Refuses a volume whose owner by its file is not whose the store is: root would give to one what the other says. A file
+    /// server may give all files to one user, so this user's own may say otherwise, unless that is root.
+    fn check_owner(&self, settings: &VolumeSettings) -> Result<(), VolumeFileError> {
+        let (owner, own) = (settings.owner_uid, file_system_uid());
+        match self.owner() {
+            Ok(found) if found == owner || found == 0 || (owner == own && own != 0) => Ok(()),
+            Ok(found) => Err(VolumeFileError::OtherOwner { directory: self.root().to_owned(), owner, found }),
+            Err(source) => Err(VolumeFileError::Unreadable { path: self.root().to_owned(), source }),
+        }
     }
 }
 
@@ -232,17 +254,8 @@ enum Problem {
     Invalid(String),
 }
 
-fn read(path: &Path) -> Result<VolumeSettings, Problem> {
-    match disk::read_text(path) {
-        Ok(text) => parse(&text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Problem::Missing),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Problem::Invalid(error.to_string())),
-        Err(error) => Err(Problem::Unreadable(error)),
-    }
-}
-
 fn parse(text: &str) -> Result<VolumeSettings, Problem> {
-    let invalid = |error: toml::de::Error| Problem::Invalid(toml_text::reason(text, &error));
+    let invalid = |error: toml::de::Error| Problem::Invalid(printable(&toml_text::reason(text, &error)));
     let table: toml::Table = text.parse().map_err(invalid)?;
     // The version first: a newer format may have keys that would otherwise be reported as unknown.
     match table.get("format_version").and_then(toml::Value::as_integer) {
@@ -301,6 +314,12 @@ pub enum VolumeFileError {
          right directories back from a copy of the store", file.display(), directory.display()
     )]
     OtherShards { file: PathBuf, value: u16, directory: PathBuf, found: u64 },
+    #[error(
+        "the volume {} belongs to user {owner} by owner_uid in its varve.toml, and its directory to user {found}: give the files \
+         to their owner (chown -R {owner}), or set owner_uid right in varve.toml and in its copy shards/varve.toml",
+        directory.display()
+    )]
+    OtherOwner { directory: PathBuf, owner: u32, found: u32 },
 }
 
 /// A volume without its file and copy, and what is still known of what they said.

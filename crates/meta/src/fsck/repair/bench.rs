@@ -13,8 +13,6 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
 use varve_types::{
     Attributes, FileKind, InodeId, LayoutGeneration, Mode, Name, PartitionIndex, PartitionMap, ShardId, Timestamp,
@@ -23,6 +21,7 @@ use varve_types::{
 use varve_world::clock::{Clock, RealClock};
 use varve_world::disk;
 use varve_world::posix_store::PosixStore;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 /// When an edit is written: each step is fsynced before the next.
@@ -73,7 +72,7 @@ pub struct Bench<'a> {
     /// Names gained and lost by partitions, in the step in which their entries are written.
     tallies: BTreeMap<(Step, InodeId, PartitionIndex), (i64, i64)>,
     /// Files to remove when all rows are written.
-    files: Vec<PathBuf>,
+    files: Vec<StorePath>,
     lost_and_found: Option<InodeId>,
     names: HashMap<InodeId, Vec<Named>>,
     /// Names of directories that were looked for.
@@ -262,7 +261,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Removes `path` when all rows are written.
-    pub fn remove_file(&mut self, path: PathBuf) {
+    pub fn remove_file(&mut self, path: StorePath) {
         self.files.push(path);
     }
 
@@ -303,7 +302,7 @@ impl<'a> Bench<'a> {
             }
         }
         for path in std::mem::take(&mut self.files) {
-            absent_is_fine(std::fs::remove_file(&path)).map_err(|source| self.io("remove", &path, source))?;
+            absent_is_fine(disk::remove_file(&path)).map_err(|source| self.io("remove", &path, source))?;
         }
         Ok(())
     }
@@ -506,14 +505,14 @@ impl<'a> Bench<'a> {
         Err(FsckError::Table(Unreadable::new(directory.shard(), reason)))
     }
 
-    pub fn io(&self, action: &str, path: &Path, source: io::Error) -> FsckError {
+    pub fn io(&self, action: &str, path: &StorePath, source: io::Error) -> FsckError {
         FsckError::Io { doing: format!("cannot {action} {}", path.display()), source }
     }
 
     /// Gives the backing file of `from` the name of `to` too, durably.
     pub fn link_backing(&self, from: InodeId, to: InodeId) -> Result<(), FsckError> {
         let (old, new) = (self.volume.backing_file(from), self.volume.backing_file(to));
-        let linked = std::fs::hard_link(&old, &new).and_then(|()| disk::sync_directory(disk::parent(&new)));
+        let linked = disk::link(&old, &new).and_then(|()| disk::sync_directory(&new.parent()));
         linked.map_err(|source| self.io("link", &new, source))
     }
 }
@@ -546,9 +545,8 @@ pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Makes a directory that the owner of the volume alone may enter: what is put there is everybody's data.
-pub fn make_private(directory: &Path) -> Result<(), FsckError> {
-    let made = disk::create_directories(directory)
-        .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
+pub fn make_private(directory: &StorePath) -> Result<(), FsckError> {
+    let made = disk::create_directories(directory).and_then(|()| directory.set_directory_mode(0o700));
     made.map_err(|source| FsckError::Io { doing: format!("cannot make {}", directory.display()), source })
 }
 

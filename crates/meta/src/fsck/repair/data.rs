@@ -5,11 +5,11 @@ use super::super::fix::Cut;
 use super::bench::{Bench, Named, Step, empty_node, found_path};
 use crate::tables::codec;
 use crate::tables::{BackingSize, Content, EntryBody, EntryRow, Key, NodeRow, Row};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use varve_types::{Attributes, FileKind, InodeId, LayoutGeneration, ShardId, Timestamp};
-use varve_world::disk;
+use varve_world::disk::{self, File};
 
 impl Bench<'_> {
     pub async fn settle(&mut self, inode: InodeId, cut: Option<Cut>) -> Result<(), FsckError> {
@@ -37,7 +37,7 @@ impl Bench<'_> {
         let Content::Backing(state) = row.content else { return Ok(None) };
         let path = self.volume.backing_file(inode);
         if let BackingSize::Truncating(size) = state {
-            let cut = OpenOptions::new().write(true).open(&path).and_then(|file: File| file.set_len(size));
+            let cut = File::open_to_write(&path).and_then(|file| file.set_len(size));
             cut.map_err(|source| self.io("truncate", &path, source))?;
         }
         // What a settled row says must not be lost with the power.
@@ -96,8 +96,8 @@ impl Bench<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => return Err(self.io("remove", &path, source)),
             Ok(()) => {
-                let directory = disk::parent(&path);
-                disk::sync_directory(directory).map_err(|source| self.io("sync", directory, source))?;
+                let directory = path.parent();
+                disk::sync_directory(&directory).map_err(|source| self.io("sync", &directory, source))?;
             }
         }
         self.remove(shard, codec::encode_key(&Key::Garbage(inode)));

@@ -9,12 +9,11 @@ use super::super::FsckError;
 use super::Repaired;
 use super::bench::make_private;
 use super::salvage::failed;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
 use varve_types::{ShardId, VolumeSettings};
 use varve_world::disk;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 /// Names tried for what is kept: one for each salvage of a shard.
@@ -24,34 +23,33 @@ const KEPT_MAX: u32 = 10_000;
 const UNDER_WAY: &str = ".old";
 
 /// Puts the table `new` in the place of a shard's. Where that is kept from then on.
-pub fn exchange(volume: &VolumeDir, new: &Path, shard: ShardId) -> Result<PathBuf, FsckError> {
+pub fn exchange(volume: &VolumeDir, new: &StorePath, shard: ShardId) -> Result<StorePath, FsckError> {
     let (old, aside) = (volume.shard(shard), volume.damaged());
     make_private(&aside)?;
     // Whoever may enter the old table may enter the new one, and nobody else.
-    let permissions = old.metadata().map_err(failed("look at", &old))?.permissions();
-    std::fs::set_permissions(new, permissions).map_err(failed("set the mode of", new))?;
+    let mode = old.metadata().map_err(failed("look at", &old))?.mode() & 0o777;
+    new.set_directory_mode(mode).map_err(failed("set the mode of", new))?;
     let mut free = (0..KEPT_MAX).map(|number| aside.join(format!("{}-{number}", VolumeDir::shard_name(shard))));
     let full = || failed("keep a damaged table in", &aside)(io::ErrorKind::AlreadyExists.into());
     let kept = free.find(|path| !path.exists()).ok_or_else(full)?;
     rename(new, &kept)?;
     disk::sync_directory(&aside).map_err(failed("fsync", &aside))?;
-    match renameat_with(CWD, &kept, CWD, &old, RenameFlags::EXCHANGE) {
+    match disk::exchange(&kept, &old) {
         Ok(()) => sync(volume)?,
-        // As of many cluster file systems, which do not know of the flag.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => by_renames(volume, &kept, &old)?,
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => by_renames(volume, &kept, &old)?,
         Err(error) => {
             // The next repair makes it anew.
-            if let Err(error) = std::fs::remove_dir_all(&kept) {
+            if let Err(error) = disk::remove_tree(&kept) {
                 tracing::warn!("{} is a new table that is of no use, and stays: {error}", kept.display());
             }
-            return Err(failed("put the new table in the place of", &old)(error.into()));
+            return Err(failed("put the new table in the place of", &old)(error));
         }
     }
     Ok(kept)
 }
 
 /// The new table is where the old one is to be `kept`, and the old one in its `place`.
-fn by_renames(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<(), FsckError> {
+fn by_renames(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<(), FsckError> {
     rename(place, &under_way(kept))?;
     sync(volume)?;
     end(volume, kept, place).map(drop)
@@ -67,9 +65,9 @@ enum Stands {
 /// Ends what an earlier repair has begun.
 pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut Repaired) -> Result<(), FsckError> {
     let aside = volume.damaged();
-    let entries = match std::fs::read_dir(&aside) {
+    let entries = match aside.read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed("list", &aside))?,
+        entries => entries.map_err(failed("list", &aside))?,
     };
     for entry in entries {
         let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(UNDER_WAY)).map(str::to_owned)
@@ -91,8 +89,8 @@ pub fn end_begun(volume: &VolumeDir, settings: &VolumeSettings, repaired: &mut R
 }
 
 /// The old table is under way: the new one comes to its `place`, and it to where it is `kept`. Where there is no new one, it goes back.
-fn end(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<Stands, FsckError> {
-    let there = |path: &Path| path.try_exists().map_err(failed("look at", path));
+fn end(volume: &VolumeDir, kept: &StorePath, place: &StorePath) -> Result<Stands, FsckError> {
+    let there = |path: &StorePath| path.try_exists().map_err(failed("look at", path));
     let stands = match (there(place)?, there(kept)?) {
         (false, true) => {
             rename(kept, place)?;
@@ -122,15 +120,14 @@ fn end(volume: &VolumeDir, kept: &Path, place: &Path) -> Result<Stands, FsckErro
     Ok(stands)
 }
 
-fn under_way(kept: &Path) -> PathBuf {
-    let mut name = kept.as_os_str().to_owned();
+fn under_way(kept: &StorePath) -> StorePath {
+    let mut name = kept.file_name().unwrap_or_default().to_owned();
     name.push(UNDER_WAY);
-    name.into()
+    kept.parent().join(name)
 }
 
-fn rename(from: &Path, to: &Path) -> Result<(), FsckError> {
-    let failed = failed(&format!("move {} to", from.display()), to);
-    rustix::fs::rename(from, to).map_err(|error| failed(error.into()))
+fn rename(from: &StorePath, to: &StorePath) -> Result<(), FsckError> {
+    disk::rename(from, to).map_err(failed(&format!("move {from} to"), to))
 }
 
 fn sync(volume: &VolumeDir) -> Result<(), FsckError> {
@@ -145,12 +142,12 @@ mod tests {
     use super::*;
     use varve_types::{ShardCount, VolumeId};
 
-    fn table(path: &Path, holds: &str) {
+    fn table(path: &StorePath, holds: &str) {
         std::fs::create_dir_all(path).unwrap();
         std::fs::write(path.join("holds"), holds).unwrap();
     }
 
-    fn holds(path: &Path) -> Option<String> {
+    fn holds(path: &StorePath) -> Option<String> {
         std::fs::read_to_string(path.join("holds")).ok()
     }
 
@@ -174,7 +171,8 @@ mod tests {
             let kept = volume.damaged().join(format!("{}-0", VolumeDir::shard_name(ShardId(1))));
             table(&place, "old");
             table(&kept, "new");
-            let steps: [(&Path, &Path); 3] = [(&place, &under_way(&kept)), (&kept, &place), (&under_way(&kept), &kept)];
+            let steps: [(&StorePath, &StorePath); 3] =
+                [(&place, &under_way(&kept)), (&kept, &place), (&under_way(&kept), &kept)];
             steps.iter().take(renames).for_each(|(from, to)| rename(from, to).unwrap());
             let mut repaired = Repaired::default();
             end_begun(&volume, &settings, &mut repaired).unwrap();

@@ -182,7 +182,7 @@ impl Bench<'_> {
                     let path = self.volume.backing_file(inode);
                     if !path.exists() {
                         disk::write_synced(&path, bytes, BACKING_MODE)
-                            .and_then(|()| disk::sync_directory(disk::parent(&path)))
+                            .and_then(|()| disk::sync_directory(&path.parent()))
                             .map_err(|source| self.io("write", &path, source))?;
                         row.content = Content::Backing(BackingSize::Settled);
                         row.generation = row.generation.next();
@@ -247,7 +247,7 @@ impl Bench<'_> {
     /// Removes an empty backing file that nothing needs.
     pub fn remove_empty(&mut self, inode: InodeId) -> Result<(), FsckError> {
         let path = self.volume.backing_file(inode);
-        absent_is_fine(std::fs::remove_file(&path)).map_err(|source| self.io("remove", &path, source))?;
+        absent_is_fine(disk::remove_file(&path)).map_err(|source| self.io("remove", &path, source))?;
         self.note(format!("removed the empty backing file of inode {inode}, which has no row"));
         Ok(())
     }

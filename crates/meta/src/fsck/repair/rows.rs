@@ -72,7 +72,7 @@ impl Bench<'_> {
     /// Whoever connects reads the key anew, so another one is as good.
     pub fn make_key(&mut self) -> Result<(), FsckError> {
         let failed = |source| FsckError::Io { doing: "cannot make the volume another key".into(), source };
-        self.volume.make_key(self.settings.owner_uid).map_err(failed)?;
+        self.volume.make_key().map_err(failed)?;
         self.note("made the volume another key".to_owned());
         Ok(())
     }

@@ -8,10 +8,10 @@ use crate::shards::TableConfig;
 use crate::shards::table::{Salvage, damaged_ends};
 use crate::snapshot::{Unreadable, at_rest};
 use std::io;
-use std::path::Path;
 use varve_types::{ShardId, VolumeSettings};
 use varve_world::disk;
 use varve_world::posix_store::PosixStore;
+use varve_world::store_path::StorePath;
 use varve_world::volume_dir::VolumeDir;
 
 /// Says, for each shard that cannot be read, which file is damaged, and where. Returns the shards of which something is.
@@ -21,7 +21,7 @@ pub fn inspect(
     shards: &[Unreadable],
     report: &mut Report,
 ) -> Result<Vec<ShardId>, FsckError> {
-    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", volume.root())(source))?;
+    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
     let store = at_rest::store_for_reading(volume);
     let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
     let mut damaged = Vec::new();
@@ -44,7 +44,7 @@ pub fn inspect_ends(
     settings: &VolumeSettings,
     report: &mut Report,
 ) -> Result<Vec<ShardId>, FsckError> {
-    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", volume.root())(source))?;
+    let runtime = at_rest::runtime().map_err(|source| failed("start threads for", &volume.at_root())(source))?;
     let store = at_rest::store_for_reading(volume);
     let config = at_rest::table_config(volume, settings, store, runtime.handle().clone());
     let mut damaged = Vec::new();
@@ -80,11 +80,9 @@ pub fn salvage(
     shards: &[ShardId],
     repaired: &mut Repaired,
 ) -> Result<(), FsckError> {
-    let scratch = VolumeDir::new(volume.root().join("salvage"));
+    let scratch = volume.within("salvage");
     let result = shards.iter().try_for_each(|shard| replace(volume, &scratch, settings, *shard, repaired));
-    if scratch.root().exists() {
-        std::fs::remove_dir_all(scratch.root()).map_err(failed("remove", scratch.root()))?;
-    }
+    remove(&scratch.at_root())?;
     result
 }
 
@@ -97,13 +95,11 @@ fn replace(
 ) -> Result<(), FsckError> {
     let unreadable = |error: crate::shards::TableError| Unreadable::new(shard, error);
     // What a repair that was killed has left is of no use: it may be half of a table.
-    if scratch.root().exists() {
-        std::fs::remove_dir_all(scratch.root()).map_err(failed("remove", scratch.root()))?;
-    }
-    super::bench::make_private(scratch.root())?;
+    remove(&scratch.at_root())?;
+    super::bench::make_private(&scratch.at_root())?;
     let log = scratch.shard_log(shard);
     disk::create_directories(&log).map_err(failed("make", &log))?;
-    let runtime = at_rest::runtime().map_err(failed("start threads for", volume.root()))?;
+    let runtime = at_rest::runtime().map_err(failed("start threads for", &volume.at_root()))?;
     let old = TableConfig {
         shard,
         ..at_rest::table_config(volume, settings, at_rest::store_for_reading(volume), runtime.handle().clone())
@@ -132,7 +128,14 @@ fn replace(
     Ok(())
 }
 
-pub(super) fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> FsckError + use<> {
+fn remove(scratch: &StorePath) -> Result<(), FsckError> {
+    match disk::remove_tree(scratch) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(failed("remove", scratch)),
+    }
+}
+
+pub(super) fn failed(action: &str, path: &StorePath) -> impl FnOnce(io::Error) -> FsckError + use<> {
     let doing = format!("cannot {action} {}", path.display());
     move |source| FsckError::Io { doing, source }
 }

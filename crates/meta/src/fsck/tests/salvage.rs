@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::snapshot::at_rest;
+use varve_world::store_path::StorePath;
 
-pub(super) fn files_that_end(directory: &std::path::Path, ending: &str) -> Vec<std::path::PathBuf> {
+pub(super) fn files_that_end(directory: &StorePath, ending: &str) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.to_str().unwrap().ends_with(ending)).collect()
 }
@@ -287,11 +288,7 @@ fn manifests_that_are_gone_cost_no_row() {
     let report = site.check();
     assert!(!report.is_sound());
     let finding = report.findings.iter().find(|finding| finding.kind == FindingKind::DamagedTable);
-    assert!(
-        finding.is_some_and(|finding| finding.place.contains(manifests.to_str().unwrap())),
-        "{:#?}",
-        report.findings
-    );
+    assert!(finding.is_some_and(|finding| finding.place.contains(&manifests.to_string())), "{:#?}", report.findings);
     assert!(!manifests.exists(), "a check writes nothing");
     let repaired = repair(&site.volume, Missing::SetApartUnlessAll, &mut |_| {}).unwrap();
     assert_eq!(repaired.after.findings, [], "{:#?}", repaired.repairs);

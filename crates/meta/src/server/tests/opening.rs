@@ -198,8 +198,8 @@ fn a_sync_waits_for_the_attempt_that_is_due() {
     let site = Site::new(2);
     site.start().stop(STOP).unwrap();
     let tables = site.config.volume.shard(ShardId(1));
-    let itself = tables.to_str().unwrap();
-    let Some(read_only) = Mounted::mount(&["--bind", itself], &tables) else { return };
+    let itself = tables.path().to_str().unwrap();
+    let Some(read_only) = Mounted::mount(&["--bind", itself], tables.path()) else { return };
     read_only.turn_read_only();
     let server = site.start();
     let mut client = Client::at(&server, &site, 1, 2, Purpose::Work);

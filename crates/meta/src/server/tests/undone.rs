@@ -24,7 +24,7 @@ fn large_file(site: &Site, client: &mut Client<UnixStream>) -> (Locator, PathBuf
     let at = Locator::Entry { parent: root, name, inode: made.inode };
     let promote = Call::Promote { at: at.clone(), generation: made.generation, size: 7 };
     assert!(matches!(client.call(0, promote), Ok(Reply::Node(_))));
-    (at, path)
+    (at, path.into())
 }
 
 fn modified(path: &Path) -> SystemTime {

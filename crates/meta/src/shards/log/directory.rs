@@ -10,23 +10,22 @@
 use super::failure::LogError;
 use super::format::{FILE_HEADER_BYTES, FileHeader, FormatError, Seal, VERSION};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use varve_world::store_path::StorePath;
 
-pub fn file_path(directory: &Path, epoch: u64, number: u32) -> PathBuf {
+pub fn file_path(directory: &StorePath, epoch: u64, number: u32) -> StorePath {
     directory.join(format!("{epoch:016x}.{number:08x}.log"))
 }
 
-pub fn begun_path(directory: &Path, epoch: u64) -> PathBuf {
+pub fn begun_path(directory: &StorePath, epoch: u64) -> StorePath {
     directory.join(format!("{epoch:016x}.begun"))
 }
 
-pub fn seal_path(directory: &Path, epoch: u64) -> PathBuf {
+pub fn seal_path(directory: &StorePath, epoch: u64) -> StorePath {
     directory.join(format!("{epoch:016x}.seal"))
 }
 
-pub fn fence_path(directory: &Path, epoch: u64) -> PathBuf {
+pub fn fence_path(directory: &StorePath, epoch: u64) -> StorePath {
     directory.join(format!("{epoch:016x}.fence"))
 }
 
@@ -34,18 +33,18 @@ pub fn fence_path(directory: &Path, epoch: u64) -> PathBuf {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochFiles {
     /// By number.
-    pub files: BTreeMap<u32, PathBuf>,
+    pub files: BTreeMap<u32, StorePath>,
     pub begun: bool,
     pub sealed: bool,
     pub fenced: bool,
 }
 
 /// What is in the directory, by epoch. Foreign files are left alone.
-pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
+pub fn list(directory: &StorePath) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
     let failed = || LogError::io("list", directory);
     let mut epochs: BTreeMap<u64, EpochFiles> = BTreeMap::new();
-    for entry in std::fs::read_dir(directory).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
+    for entry in directory.read_dir().map_err(failed())? {
+        let path = entry.into_path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let mut parts = name.split('.');
         let Some(epoch) = parts.next().and_then(|digits| hexadecimal(digits, 16)) else { continue };
@@ -55,7 +54,7 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
             (Some("fence"), None, None) => epochs.entry(epoch).or_default().fenced = true,
             (Some(number), Some("log"), None) => {
                 if let Some(number) = hexadecimal(number, 8) {
-                    epochs.entry(epoch).or_default().files.insert(number as u32, path);
+                    epochs.entry(epoch).or_default().files.insert(number as u32, path.clone());
                 }
             }
             _ => {}
@@ -65,12 +64,12 @@ pub fn list(directory: &Path) -> Result<BTreeMap<u64, EpochFiles>, LogError> {
 }
 
 /// The first file that there ever is.
-pub fn first_file(directory: &Path) -> PathBuf {
+pub fn first_file(directory: &StorePath) -> StorePath {
     file_path(directory, 1, 0)
 }
 
 /// Whether there is anything of any epoch in the directory.
-pub fn is_begun(directory: &Path) -> Result<bool, LogError> {
+pub fn is_begun(directory: &StorePath) -> Result<bool, LogError> {
     Ok(!list(directory)?.is_empty())
 }
 
@@ -87,29 +86,30 @@ fn hexadecimal(digits: &str, length: usize) -> Option<u64> {
 }
 
 /// The header of a log file; `Ok(Err)` says what is wrong with its bytes.
-pub fn read_file_header(path: &Path) -> Result<Result<FileHeader, FormatError>, LogError> {
+pub fn read_file_header(path: &StorePath) -> Result<Result<FileHeader, FormatError>, LogError> {
     let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
-    let file = File::open(path).map_err(LogError::io("open", path))?;
+    let file = path.open().map_err(LogError::io("open", path))?;
     file.take(FILE_HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(LogError::io("read", path))?;
     match FileHeader::decode(&bytes) {
-        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.to_owned(), found, known: VERSION }),
+        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.clone().into(), found, known: VERSION }),
         decoded => Ok(decoded),
     }
 }
 
 /// The seal of an epoch, if it is sealed. Seals are published whole: a damaged one is refused.
-pub fn read_seal(directory: &Path, epoch: u64) -> Result<Option<Seal>, LogError> {
+pub fn read_seal(directory: &StorePath, epoch: u64) -> Result<Option<Seal>, LogError> {
     let path = seal_path(directory, epoch);
-    let bytes = match std::fs::read(&path) {
+    let bytes = match path.read() {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(LogError::io("read", &path)(error)),
     };
-    let damaged = |reason: FormatError| LogError::Damaged { path: path.clone(), offset: 0, reason: reason.to_string() };
+    let damaged =
+        |reason: FormatError| LogError::Damaged { path: path.clone().into(), offset: 0, reason: reason.to_string() };
     match Seal::decode(&bytes) {
         Ok(seal) if seal.epoch == epoch => Ok(Some(seal)),
         Ok(_) => Err(damaged(FormatError::Place)),
-        Err(FormatError::Version(found)) => Err(LogError::Newer { path, found, known: VERSION }),
+        Err(FormatError::Version(found)) => Err(LogError::Newer { path: path.into(), found, known: VERSION }),
         Err(reason) => Err(damaged(reason)),
     }
 }

@@ -2,9 +2,10 @@
 
 use slatedb::wal::WalError;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use varve_types::ShardId;
+use varve_world::store_path::StorePath;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -40,9 +41,9 @@ pub enum LogError {
 impl LogError {
     pub(in crate::shards) fn io<'a>(
         action: &'static str,
-        path: &'a Path,
+        path: &'a StorePath,
     ) -> impl FnOnce(io::Error) -> LogError + use<'a> {
-        move |source| LogError::Io { action, path: path.to_owned(), source }
+        move |source| LogError::Io { action, path: path.clone().into(), source }
     }
 }
 

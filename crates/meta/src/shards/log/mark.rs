@@ -9,15 +9,15 @@ use super::directory;
 use super::failure::LogError;
 use super::format::{MARK_BYTES, SyncedMark};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use varve_world::disk::{self, File};
+use varve_world::store_path::StorePath;
 
 /// The mark of the epoch that is written.
 pub(super) struct Mark {
     shard: u16,
     epoch: u64,
-    path: PathBuf,
+    path: StorePath,
     file: File,
     warned: AtomicBool,
 }
@@ -49,10 +49,10 @@ impl Mark {
 
 /// How far the epoch's stream was fsynced at least; 0 where its mark does not say that. To be read before the stream
 /// is, which may still grow.
-pub(super) fn synced(shard: u16, directory: &Path, epoch: u64) -> u64 {
+pub(super) fn synced(shard: u16, directory: &StorePath, epoch: u64) -> u64 {
     let path = directory::begun_path(directory, epoch);
     let mut bytes = Vec::with_capacity(MARK_BYTES);
-    let read = std::fs::File::open(&path).and_then(|file| file.take(MARK_BYTES as u64).read_to_end(&mut bytes));
+    let read = path.open().and_then(|file| file.take(MARK_BYTES as u64).read_to_end(&mut bytes));
     if let Err(error) = read
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -8,10 +8,10 @@ use slatedb::VersionedManifest;
 use slatedb::wal::{WalAdmin, WalError, WalFileRange, WalGc};
 use std::io;
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_world::disk;
+use varve_world::store_path::StorePath;
 
 /// SlateDB's collector and administrator of one shard's log.
 pub struct LogReclaimer {
@@ -66,7 +66,7 @@ pub(super) fn reclaim(config: &LogConfig, replay_after: u64) -> Result<(), LogEr
 /// Makes the file durable that the newest epoch begins with from now on: one that was begun when the one before it was left
 /// has neither name nor header on the disk until it is synced for the first time, and a loss of power that keeps the
 /// removals would leave the epoch without a file.
-fn keep_the_rest(config: &LogConfig, removed: &[PathBuf]) -> Result<(), LogError> {
+fn keep_the_rest(config: &LogConfig, removed: &[StorePath]) -> Result<(), LogError> {
     let directory = &config.directory;
     let newest = directory::list(directory)?.pop_last().map(|(_, epoch)| epoch).unwrap_or_default();
     if let Some(first) = newest.files.values().find(|path| !removed.contains(path)) {
@@ -78,7 +78,7 @@ fn keep_the_rest(config: &LogConfig, removed: &[PathBuf]) -> Result<(), LogError
 /// Files that no successor needs when all groups up to `replay_after` are in tables, in the order of removal. What is
 /// removed first lies before what remains, so that a crash on the way leaves no gap. The newest epoch keeps its last
 /// file: as long as it is there, nothing of a lower epoch counts that is not sealed.
-pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
+pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<StorePath>, LogError> {
     let directory = &config.directory;
     let epochs = directory::list(directory)?;
     let Some(newest) = epochs.keys().next_back().copied() else { return Ok(Vec::new()) };
@@ -104,9 +104,9 @@ pub(super) fn reclaimable(config: &LogConfig, replay_after: u64) -> Result<Vec<P
 }
 
 /// The files of one epoch whose successors hold only later groups.
-fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogError> {
+fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<StorePath>, LogError> {
     let mut paths = Vec::new();
-    let mut before: Vec<PathBuf> = Vec::new();
+    let mut before: Vec<StorePath> = Vec::new();
     for path in files.files.values() {
         match directory::read_file_header(path)? {
             Ok(header) if header.last_group <= replay_after => paths.append(&mut before),
@@ -119,8 +119,8 @@ fn behind(files: &EpochFiles, replay_after: u64) -> Result<Vec<PathBuf>, LogErro
     Ok(paths)
 }
 
-pub(super) fn remove(path: &Path) -> Result<(), LogError> {
-    match disk::remove_published(path) {
+pub(super) fn remove(path: &StorePath) -> Result<(), LogError> {
+    match disk::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(LogError::io("remove", path)),
     }

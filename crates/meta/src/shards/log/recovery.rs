@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use slatedb::wal::{WalError, WriterInit, WriterInitResult, WriterManifest};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use varve_world::disk;
+use varve_world::store_path::StorePath;
 
 /// Opens the log when SlateDB has claimed the epoch.
 pub struct LogInit {
@@ -87,10 +87,13 @@ pub(super) fn refuse_if_gone(
     claim: Claim,
 ) -> Result<(), LogError> {
     if let Some(epoch) = directory::gone(epochs) {
-        return Err(LogError::Gone { shard: config.shard, mark: directory::begun_path(&config.directory, epoch) });
+        return Err(LogError::Gone {
+            shard: config.shard,
+            mark: directory::begun_path(&config.directory, epoch).into(),
+        });
     }
     if epochs.is_empty() && claim.replay_after > 0 {
-        let (shard, directory) = (config.shard, config.directory.clone());
+        let (shard, directory) = (config.shard, config.directory.clone().into());
         return Err(LogError::Missing { shard, directory, found: 0, needed: claim.replay_after });
     }
     Ok(())
@@ -118,7 +121,7 @@ fn seal_highest(config: &LogConfig, epochs: &mut BTreeMap<u64, EpochFiles>, repl
 }
 
 /// Creates a file that others may have created already with the same meaning.
-fn publish(config: &LogConfig, path: &Path, content: &[u8]) -> Result<(), LogError> {
+fn publish(config: &LogConfig, path: &StorePath, content: &[u8]) -> Result<(), LogError> {
     match disk::create_if_absent(config.exclusive, path, content) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other.map_err(LogError::io("create", path)),
@@ -128,7 +131,7 @@ fn publish(config: &LogConfig, path: &Path, content: &[u8]) -> Result<(), LogErr
 /// How far the stream of an unsealed epoch is intact, in whole batches; says what is cut off.
 pub(super) fn measure(
     shard: u16,
-    directory: &Path,
+    directory: &StorePath,
     epoch: u64,
     files: &EpochFiles,
     replay_after: u64,
@@ -149,7 +152,7 @@ pub(super) fn measure(
 /// tables.
 pub(super) fn intact(
     shard: u16,
-    directory: &Path,
+    directory: &StorePath,
     epoch: u64,
     files: &EpochFiles,
     replay_after: u64,
@@ -172,7 +175,7 @@ pub(super) fn intact(
             Err(broken) => break Some(broken),
         };
         if let Err(reason) = order.check(&record) {
-            let path = files.files.values().next_back().cloned().unwrap_or_default();
+            let path = files.files.values().next_back().map(|path| path.path().to_owned()).unwrap_or_default();
             break Some(Break { position: before, path, offset: 0, reason });
         }
         if matches!(record, Record::Batch(_)) {
@@ -190,9 +193,9 @@ pub(super) fn intact(
 
 /// The end of the last file, as a place that lacks what is behind it. None where there is no file, which is known without.
 fn cut(files: &EpochFiles, position: u64) -> Option<Result<Break, LogError>> {
-    let path: PathBuf = files.files.values().next_back()?.clone();
+    let path: StorePath = files.files.values().next_back()?.clone();
     Some(match path.metadata() {
-        Ok(found) => Ok(Break { position, path, offset: found.len(), reason: FormatError::Cut }),
+        Ok(found) => Ok(Break { position, path: path.into(), offset: found.len(), reason: FormatError::Cut }),
         Err(error) => Err(LogError::io("look at", &path)(error)),
     })
 }
@@ -227,7 +230,7 @@ pub(super) fn last_group(config: &LogConfig, segments: &[Segment], claim: Claim)
     if last_group < claim.flushed {
         return Err(LogError::Missing {
             shard: config.shard,
-            directory: config.directory.clone(),
+            directory: config.directory.clone().into(),
             found: last_group,
             needed: claim.replay_after,
         });
@@ -261,7 +264,7 @@ pub(super) fn segments(
         if files.files.is_empty() || stream.last_group > last_group {
             return Err(LogError::Missing {
                 shard: config.shard,
-                directory: config.directory.clone(),
+                directory: config.directory.clone().into(),
                 found: last_group,
                 needed: claim.replay_after,
             });

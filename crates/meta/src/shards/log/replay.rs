@@ -107,7 +107,7 @@ impl Replay {
     /// A record whose checksum is right and whose content is not: written wrongly, so no position is to blame.
     fn damaged(&self, reason: FormatError) -> LogError {
         let path = self.current.as_ref().and_then(|(segment, _, _)| segment.files.files.values().next_back().cloned());
-        LogError::Damaged { path: path.unwrap_or_default(), offset: 0, reason: reason.to_string() }
+        LogError::Damaged { path: path.map(Into::into).unwrap_or_default(), offset: 0, reason: reason.to_string() }
     }
 
     /// The next record of any segment, and the group it belongs to.

@@ -8,8 +8,9 @@ use super::scan::{StreamReader, intact_records};
 use bytes::Bytes;
 use slatedb::RowEntry;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use varve_types::ShardId;
+use varve_world::store_path::StorePath;
 
 /// A place that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct DamagedPlace {
 /// group `replay_after`, if that is known, is in tables, so that nothing is lost with its files.
 pub fn read_intact(
     shard: ShardId,
-    directory: &Path,
+    directory: &StorePath,
     replay_after: Option<u64>,
     note: &mut dyn FnMut(RowEntry),
 ) -> Result<Vec<DamagedPlace>, LogError> {
@@ -34,11 +35,11 @@ pub fn read_intact(
     if let Some(epoch) = directory::gone(&epochs) {
         let reason =
             format!("it is gone, and {} says that it was begun", name(&directory::begun_path(directory, epoch)));
-        damaged.push(DamagedPlace { path: directory::file_path(directory, epoch, 0), offset: None, reason });
+        damaged.push(DamagedPlace { path: directory::file_path(directory, epoch, 0).into(), offset: None, reason });
     }
     if epochs.is_empty() && replay_after.is_some_and(|after| after > 0) {
         let reason = "all files of the log are gone".to_owned();
-        damaged.push(DamagedPlace { path: directory::first_file(directory), offset: None, reason });
+        damaged.push(DamagedPlace { path: directory::first_file(directory).into(), offset: None, reason });
     }
     let highest = epochs.keys().next_back().copied();
     let mut reached = replay_after;
@@ -56,7 +57,7 @@ pub fn read_intact(
         let before = damaged.len();
         for path in files.files.values() {
             // At most a file's length is in memory: 16 MiB, and a batch.
-            let bytes = Bytes::from(std::fs::read(path).map_err(LogError::io("read", path))?);
+            let bytes = Bytes::from(path.read().map_err(LogError::io("read", path))?);
             let range = 0..seal.map_or(u64::MAX, |seal| seal.length);
             let found = scan(path, &bytes, *epoch, range, &mut |_, rows| rows.into_iter().for_each(&mut *note));
             damaged.extend(found);
@@ -72,7 +73,7 @@ pub fn read_intact(
 /// What is wrong with an epoch of which every record that is there is intact: a file's header, or a file that is gone.
 fn broken(
     shard: ShardId,
-    directory: &Path,
+    directory: &StorePath,
     epoch: u64,
     files: &EpochFiles,
     seal: Option<Seal>,
@@ -91,7 +92,7 @@ fn broken(
         return Ok(None);
     }
     let gone = |number| DamagedPlace {
-        path: directory::file_path(directory, epoch, number),
+        path: directory::file_path(directory, epoch, number).into(),
         offset: None,
         reason: format!("it is gone, and {} says that it counts", name(&directory::seal_path(directory, epoch))),
     };
@@ -123,13 +124,13 @@ fn broken(
     }
 }
 
-fn name(path: &Path) -> String {
+fn name(path: &StorePath) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Calls `note` with the rows of every intact batch of a file whose position is in `range`, and the position.
 pub(super) fn scan(
-    path: &Path,
+    path: &StorePath,
     bytes: &Bytes,
     epoch: u64,
     range: Range<u64>,
@@ -139,7 +140,7 @@ pub(super) fn scan(
     let mut lost = |from: usize, to: usize| {
         if from < to {
             let reason = "no intact record".to_owned();
-            damaged.push(DamagedPlace { path: path.to_owned(), offset: Some(from as u64), reason });
+            damaged.push(DamagedPlace { path: path.path().to_owned(), offset: Some(from as u64), reason });
         }
     };
     let mut reached = FILE_HEADER_BYTES.min(bytes.len());

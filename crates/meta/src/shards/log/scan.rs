@@ -9,7 +9,8 @@ use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use varve_world::store_path::StorePath;
 
 const READ_BYTES: usize = 256 * 1024;
 
@@ -40,7 +41,7 @@ impl Break {
 /// A file of an epoch with the part of the stream that counts in it: a later file takes over at its own base.
 #[derive(Clone, Debug)]
 struct Part {
-    path: PathBuf,
+    path: StorePath,
     base: u64,
     /// Position at which the next file takes over, or the stream's limit.
     end: u64,
@@ -80,7 +81,7 @@ impl StreamReader {
             let header = match read_file_header(path)? {
                 Ok(header) if header_fits(&header, shard, epoch, *number, expected) => header,
                 other => {
-                    unread.get_or_insert((path.clone(), other.err().unwrap_or(FormatError::Place)));
+                    unread.get_or_insert((path.clone().into(), other.err().unwrap_or(FormatError::Place)));
                     continue;
                 }
             };
@@ -145,8 +146,8 @@ impl StreamReader {
                 self.current = None;
                 continue;
             }
-            let (path, offset) = (part.path.clone(), FILE_HEADER_BYTES as u64 + self.position - part.base);
-            match read_record(input, self.epoch, self.position, &path)? {
+            let (path, offset) = (part.path.path().to_owned(), FILE_HEADER_BYTES as u64 + self.position - part.base);
+            match read_record(input, self.epoch, self.position, &part.path)? {
                 Ok(Some((record, length))) => {
                     self.position += length;
                     return Ok(Ok(Some(record)));
@@ -173,10 +174,10 @@ impl StreamReader {
         let Some(part) = self.parts.next() else { return Ok(false) };
         if part.base != self.position {
             // A file before this one is missing, or a record runs on into it.
-            self.broken_after = Some((part.path, FormatError::Place));
+            self.broken_after = Some((part.path.into(), FormatError::Place));
             return Ok(false);
         }
-        let file = File::open(&part.path).map_err(LogError::io("open", &part.path))?;
+        let file = part.path.open().map_err(LogError::io("open", &part.path))?;
         let mut input = Input { file, ahead: BytesMut::new() };
         // It was read before, to know where its part begins.
         input.take(FILE_HEADER_BYTES).map_err(LogError::io("read", &part.path))?;
@@ -217,7 +218,7 @@ fn read_record(
     input: &mut Input,
     epoch: u64,
     position: u64,
-    path: &Path,
+    path: &StorePath,
 ) -> Result<Result<Option<(Record, u64)>, FormatError>, LogError> {
     let bytes = input.take(RECORD_HEADER_BYTES).map_err(LogError::io("read", path))?;
     let header: &[u8; RECORD_HEADER_BYTES] = match bytes.as_ref().try_into() {
@@ -268,7 +269,7 @@ pub fn synced_mark(epoch: u64, files: &EpochFiles) -> Result<u64, LogError> {
     let mut mark = 0;
     for path in files.files.values() {
         // At most a file's length is in memory: 16 MiB, and a batch.
-        let bytes = Bytes::from(std::fs::read(path).map_err(LogError::io("read", path))?);
+        let bytes = Bytes::from(path.read().map_err(LogError::io("read", path))?);
         if let Some(header) = file_header(&bytes, epoch) {
             mark = mark.max(header.synced);
         }

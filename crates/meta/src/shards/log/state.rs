@@ -9,17 +9,17 @@ use bytes::Bytes;
 use slatedb::wal::{WalError, WalStatus};
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::time::Instant;
 use varve_world::disk::{self, File};
 use varve_world::reserve::is_for_want_of_room;
+use varve_world::store_path::StorePath;
 
 /// A file with bytes that are not fsynced, or whose name is not.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
     pub file: Arc<File>,
-    pub path: PathBuf,
+    pub path: StorePath,
     pub name_synced: bool,
     /// Where its records end, once they go on in another file.
     end: Option<u64>,
@@ -89,7 +89,7 @@ pub struct State {
 
 impl State {
     /// The state of a log whose first file holds nothing but its header.
-    pub fn begin(header: FileHeader, file: File, path: PathBuf, replayable_since: Option<Instant>) -> State {
+    pub fn begin(header: FileHeader, file: File, path: StorePath, replayable_since: Option<Instant>) -> State {
         State {
             epoch: header.epoch,
             open: vec![OpenFile { file: Arc::new(file), path, name_synced: true, end: None }],
@@ -188,7 +188,11 @@ impl State {
         if let Err(error) = current.file.write_all_at(&record, offset) {
             let path = current.path.clone();
             tracing::error!(file = %path.display(), %error, "cannot append to the log");
-            self.move_to_new_file(config, &record, LogError::Io { action: "append to", path, source: error })?;
+            self.move_to_new_file(
+                config,
+                &record,
+                LogError::Io { action: "append to", path: path.into(), source: error },
+            )?;
         }
         self.appended += record.len() as u64;
         let body = record.slice(body..);
@@ -390,7 +394,7 @@ impl State {
         }
     }
 
-    fn publish_copy(&self, config: &LogConfig, header: &FileHeader, path: &Path, more: &[u8]) -> io::Result<File> {
+    fn publish_copy(&self, config: &LogConfig, header: &FileHeader, path: &StorePath, more: &[u8]) -> io::Result<File> {
         in_place(config)?;
         let header = header.encode();
         let parts: Vec<&[u8]> = std::iter::once(header.as_slice())
@@ -412,7 +416,7 @@ impl State {
 
     /// The file that is written to, and where its unsynced bytes begin and end.
     #[cfg(test)]
-    pub fn unsynced_of_file(&self) -> (PathBuf, u64, u64) {
+    pub fn unsynced_of_file(&self) -> (StorePath, u64, u64) {
         let begin = self.offset(self.synced.max(self.header.base));
         (self.current().path.clone(), begin, self.offset(self.appended))
     }
@@ -420,17 +424,17 @@ impl State {
     fn malformed(&self, reason: FormatError) -> LogError {
         LogError::Io {
             action: "append to",
-            path: self.current().path.clone(),
+            path: self.current().path.clone().into(),
             source: io::Error::new(io::ErrorKind::InvalidInput, reason),
         }
     }
 }
 
-fn in_place(config: &LogConfig) -> io::Result<()> {
+pub(super) fn in_place(config: &LogConfig) -> io::Result<()> {
     config.place.as_ref().map_or(Ok(()), |place| place.check_shard(config.shard))
 }
 
-fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
+fn create(path: &StorePath, header: &FileHeader) -> io::Result<File> {
     let file = File::options().write(true).create_new().open(path)?;
     if let Err(error) = file.write_all_at(&header.encode(), 0) {
         // A file without a header would end the log at the next opening; this one holds nothing yet.

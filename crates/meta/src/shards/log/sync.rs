@@ -1,12 +1,12 @@
 //! The task that fsyncs a log: when its oldest unsynced batch is old enough, or when somebody waits for it. It runs in
 //! the background and blocks on threads there, never on the worker; while nothing is unsynced it sleeps without a timer.
 
+use super::LogConfig;
 use super::failure::LogError;
-use super::state::SyncWork;
+use super::state::{SyncWork, in_place};
 use super::writer::Log;
 use slatedb::wal::{WalError, WalEvent};
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -105,16 +105,16 @@ fn refuse_if_fenced(log: &Log) -> Result<(), LogError> {
     let path = log.fence_path();
     match path.symlink_metadata() {
         Ok(_) => Err(LogError::Fenced),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_directory(&log.config.directory),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_directory(&log.config),
         Err(error) => Err(LogError::io("look for", &path)(error)),
     }
 }
 
 /// No fence in a directory that is gone proves nothing.
-fn missing_directory(directory: &Path) -> Result<(), LogError> {
-    match directory.metadata() {
+fn missing_directory(config: &LogConfig) -> Result<(), LogError> {
+    match in_place(config).and_then(|()| config.directory.metadata()) {
         Ok(_) => Ok(()),
-        Err(error) => Err(LogError::Away { directory: directory.to_owned(), source: error }),
+        Err(error) => Err(LogError::Away { directory: config.directory.clone().into(), source: error }),
     }
 }
 

@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use slatedb::wal::{WalError, WalIterator, WalReader, WalWriter};
 use slatedb::{RowEntry, ValueDeletable};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -23,7 +22,8 @@ const NEVER: Duration = Duration::from_secs(300);
 
 struct World {
     runtime: Runtime,
-    directory: tempfile::TempDir,
+    _directory: tempfile::TempDir,
+    path: StorePath,
     sync_interval: Duration,
     memtables: Arc<MemtableBudget>,
 }
@@ -39,22 +39,24 @@ struct Owner {
 impl World {
     fn new() -> World {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         World {
             runtime,
-            directory: tempfile::tempdir().unwrap(),
+            path: directory.path().into(),
+            _directory: directory,
             sync_interval: NEVER,
             memtables: Arc::new(MemtableBudget::new(150_000)),
         }
     }
 
-    fn path(&self) -> &Path {
-        self.directory.path()
+    fn path(&self) -> &StorePath {
+        &self.path
     }
 
     fn config(&self) -> LogConfig {
         LogConfig {
             shard: ShardId(9),
-            directory: self.path().to_owned(),
+            directory: self.path.clone(),
             exclusive: Exclusive::RenameNoReplace,
             sync_interval: self.sync_interval,
             memtable_bytes_share: 10_000,
@@ -101,7 +103,7 @@ impl World {
     }
 
     /// Changes the byte at `offset` of a file.
-    fn damage(&self, file: &Path, offset: u64) {
+    fn damage(&self, file: &StorePath, offset: u64) {
         let mut bytes = std::fs::read(file).unwrap();
         bytes[offset as usize] ^= 1;
         std::fs::write(file, bytes).unwrap();
@@ -310,7 +312,7 @@ fn a_damaged_middle_is_refused() {
         let opened = world.open(2, 0);
         if marked || group < 2 {
             let message = opened.err().unwrap().to_string();
-            assert!(message.contains(file.to_str().unwrap()), "{message}");
+            assert!(message.contains(&file.to_string()), "{message}");
             assert!(message.contains(&format!("byte {}", 64 + starts[group] + 48)), "{message}");
             world.damage(&file, offset);
         } else {

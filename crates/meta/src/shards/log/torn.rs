@@ -7,8 +7,9 @@ use super::recovery::intact;
 use super::salvage::scan;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use varve_types::ShardId;
+use varve_world::store_path::StorePath;
 
 /// Where the next owner of a log cuts it off.
 #[derive(Clone, Debug)]
@@ -22,14 +23,14 @@ pub struct TornEnd {
 
 /// The torn end of a log that nobody owns, if it has one. Not much is behind it: a log holds few unsynced bytes. Reads
 /// the epoch that is not sealed, and writes nothing.
-pub fn torn_end(shard: ShardId, directory: &Path) -> Result<Option<TornEnd>, LogError> {
+pub fn torn_end(shard: ShardId, directory: &StorePath) -> Result<Option<TornEnd>, LogError> {
     let epochs = directory::list(directory)?;
     let Some((epoch, files)) = epochs.iter().next_back().filter(|(_, files)| !files.sealed) else { return Ok(None) };
     let (seal, Some(broken)) = intact(shard.0, directory, *epoch, files, 0)? else { return Ok(None) };
     // What a file holds beyond the base of a later one is there twice.
     let mut lost: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
     for path in files.files.values() {
-        let bytes = Bytes::from(std::fs::read(path).map_err(LogError::io("read", path))?);
+        let bytes = Bytes::from(path.read().map_err(LogError::io("read", path))?);
         scan(path, &bytes, *epoch, seal.length..u64::MAX, &mut |position, rows| {
             // Copied, so that they do not keep what was read with them.
             lost.insert(position, rows.iter().map(|row| Bytes::copy_from_slice(&row.key)).collect());

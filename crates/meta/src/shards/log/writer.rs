@@ -12,11 +12,11 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use slatedb::RowEntry;
 use slatedb::wal::{WalError, WalEvent, WalFlushResult, WalObserver, WalStatus, WalStatusListener, WalWriter};
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use varve_world::disk::File;
+use varve_world::store_path::StorePath;
 
 /// One epoch's log, open for appending.
 pub struct Log {
@@ -49,7 +49,7 @@ impl Log {
     pub(super) fn begin(
         config: LogConfig,
         header: FileHeader,
-        path: PathBuf,
+        path: StorePath,
         mark: Mark,
         replayed: bool,
     ) -> Result<Log, LogError> {
@@ -197,7 +197,7 @@ impl Log {
         result
     }
 
-    pub(super) fn fence_path(&self) -> PathBuf {
+    pub(super) fn fence_path(&self) -> StorePath {
         directory::fence_path(&self.config.directory, self.epoch)
     }
 

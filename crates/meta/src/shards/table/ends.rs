@@ -6,10 +6,9 @@ use crate::shards::log::DamagedPlace;
 use slatedb::admin::Admin;
 use slatedb::{SstFile, SstReader};
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use varve_world::store_path::StorePath;
 
 /// Every part of a file but its blocks ends with the CRC-32 of the rest of it, in big-endian order.
 const CHECKSUM_BYTES: usize = 4;
@@ -32,7 +31,8 @@ pub async fn damaged_ends(config: &TableConfig) -> Result<Vec<DamagedPlace>, Tab
         let path = config.volume.shard(config.shard).join("compacted").join(format!("{id}.sst"));
         let file = reader.open_with_handle(view.sst.clone()).map_err(failed)?;
         let info = &view.sst.info;
-        let mut note = |offset, reason| damaged.push(DamagedPlace { path: path.clone(), offset: Some(offset), reason });
+        let mut note =
+            |offset, reason| damaged.push(DamagedPlace { path: path.clone().into(), offset: Some(offset), reason });
         if let Err(error) = path.metadata() {
             note(0, error.to_string());
             continue;
@@ -50,12 +50,12 @@ pub async fn damaged_ends(config: &TableConfig) -> Result<Vec<DamagedPlace>, Tab
     Ok(damaged)
 }
 
-fn filter(path: &Path, offset: u64, length: u64) -> Result<(), String> {
+fn filter(path: &StorePath, offset: u64, length: u64) -> Result<(), String> {
     if length == 0 {
         return Ok(());
     }
     let read = || -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
+        let file = path.open()?;
         if offset.saturating_add(length) > file.metadata()?.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -71,7 +71,7 @@ fn filter(path: &Path, offset: u64, length: u64) -> Result<(), String> {
 }
 
 /// The footer leads to what the manifest says, and by its format version the first block is read the same.
-async fn footer(path: &Path, reader: &SstReader, by_manifest: &SstFile) -> Result<(), String> {
+async fn footer(path: &StorePath, reader: &SstReader, by_manifest: &SstFile) -> Result<(), String> {
     leads_inside(path).map_err(|error| error.to_string())?;
     let by_footer = reader.open(by_manifest.id()).await.map_err(|error| error.to_string())?;
     // A block that is damaged itself is found where rows are read.
@@ -84,9 +84,9 @@ async fn footer(path: &Path, reader: &SstReader, by_manifest: &SstFile) -> Resul
 }
 
 /// An offset beyond the end of the file would be a broken invariant to SlateDB, which panics.
-fn leads_inside(path: &Path) -> io::Result<()> {
+fn leads_inside(path: &StorePath) -> io::Result<()> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it leads beyond the end of the file");
-    let file = File::open(path)?;
+    let file = path.open()?;
     let end = file.metadata()?.len().checked_sub(FOOTER_BYTES as u64).ok_or_else(invalid)?;
     let mut footer = [0; FOOTER_BYTES];
     file.read_exact_at(&mut footer, end)?;

@@ -69,7 +69,10 @@ pub(super) async fn refuse_without_log(config: &TableConfig) -> Result<(), Table
         Ok(Ok(false)) => Ok(()),
         Ok(Ok(true)) => {
             let directory = config.volume.shard_log(config.shard);
-            Err(TableError::Damaged { shard: config.shard, source: Arc::new(Lost::Log { directory }) })
+            Err(TableError::Damaged {
+                shard: config.shard,
+                source: Arc::new(Lost::Log { directory: directory.into() }),
+            })
         }
         Ok(Err(error)) => Err(TableError::from_log(config.shard, WalError::from(error))),
         Err(join) => Err(TableError::internal(config.shard, format!("its log was not looked at: {join}"))),
@@ -93,7 +96,7 @@ fn log_is_lost(config: &TableConfig) -> Result<bool, LogError> {
 pub(super) fn lost_log(config: &TableConfig) -> Result<Option<DamagedPlace>, LogError> {
     let path = first_file(&config.volume.shard_log(config.shard));
     let reason = "all files of the log are gone".to_owned();
-    Ok(log_is_lost(config)?.then_some(DamagedPlace { path, offset: None, reason }))
+    Ok(log_is_lost(config)?.then_some(DamagedPlace { path: path.into(), offset: None, reason }))
 }
 
 /// Its log has begun, durably, and nothing is acknowledged yet. Without the marks it is as safe, so that a store without room is
@@ -103,7 +106,7 @@ pub(super) async fn note_opened(config: &TableConfig) {
     let make = move || {
         marks.iter().filter(|mark| !mark.exists()).try_for_each(|mark| {
             disk::File::options().write(true).create().open(mark)?;
-            disk::sync_directory(disk::parent(mark))
+            disk::sync_directory(&mark.parent())
         })
     };
     if let Err(error) = tokio::task::spawn_blocking(make).await.unwrap_or_else(|join| Err(io::Error::other(join))) {
@@ -131,13 +134,13 @@ fn look(config: &TableConfig) -> Result<(), TableError> {
     match is_begun(&log) {
         Ok(false) => match was_opened(config) {
             Ok(false) => Ok(()),
-            Ok(true) => lost(Lost::All { directory: config.volume.shard(shard) }),
+            Ok(true) => lost(Lost::All { directory: config.volume.shard(shard).into() }),
             Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
         },
-        Ok(true) => lost(Lost::Manifest { directory: config.volume.shard(shard) }),
+        Ok(true) => lost(Lost::Manifest { directory: config.volume.shard(shard).into() }),
         // Its own absence is damage where the store is there, and no more than that of the store where it is not.
         Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && config.store.is_there() => {
-            lost(Lost::Directory { directory: log })
+            lost(Lost::Directory { directory: log.into() })
         }
         Err(error) => Err(TableError::from_log(shard, WalError::from(error))),
     }

@@ -10,6 +10,7 @@ use slatedb::{RowEntry, SstFile, SstReader, ValueDeletable, VersionedManifest};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeBounds;
+use varve_world::store_path::StorePath;
 
 /// Rows written at once.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -141,7 +142,7 @@ impl Salvage {
 
 fn damaged_table(config: &TableConfig, name: &str, offset: u64, error: &slatedb::Error) -> DamagedPlace {
     let path = config.volume.shard(config.shard).join("compacted").join(format!("{name}.sst"));
-    DamagedPlace { path, offset: Some(offset), reason: error.to_string() }
+    DamagedPlace { path: path.into(), offset: Some(offset), reason: error.to_string() }
 }
 
 /// The newest manifest of a shard that can be read.
@@ -170,14 +171,14 @@ impl Newest {
                         return Err(error);
                     }
                     let path = directory.join(format!("{number:020}.manifest"));
-                    damaged.push(DamagedPlace { path, offset: Some(0), reason: error.to_string() });
+                    damaged.push(DamagedPlace { path: path.into(), offset: Some(0), reason: error.to_string() });
                 }
             }
         }
         // A shard that was never opened has lost nothing.
         if numbers.is_empty() && is_begun(&config.volume.shard_log(config.shard)).is_ok_and(|begun| begun) {
             let reason = "there is no manifest, and the shard's log was begun".to_owned();
-            damaged.push(DamagedPlace { path: directory, offset: None, reason });
+            damaged.push(DamagedPlace { path: directory.into(), offset: None, reason });
         }
         Ok(Newest { manifest: None, damaged })
     }
@@ -198,14 +199,14 @@ impl Newest {
 }
 
 /// Names of the files in `directory` that end so, without the ending.
-fn names(directory: &std::path::Path, extension: &str) -> io::Result<Vec<String>> {
+fn names(directory: &StorePath, extension: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    let entries = match std::fs::read_dir(directory) {
+    let entries = match directory.read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
         entries => entries?,
     };
     for entry in entries {
-        let path = entry?.path();
+        let path = entry.path();
         if path.extension().is_some_and(|found| found == extension)
             && let Some(name) = path.file_stem().and_then(|name| name.to_str())
         {

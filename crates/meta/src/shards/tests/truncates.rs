@@ -36,7 +36,7 @@ impl Large {
         let at = At::Entry { parent, name: name("f"), inode: made.inode };
         let promote = Promote { at: at.clone(), generation: made.generation, size: 6 };
         let generation = run(&shard, &at, &promote).await.unwrap().generation;
-        Large { at, generation, path, shard }
+        Large { at, generation, path: path.into(), shard }
     }
 
     /// Asks for a cut to nothing, as a client does.

@@ -56,7 +56,7 @@ fn what_is_no_key_is_refused() {
     symlink(&aside, &file).unwrap();
     refusal(volume.host_key(key.id), "is a link");
     fs::remove_file(&file).unwrap();
-    rustix::fs::mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    rustix::fs::mknodat(CWD, file.path(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     refusal(volume.host_key(key.id), "is no file");
     fs::remove_file(&file).unwrap();
     for content in [&b""[..], b"id = 7", &sound[..sound.len() / 2], &[0xff; 100], &[b'x'; 9000]] {
@@ -85,17 +85,19 @@ fn a_key_is_the_owners_or_roots() {
     }
     let (directory, volume) = volume();
     let chown = |path: &Path, uid: u32| std::os::unix::fs::chown(path, Some(uid), None).unwrap();
-    chown(directory.path(), 47111);
     let key = volume.add_host_key("node").unwrap();
-    let file = volume.host_keys_directory().join(name_of_id(key.id));
-    assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(&file).unwrap()), 47111);
+    let file = PathBuf::from(volume.host_keys_directory().join(name_of_id(key.id)));
+    chown(directory.path(), 47111);
+    chown(volume.host_keys_directory().path(), 47111);
+    chown(&file, 47111);
+    assert!(volume.host_key(key.id).unwrap().is_some());
     chown(&file, 47112);
     refusal(volume.host_key(key.id), "belongs to user 47112");
     chown(&file, 0);
     assert!(volume.host_key(key.id).unwrap().is_some());
     chown(directory.path(), OVERFLOW_UID);
-    chown(&volume.host_keys_directory(), OVERFLOW_UID);
-    refusal(volume.host_key(key.id), "belongs to user 65534");
+    chown(volume.host_keys_directory().path(), OVERFLOW_UID);
+    refusal(volume.host_key(key.id), "belongs to nobody in particular");
 }
 
 /// Promise: a host's file has the key and the volume, is not written over anything, and only read where others cannot.
@@ -115,5 +117,5 @@ fn a_key_file_is_the_hosts_own() {
     symlink(&path, &link).unwrap();
     refusal(KeyFile::read(&link), "is a link");
     let stored = volume.host_keys_directory().join(name_of_id(file.key.id));
-    refusal(KeyFile::read(&stored), "names no volume");
+    refusal(KeyFile::read(stored.path()), "names no volume");
 }

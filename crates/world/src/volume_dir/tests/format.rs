@@ -56,6 +56,6 @@ fn data_elsewhere_is_emptied_and_stays() {
     std::os::unix::fs::symlink(elsewhere.path(), volume.data()).unwrap();
     std::fs::write(volume.data().join("old"), b"").unwrap();
     volume.format(&settings(), FormatOver::Volume).unwrap();
-    assert!(volume.data().is_symlink() && elsewhere.path().join("ff").is_dir());
+    assert!(volume.data().path().is_symlink() && elsewhere.path().join("ff").is_dir());
     assert!(!elsewhere.path().join("old").exists() && volume.read_settings().is_ok());
 }

@@ -74,7 +74,7 @@ sys.stdin.readline()";
     let lock = volume.lock().unwrap();
     let record = ServerRecord::of_this_process(&volume, false, vec![]).unwrap();
     let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT]).arg(volume.lock_file()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    python.args(["-c", SCRIPT]).arg(volume.lock_file().path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = python.spawn().unwrap();
     volume.write_server_record(&lock, &ServerRecord { pid: child.id(), ..record }).unwrap();
     // The child waits for it.
@@ -105,12 +105,12 @@ fn readers_share_the_lock() {
 #[test]
 fn others_cannot_have_the_lock() {
     let (directory, volume) = formatted();
-    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
     volume.lock().unwrap();
-    assert_eq!(mode(&volume.lock_file()), 0o600);
+    assert_eq!(mode(volume.lock_file().path()), 0o600);
     std::fs::set_permissions(volume.lock_file(), Permissions::from_mode(0o644)).unwrap();
     volume.lock().unwrap();
-    assert_eq!(mode(&volume.lock_file()), 0o600);
+    assert_eq!(mode(volume.lock_file().path()), 0o600);
 
     let other = directory.path().join("other");
     std::fs::write(&other, "").unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use crate::shards::log::format::SyncedMark;
 
 /// One epoch with three fsynced groups that begin at these places of its only file, and end with it.
-fn lived(world: &World) -> (std::path::PathBuf, Vec<u64>) {
+fn lived(world: &World) -> (StorePath, Vec<u64>) {
     let mut owner = world.open(1, 0).unwrap();
     let mut places = vec![64];
     for group in 0..3 {

@@ -92,8 +92,8 @@ fn a_full_store_ends_the_log_and_loses_nothing() {
         assert_eq!(world.open(2, 0).unwrap().sequences(), range(1..appended + 1));
         return;
     };
-    let world = World { directory: tempfile::tempdir().unwrap(), ..world };
-    let config = LogConfig { directory: target.clone().into(), ..world.config() };
+    let world = World { _directory: tempfile::tempdir().unwrap(), ..world };
+    let config = LogConfig { directory: std::path::PathBuf::from(&target).into(), ..world.config() };
     let (_, log) = take_over(&config, Claim { epoch: 1, replay_after: 0, flushed: 0 }).unwrap();
     let _entered = world.runtime.enter();
     let log = Arc::new(log);
@@ -115,7 +115,7 @@ fn a_full_store_ends_the_log_and_loses_nothing() {
     assert!(matches!(failure, WalError::Unavailable(_)));
     assert!(failure.to_string().contains("append to"), "{failure}");
     assert!(matches!(writer.status().unwrap_err().closed_reason, Some(WalError::Unavailable(_))));
-    std::fs::write(Path::new(&target).join("appended"), appended.to_string()).unwrap();
+    std::fs::write(std::path::Path::new(&target).join("appended"), appended.to_string()).unwrap();
 }
 
 fn limit_file_size(bytes: u64) {

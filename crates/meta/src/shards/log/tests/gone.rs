@@ -24,7 +24,7 @@ fn a_log_that_is_gone_is_refused() {
         let refused = world.open(epoch, 0).err().unwrap();
         assert!(matches!(refused, WalError::DataError(_)));
         let mark = begun_path(world.path(), 1);
-        for what in ["shard 9 is gone", mark.to_str().unwrap(), "from a copy", "varve fsck --repair"] {
+        for what in ["shard 9 is gone", &mark.to_string(), "from a copy", "varve fsck --repair"] {
             assert!(refused.to_string().contains(what), "{refused}");
         }
         assert!(LogAtRest::open(&world.config(), 0, 0).is_err());
@@ -82,7 +82,7 @@ fn a_torn_end_is_told() {
     // The group's header is intact there, and the first batch is not.
     world.damage(&file_path(world.path(), 1, 0), torn + 48 + 40);
     let found = told().unwrap();
-    assert_eq!((found.path, found.offset), (file_path(world.path(), 1, 0), torn + 48));
+    assert_eq!((found.path, found.offset), (file_path(world.path(), 1, 0).into(), torn + 48));
     let lost: Vec<_> = [3, 4].into_iter().flat_map(batch).map(|row| row.key).collect();
     assert_eq!(found.lost, lost);
     assert_eq!(world.open(2, 0).unwrap().sequences(), [1]);

@@ -16,7 +16,7 @@ const APPENDED: u64 = 40_000;
 
 /// Three epochs, with files left and reclaimed in each, that end as if the process had died.
 fn lived(world: &World) -> History {
-    let recording = Recording::begin(world.path()).unwrap();
+    let recording = Recording::begin(world.path().path()).unwrap();
     let (mut sequence, mut group) = (0, 0);
     for epoch in 1..4 {
         recording.mark(CLAIMED + epoch);
@@ -43,7 +43,7 @@ fn lived(world: &World) -> History {
 /// Two epochs; in each a file that was begun and never fsynced fails, and another one takes over from it. Both it and
 /// the file before are reclaimed at the end, or not.
 fn failed(world: &World, reclaims: bool) -> History {
-    let recording = Recording::begin(world.path()).unwrap();
+    let recording = Recording::begin(world.path().path()).unwrap();
     let (mut sequence, mut group) = (0, 0);
     for epoch in 1..3 {
         recording.mark(CLAIMED + epoch);
@@ -99,7 +99,7 @@ fn keeps_what_was_synced(history: &History, orders: [Order; 2]) {
         });
         for fate in [Fate::Kept, Fate::Lost].into_iter().chain(chances) {
             let world = World::new();
-            history.lose_power(point, fate).write_to(world.path()).unwrap();
+            history.lose_power(point, fate).write_to(world.path().path()).unwrap();
             let (after, covered) = in_tables;
             let told = || format!("point {point}, {fate:?}\n{}", history.describe(point, 20));
             let found = match world.open(claimed + 1, after) {

@@ -1,0 +1,127 @@
+//! Whose a volume's files are, and who else may change them.
+//!
+//! Whoever may write to the volume file, the key, a server record or a directory of a volume decides which server others talk
+//! to and what they read. So each of these must belong to the owner of the store's root directory, and nobody else may write
+//! there; it is checked on the open descriptor, whenever one is read.
+
+use super::VolumeDir;
+use crate::printable::printable_path;
+use crate::store_path::StorePath;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Of a mode: writing by the group or by others; and any right of theirs.
+const OTHERS_WRITE: u32 = 0o022;
+const OTHERS_ANY: u32 = 0o077;
+
+/// What the kernel shows for users that it cannot name here, unless it was told another number.
+const NOBODY: u32 = 65534;
+
+/// Whether this uid is shown for any user that has none here, such as in a user namespace or on a file server that squashes:
+/// two files of it need not have the same owner.
+pub fn is_nobody(uid: u32) -> bool {
+    static SHOWN: OnceLock<[u32; 2]> = OnceLock::new();
+    let read = |path| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NOBODY);
+    let shown = SHOWN.get_or_init(|| ["/proc/sys/kernel/overflowuid", "/proc/sys/fs/overflowuid"].map(read));
+    uid == NOBODY || shown.contains(&uid)
+}
+
+/// The user in whose name this thread opens files (`setfsuid(2)`).
+pub(super) fn file_system_uid() -> u32 {
+    // SAFETY: an impossible user changes nothing, and the call touches no memory.
+    unsafe { libc::setfsuid(u32::MAX) as u32 }
+}
+
+/// Who may look into a file beside its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readers {
+    Anybody,
+    OwnerAlone,
+}
+
+impl VolumeDir {
+    /// The user whom the store belongs to: the owner of its root directory.
+    ///
+    /// # Errors
+    /// Of the kind [`io::ErrorKind::PermissionDenied`] where that is nobody in particular, or where others may write there.
+    pub fn owner(&self) -> io::Result<u32> {
+        let found = self.at_root().metadata()?;
+        if is_nobody(found.uid()) {
+            return Err(denied(format!(
+                "{} belongs to nobody in particular (user {}), so nobody can tell whose files are in it: give it to a user \
+                 (chown -R), or work as the user whom its file server knows, or in the user namespace of its owner",
+                printable_path(self.root()),
+                found.uid()
+            )));
+        }
+        refuse_writers(self.root(), &found)?;
+        Ok(found.uid())
+    }
+
+    /// Opens a file of the volume for reading that nobody but its owner may change.
+    pub(super) fn open_own(&self, path: &StorePath, readers: Readers) -> io::Result<File> {
+        let file = path.open()?;
+        self.check_own(path, &file.metadata()?, readers)?;
+        Ok(file)
+    }
+
+    pub(super) fn check_own(&self, path: &StorePath, found: &Metadata, readers: Readers) -> io::Result<()> {
+        let owner = self.owner()?;
+        if found.uid() != owner {
+            return Err(denied(format!(
+                "{path} belongs to user {}, and the store to user {owner}: give it back with `chown {owner} {path}` if that user \
+                 is the one who made it, else remove it",
+                found.uid()
+            )));
+        }
+        refuse_writers(path.path(), found)?;
+        if readers == Readers::OwnerAlone && found.mode() & OTHERS_ANY != 0 {
+            return Err(denied(format!(
+                "other users may read {path} (mode {:04o}): whoever has read it may act as any user of the volume; close it with \
+                 `chmod 600 {path}`, or have `varve fsck --repair` make another one once it is removed",
+                found.mode() & 0o7777
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses a volume in which others may change files.
+    pub(super) fn check_rights(&self) -> io::Result<()> {
+        let owner = self.owner()?;
+        for directory in [self.servers(), self.shards(), self.data()] {
+            let found = match directory.metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found?,
+            };
+            // A disk's own directory is mostly root's where it is mounted.
+            if found.uid() != owner && found.uid() != 0 {
+                return Err(denied(format!(
+                    "the directory {directory} belongs to user {}, and the store to user {owner}: give it to that user with \
+                     `chown -R {owner} {directory}` if what is in it is the volume's",
+                    found.uid()
+                )));
+            }
+            refuse_writers(directory.path(), &found)?;
+        }
+        Ok(())
+    }
+}
+
+fn refuse_writers(path: &Path, found: &Metadata) -> io::Result<()> {
+    if found.mode() & OTHERS_WRITE == 0 {
+        return Ok(());
+    }
+    let path = printable_path(path);
+    let what = if found.is_dir() { "so that they can replace what is in it" } else { "so that they can change it" };
+    Err(denied(format!(
+        "other users may write to {path} (mode {:04o}), {what}: close it with `chmod go-w {path}`, and look for what is not yours",
+        found.mode() & 0o7777
+    )))
+}
+
+fn denied(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, what)
+}

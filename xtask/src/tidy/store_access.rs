@@ -1,0 +1,81 @@
+//! A store's files are opened beneath its held directory alone (`varve_world::store_path`), never by their whole path.
+
+use super::{Complaint, Tree};
+
+/// Code that works on stores.
+const WATCHED: [&str; 6] = [
+    "crates/client/src/",
+    "crates/meta/src/",
+    "crates/world/src/posix_store",
+    "crates/world/src/reserve",
+    "crates/world/src/store_path",
+    "crates/world/src/volume_dir",
+];
+
+/// Calls that take a path from the current or the root directory on.
+const BY_PATH: [&str; 28] = [
+    "fs::read(",
+    "fs::read_dir(",
+    "fs::read_link(",
+    "fs::read_to_string(",
+    "fs::write(",
+    "fs::remove_",
+    "fs::create_dir",
+    "fs::copy(",
+    "fs::hard_link(",
+    "fs::metadata(",
+    "fs::symlink_metadata(",
+    "fs::set_permissions(",
+    "fs::canonicalize(",
+    "fs::exists(",
+    "fs::OpenOptions",
+    "fs::DirBuilder",
+    "std::fs::rename(",
+    "std::fs::File::",
+    "use std::fs;",
+    "rustix::fs::open(",
+    "rustix::fs::stat(",
+    "rustix::fs::statvfs(",
+    "rustix::fs::rename(",
+    "unix::fs::symlink(",
+    "unix::fs::chown(",
+    "unix::fs::lchown(",
+    "rustix::fs::CWD",
+    "OpenOptionsExt",
+];
+
+/// Files that may, each with what it opens so.
+const MAY: [(&str, &str, &str); 5] = [
+    ("crates/meta/src/server/listener.rs", "fs::", "sockets and their directory, which are in no store"),
+    ("crates/meta/src/server.rs", "fs::", "sockets of servers that died"),
+    ("crates/world/src/store_path.rs", "rustix::fs::open(", "the root itself, by the path that the user gave"),
+    ("crates/world/src/volume_dir/rights.rs", "fs::read_to_string(", "the kernel's number for nobody"),
+    ("crates/world/src/volume_dir/server_record.rs", "fs::read_to_string(", "threads of a process, in /proc"),
+];
+
+pub fn beneath(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    let watched = |path: &str| WATCHED.iter().any(|prefix| path.starts_with(prefix));
+    let is_test = |path: &str| path.ends_with("/tests.rs") || path.contains("/tests/");
+    for file in tree.files.iter().filter(|file| file.has_extension("rs") && watched(&file.path) && !is_test(&file.path))
+    {
+        let lines: Vec<&str> = file.text.lines().collect();
+        // Tests in the same file come last.
+        let is_begin_of_tests =
+            |pair: &[&str]| pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod tests {");
+        let end = lines.windows(2).position(is_begin_of_tests).unwrap_or(lines.len());
+        for (index, line) in lines[..end].iter().enumerate() {
+            // What the kernel says of processes and mounts is in no store.
+            if line.contains("\"/proc/") || line.contains("format!(\"/proc/") || line.trim_start().starts_with("//") {
+                continue;
+            }
+            let allowed = |call: &str| MAY.iter().any(|(path, what, _)| file.path == *path && call.contains(what));
+            if let Some(call) = BY_PATH.iter().find(|call| line.contains(**call) && !allowed(call)) {
+                let text =
+                    format!("`{call}` takes a whole path: open files of a store by varve_world::store_path and disk");
+                complaints.push(file.complain(index, text));
+            }
+        }
+    }
+    complaints
+}

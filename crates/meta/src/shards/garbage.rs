@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::shard::Shard;
 use crate::namespace::Effect;
 use crate::tables::{Change, Key, Row};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -171,7 +171,9 @@ fn remove(volume: &VolumeDir, files: &[(InodeId, StorePath)]) -> (HashSet<InodeI
             _ => true,
         })
         .collect();
-    let directories: BTreeSet<_> = gone.iter().copied().map(|(_, path)| path.parent()).collect();
+    let mut directories: Vec<_> = gone.iter().copied().map(|(_, path)| path.parent()).collect();
+    directories.sort_unstable();
+    directories.dedup();
     for directory in directories {
         match disk::sync_directory(&directory) {
             Err(error) if !is_gone(volume, &directory, &error) => {

@@ -60,7 +60,7 @@ pub(super) fn reclaim(config: &LogConfig, replay_after: u64) -> Result<(), LogEr
         return Ok(());
     }
     keep_the_rest(config, &paths)?;
-    paths.iter().try_for_each(|path| remove(path))
+    paths.iter().try_for_each(remove)
 }
 
 /// Makes the file durable that the newest epoch begins with from now on: one that was begun when the one before it was left

@@ -6,7 +6,7 @@ use crate::problem::{Problem, Result};
 use crate::quantity::Bytes;
 use clap::Args;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use varve_meta::server::{Memory, ServerConfig, ServerError, WORKERS_MAX};
@@ -28,7 +28,7 @@ pub struct ServerFlags {
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(Memory::BYTES_DEFAULT))]
     pub memory: Bytes,
     /// Serve Prometheus metrics over HTTP at this loopback address
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
     pub metrics: Option<SocketAddr>,
 }
 
@@ -53,6 +53,17 @@ impl ServerFlags {
         config.memory_bytes = self.memory.0;
         config.measure = self.metrics.is_some();
         Ok(config)
+    }
+}
+
+/// Refused before the store is looked at, for the command line is wrong.
+fn loopback(text: &str) -> std::result::Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|error: AddrParseError| error.to_string())?;
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => Err("metrics are not protected, so they are served on a loopback address only; use 127.0.0.1:PORT, and a proxy \
+                      with a password if others shall read them"
+            .to_owned()),
     }
 }
 

@@ -39,8 +39,8 @@ fn escape_sequences_are_escaped_wherever_they_are_printed() {
             "as 0 $V --config \"$D/$(printf '\\033[2J')\" completions bash",
             &["\\u{1b}[2J"],
         ),
-        shown("a word of the command line", 2, "as 0 $V \"$(printf '\\033[2J')\"", &["\\u{1b}[2J"]),
-        shown("a variable", 2, "as 0 VARVE_SERVE_WORKERS=\"$(printf '\\033[2J')\" $V serve $S", &["\\u{1b}[2J"]),
+        shown("a word of the command line", 2, "as 0 $V \"$(printf '\\033[2J')\"", &["unrecognized subcommand"]),
+        shown("a variable", 2, "as 0 VARVE_SERVE_WORKERS=\"$(printf '\\033[2J')\" $V serve $S", &["invalid value"]),
         shown(
             "a key of a configuration",
             2,

@@ -18,9 +18,12 @@ pub struct ClientFlags {
 impl ClientFlags {
     pub fn apply(&self, config: &mut ClientConfig) -> Result<()> {
         config.tcp = self.tcp;
-        config.key_file = self.key_file.as_ref().map(std::path::absolute).transpose().map_err(|error| {
-            Problem::new("cannot find the current directory").caused_by(&error)
-        })?;
+        config.key_file = self
+            .key_file
+            .as_ref()
+            .map(std::path::absolute)
+            .transpose()
+            .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
         Ok(())
     }
 

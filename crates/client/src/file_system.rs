@@ -27,8 +27,8 @@ use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::stages::{self, Stage};
-use varve_world::volume_dir::{KeyFile, VolumeDir};
 use varve_world::volume_dir::VolumeFileError;
+use varve_world::volume_dir::{KeyFile, VolumeDir};
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
 /// changes the kernel knows. An hour bounds the damage of a mistake.

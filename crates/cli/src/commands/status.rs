@@ -86,7 +86,8 @@ struct Listener {
 
 impl Worker {
     fn of(record: WorkerRecord) -> Worker {
-        let listener = |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
+        let listener =
+            |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
         let unix = record.unix.iter().map(|address| listener(address, "unix", "peer's user and key checked"));
         let tcp = record.tcp.iter().map(|address| listener(address, "tcp", "key checked, encrypted"));
         let listeners = unix.chain(tcp).collect();

@@ -47,7 +47,9 @@ fn a_host_key_is_added_used_and_revoked() {
     let refused = status();
     assert!(refused.code() == Some(3) && refused.stdout.contains("was it revoked"), "{}", refused.stdout);
     until("the mount has lost its server", Duration::from_secs(60), || {
-        std::fs::create_dir(mount.directory.join("another")).and_then(|()| std::fs::remove_dir(mount.directory.join("another"))).is_err()
+        std::fs::create_dir(mount.directory.join("another"))
+            .and_then(|()| std::fs::remove_dir(mount.directory.join("another")))
+            .is_err()
     });
     let own = run(varve().args(["--json", "status"]).arg(&store), SHORT);
     assert_eq!(own.code(), Some(0), "the volume's own key is as before: {}", own.stdout);

@@ -80,8 +80,7 @@ fn greeted(socket: &Path, store: &Path, session: u64, mailbox: bool) -> UnixStre
     let mut stream = connect(socket);
     let greeting: Greeting = receive(&mut stream);
     let (volume, nonce, purpose) = (greeting.volume, greeting.nonce, Purpose::Work);
-    let binding =
-        Binding { volume, key: KeyId::VOLUME, purpose, session, worker: 0, channel: Channel::Local, nonce };
+    let binding = Binding { volume, key: KeyId::VOLUME, purpose, session, worker: 0, channel: Channel::Local, nonce };
     let offer = Offer { mailbox, credential: Vec::new() };
     let (_, sealed) = Initiator::begin(&VolumeKey(key), &binding, &offer).expect("an exchange begins");
     let version = varve_wire::VERSION;

@@ -83,8 +83,7 @@ impl BlockingTransport {
             FindError::Absent(format!("the server's record {} names no worker", self.store.server_file().display()))
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
-        let mut connection =
-            Connection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
+        let mut connection = Connection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
         let Welcome::Accepted { server: number, shards, owners, workers, embedded, .. } =
             connection.shake_hands(&self.identity, 0, &*self.clock)?
         else {

@@ -31,9 +31,7 @@ pub enum HandshakeError {
     Refused(String),
     #[error("there is no room: {0}")]
     Crowded(String),
-    #[error(
-        "{0} connections have not said who they are, and this one for longest: it goes to make room for others"
-    )]
+    #[error("{0} connections have not said who they are, and this one for longest: it goes to make room for others")]
     SentAway(usize),
     #[error("the server's answer cannot be sealed: {0}")]
     Unsealed(#[from] ExchangeError),
@@ -85,7 +83,8 @@ where
         }
     };
     let ended = tokio::time::timeout(deadline, dialogue).await.unwrap_or(Err(HandshakeError::Deadline(deadline)));
-    if let Err(error @ (HandshakeError::Garbage(_) | HandshakeError::Ended(1..) | HandshakeError::Deadline(_))) = &ended {
+    if let Err(error @ (HandshakeError::Garbage(_) | HandshakeError::Ended(1..) | HandshakeError::Deadline(_))) = &ended
+    {
         // A peer that is wrong by mistake would know; one that does not listen is not waited for.
         let answer = Answer::Refused { reason: error.to_string() };
         let _ = tokio::time::timeout(TELL_DEADLINE, send(writer, &answer)).await;
@@ -175,12 +174,8 @@ where
 impl NotAdmitted {
     fn into_answer(self) -> (HandshakeError, Welcome) {
         match self {
-            NotAdmitted::Refused(reason) => {
-                (HandshakeError::Refused(reason.clone()), Welcome::Refused { reason })
-            }
-            NotAdmitted::Crowded(reason) => {
-                (HandshakeError::Crowded(reason.clone()), Welcome::Crowded { reason })
-            }
+            NotAdmitted::Refused(reason) => (HandshakeError::Refused(reason.clone()), Welcome::Refused { reason }),
+            NotAdmitted::Crowded(reason) => (HandshakeError::Crowded(reason.clone()), Welcome::Crowded { reason }),
         }
     }
 }

@@ -189,8 +189,9 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
 /// The principal of `peer` has as many unauthenticated connections as it may.
 fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
     let principal = peer.principal();
-    let reason =
-        format!("{principal} has {max} connections at this worker that have not said who they are: try again in a moment");
+    let reason = format!(
+        "{principal} has {max} connections at this worker that have not said who they are: try again in a moment"
+    );
     complain(worker, About::Crowd, &peer, &reason);
     Answer::Crowded { reason }
 }

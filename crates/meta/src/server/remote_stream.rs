@@ -218,8 +218,6 @@ impl AsyncWrite for Writer<'_> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(
-            rustix::net::shutdown(&self.stream.socket, rustix::net::Shutdown::Write).map_err(Into::into),
-        )
+        Poll::Ready(rustix::net::shutdown(&self.stream.socket, rustix::net::Shutdown::Write).map_err(Into::into))
     }
 }

@@ -189,7 +189,13 @@ impl Sessions {
     }
 
     /// A new session, without a connection yet.
-    fn make(&self, table: &mut Table, id: SessionId, holder: Holder, principals: Vec<Principal>) -> Result<(), NotAdmitted> {
+    fn make(
+        &self,
+        table: &mut Table,
+        id: SessionId,
+        holder: Holder,
+        principals: Vec<Principal>,
+    ) -> Result<(), NotAdmitted> {
         let Limits { sessions, sessions_of_one, .. } = self.limits;
         if let Some(full) = principals.iter().find(|principal| table.counts.of(**principal) >= sessions_of_one) {
             return Err(NotAdmitted::Crowded(format!(
@@ -249,9 +255,7 @@ impl Sessions {
     pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
-        let over = |state: &Session| {
-            state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE)
-        };
+        let over = |state: &Session| state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE);
         let session = table.sessions.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
         table.remove(session);
         Some((session, end(session)))

@@ -100,11 +100,7 @@ impl Initiator {
 pub struct Responder(HandshakeState);
 
 impl Responder {
-    pub fn accept(
-        key: &VolumeKey,
-        binding: &Binding,
-        message: &[u8],
-    ) -> Result<(Responder, Offer), ExchangeError> {
+    pub fn accept(key: &VolumeKey, binding: &Binding, message: &[u8]) -> Result<(Responder, Offer), ExchangeError> {
         let prologue = binding.prologue();
         let mut state = builder(key, &prologue)?.build_responder().map_err(failed)?;
         let offer = read(&mut state, message)?;

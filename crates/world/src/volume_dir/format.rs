@@ -99,8 +99,7 @@ impl VolumeDir {
         if self.unfinished_mark().symlink_metadata().is_ok() {
             return None;
         }
-        let needed =
-            [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
+        let needed = [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
         let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
         // The lock's is made first of all, and stays empty.
         let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;

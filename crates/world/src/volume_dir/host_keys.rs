@@ -80,9 +80,13 @@ impl KeyFile {
             .map_err(|error| io::Error::new(error.kind(), format!("cannot use the key file: {error}")))?;
         let (volume, key) = parse(&text, path)?;
         let volume = volume.ok_or_else(|| {
-            invalid(format!("{} names no volume: use the file that `varve key add --out FILE` has written", path.display()))
+            invalid(format!(
+                "{} names no volume: use the file that `varve key add --out FILE` has written",
+                path.display()
+            ))
         })?;
-        let volume = volume.parse().map_err(|_| invalid(format!("{}: {volume:?} is no volume's id", path.display())))?;
+        let volume =
+            volume.parse().map_err(|_| invalid(format!("{}: {volume:?} is no volume's id", path.display())))?;
         Ok(KeyFile { volume, key })
     }
 

@@ -160,9 +160,11 @@ fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), Fi
 
 fn unproved(error: ExchangeError) -> FindError {
     FindError::Refused(match error {
-        ExchangeError::Unauthentic => "the server does not hold the volume's key, or somebody between it and this client has \
+        ExchangeError::Unauthentic => {
+            "the server does not hold the volume's key, or somebody between it and this client has \
                                        changed what they said: it is not believed"
-            .to_owned(),
+                .to_owned()
+        }
         error => format!("the handshake failed: {error}"),
     })
 }

@@ -1,7 +1,7 @@
 use super::*;
+use std::mem::MaybeUninit;
 use varve_world::mailbox::Asked;
 use varve_world::patience::LOOK;
-use std::mem::MaybeUninit;
 
 /// A connection to a server that is this test.
 fn connected() -> (Connection, Asked, UnixStream) {

@@ -18,7 +18,14 @@ const SERVER_PID: i32 = 4242;
 fn sessions(owner_uid: u32, embedded: bool) -> (Arc<Sessions>, Arc<StillClock>) {
     let clock = Arc::new(StillClock(Mutex::default()));
     let admission = Admission { owner_uid, server_uid: owner_uid, server_pid: SERVER_PID, embedded };
-    (Arc::new(Sessions::new(admission, clock.clone(), Limits { sessions: 6, sessions_of_one: 4, ..Limits::default() })), clock)
+    (
+        Arc::new(Sessions::new(
+            admission,
+            clock.clone(),
+            Limits { sessions: 6, sessions_of_one: 4, ..Limits::default() },
+        )),
+        clock,
+    )
 }
 
 fn local(uid: u32, pid: i32) -> Peer {
@@ -58,7 +65,10 @@ fn an_embedded_server_works_for_its_own_mount() {
     assert!(sessions.admit(SessionId(1), Purpose::Work, remote(), KeyId::VOLUME).is_err());
     let own = sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).unwrap();
     assert!(!own.0.observer);
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).is_ok(), "its next connection");
+    assert!(
+        sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).is_ok(),
+        "its next connection"
+    );
     assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).is_err());
     assert!(sessions.admit(SessionId(2), Purpose::Observe, local(0, 1), KeyId::VOLUME).unwrap().0.observer);
 }
@@ -104,7 +114,9 @@ fn a_session_is_joined_by_its_holder() {
     let admit = |peer, key| sessions.admit(SessionId(1), Purpose::Work, peer, key).map(|(_, stay)| stay);
     let _stay = admit(remote(), KeyId(7)).unwrap();
     assert!(admit(remote(), KeyId(7)).is_ok());
-    for (peer, key) in [(remote(), KeyId::VOLUME), (remote(), KeyId(8)), (local(0, 1), KeyId(7)), (local(0, 1), KeyId::VOLUME)] {
+    for (peer, key) in
+        [(remote(), KeyId::VOLUME), (remote(), KeyId(8)), (local(0, 1), KeyId(7)), (local(0, 1), KeyId::VOLUME)]
+    {
         let Err(NotAdmitted::Refused(reason)) = admit(peer, key).map(drop) else { panic!("{peer} joined with {key}") };
         assert!(reason.contains("another client's"), "{reason}");
     }

@@ -103,7 +103,8 @@ fn malformed_handshakes_are_refused() {
     let hello = |greeting: &Greeting| framed(&scene.claim().hello(greeting).1);
     let whole = hello(&scene.greeted().1).len();
     for bytes in 1..whole {
-        scene.refused(&format!("{bytes} bytes"), "ended in the handshake", |greeting| hello(greeting)[..bytes].to_vec());
+        scene
+            .refused(&format!("{bytes} bytes"), "ended in the handshake", |greeting| hello(greeting)[..bytes].to_vec());
     }
     // The length may claim more than there is, or another frame; the checksum finds all else.
     for at in 0..whole {

@@ -251,7 +251,7 @@ impl Keys {
         }
     }
 
-    /// Whose a new file is to be, where that is not whoever makes it.
+    /// The owner that a new file gets, if not the process that makes it.
     fn new_owner(&self) -> Option<u32> {
         let makes = rustix::process::geteuid();
         (makes.is_root() && self.owner != 0).then_some(self.owner)
@@ -273,7 +273,7 @@ fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::R
     Ok((File::from(fd), found))
 }
 
-/// A key, or a directory of them, is `owner`'s or root's and nobody else's to read or change.
+/// Refuses a key, or a directory of keys, that is not `owner`'s or root's, or that others may read or change.
 fn check_owner(found: &Stat, owner: u32, path: &Path) -> io::Result<()> {
     let uid = found.st_uid;
     if uid != 0 && (uid != owner || uid == OVERFLOW_UID) {

@@ -26,8 +26,8 @@ pub const PLAIN_BYTES_MAX: usize = RECORD_BYTES_MAX - TAG_BYTES;
 /// Bytes of the stream that this program puts into one record: a peer has a record whole before it opens it.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Records of a direction under one key, at most 4 GiB. ChaCha20-Poly1305 would stand far more; a key that leaks from memory
-/// opens less so.
+/// Records of a direction under one key, at most 4 GiB. ChaCha20-Poly1305 would stand far more; a key
+/// that leaks from memory then opens less.
 pub const REKEY_RECORDS: u64 = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -16,6 +16,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::RecvFlags;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use varve_wire::frame;
@@ -242,10 +243,15 @@ impl Connection {
                 }
                 frame::HEADER_BYTES + body - held
             }
+            // In the handshake no byte more: the next message may follow at once, or a record.
+            None if self.message_bytes_max < frame::FRAME_BYTES_MAX => frame::HEADER_BYTES - held,
             None => INPUT_BYTES,
         };
         match &mut self.stream {
             Stream::Unix(stream) => {
+                if self.message_bytes_max < frame::FRAME_BYTES_MAX {
+                    return receive_at_most(stream, &mut self.input, wanted, flags);
+                }
                 self.input.reserve(wanted);
                 let (_, received) = rustix::net::recv(stream, spare_capacity(&mut self.input), flags)?;
                 Ok(received)
@@ -262,6 +268,15 @@ impl Connection {
             Stream::Tcp(stream) => stream.socket.set_write_timeout(Some(HANDSHAKE_TIMEOUT)),
         }
     }
+}
+
+/// Appends what has come to `input`, `wanted` bytes at most.
+fn receive_at_most(socket: impl AsFd, input: &mut Vec<u8>, wanted: usize, flags: RecvFlags) -> io::Result<usize> {
+    let held = input.len();
+    input.resize(held + wanted, 0);
+    let received = rustix::net::recv(socket, &mut input[held..], flags).map(|(_, count)| count);
+    input.truncate(held + received.unwrap_or_default());
+    Ok(received?)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

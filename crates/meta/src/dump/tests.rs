@@ -67,7 +67,8 @@ fn a_dump_is_loaded() {
     assert_eq!(bytes, dumped(&from), "a dump changes nothing");
     let to = VolumeDir::new(directory.path().join("to"));
     let data = from.data();
-    let load = |over| load(&mut bytes.as_slice(), &to, over, (Data::CopiedFrom(data.as_ref()), Privileges::Keep), &mut |_| {});
+    let load =
+        |over| load(&mut bytes.as_slice(), &to, over, (Data::CopiedFrom(data.as_ref()), Privileges::Keep), &mut |_| {});
     let loaded = load(FormatOver::Nothing).unwrap();
     assert_eq!((loaded.entries, loaded.files_copied, loaded.files_left_out), (2, 1, 0));
     assert_eq!(to.read_settings().unwrap(), settings());
@@ -122,8 +123,14 @@ fn holes_and_times_of_large_files_are_kept() {
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 500)).unwrap();
     let (bytes, data) = (dumped(&from), from.data());
     let to = VolumeDir::new(directory.path().join("to"));
-    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(data.as_ref()), Privileges::Keep), &mut |_| {})
-        .unwrap();
+    load(
+        &mut bytes.as_slice(),
+        &to,
+        FormatOver::Nothing,
+        (Data::CopiedFrom(data.as_ref()), Privileges::Keep),
+        &mut |_| {},
+    )
+    .unwrap();
     let copied = to.backing_file(InodeId(3)).metadata().unwrap();
     assert_eq!(copied.len(), 64 << 20);
     assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 1000, "its hole is filled");

@@ -1,7 +1,7 @@
 //! A connection over TCP: the handshake in the clear, and records of its exchange from then on (`varve_wire::record`).
 //!
-//! A peer that has proved its key may still be slow or wrong: what is kept of it here is at most one record that is not all
-//! there, the bytes of those that were, and [`SEALED_AT_ONCE`] of answers.
+//! A peer that has proved its key may still be slow or wrong. A connection buffers at most one incomplete record, the bytes
+//! of the complete ones before it, and [`SEALED_AT_ONCE`] bytes of answers.
 
 use super::local_stream::{AtHand, ShareMemory, receive};
 use bytes::BytesMut;

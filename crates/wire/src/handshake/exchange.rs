@@ -28,8 +28,7 @@ pub const MESSAGE_BYTES_MAX: usize = 65_535;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// Another key, or anything that the two sides say in the clear was understood differently by them: none of both can tell
-    /// which.
+    /// The two sides hold different keys, or differ in something that they said in the clear. Neither can tell which.
     #[error("the other side does not hold the same key, or was told other things than this side said")]
     Unauthentic,
     #[error("a handshake message of {0} bytes is outside of {MESSAGE_OVERHEAD} to {MESSAGE_BYTES_MAX}")]

@@ -62,7 +62,8 @@ fn keys_change_after_so_many_records() {
 /// Promise: records that are exchanged, repeated, left out, changed or sent back do not open, and nothing opens after them.
 #[test]
 fn only_the_next_record_opens() {
-    let cases: [(&str, fn(&mut Records, &mut Records) -> Vec<u8>); 6] = [
+    type Attack = fn(&mut Records, &mut Records) -> Vec<u8>;
+    let cases: [(&str, Attack); 6] = [
         ("exchanged", |client, _| {
             let [one, other] = [b"1", b"2"].map(|plain| sealed(client, plain));
             [other, one].concat()

@@ -263,7 +263,7 @@ fn open_key(directory: impl rustix::fd::AsFd, name: &Path, path: &Path) -> io::R
     Ok((File::from(fd), found))
 }
 
-/// A key, or a directory of them, is `owner`'s or root's and nobody else's to read or change.
+/// Refuses a key, or a directory of keys, that is not `owner`'s or root's, or that others may read or change.
 fn check_owner(found: &Stat, owner: u32, path: &Path) -> io::Result<()> {
     let uid = found.st_uid;
     if uid != 0 && (uid != owner || is_nobody(uid)) {

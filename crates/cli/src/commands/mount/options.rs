@@ -46,6 +46,8 @@ impl Options {
         for list in &arguments.options {
             options.add(list).map_err(|why| Problem::usage(format!("-o {list}")).because(why))?;
         }
+        let key_file = options.client.key_file.as_deref().map(absolute);
+        options.client.key_file = key_file.transpose()?;
         Ok(options)
     }
 

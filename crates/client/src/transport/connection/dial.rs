@@ -4,6 +4,7 @@ use super::{CONNECT_TIMEOUT, TCP_SILENCE};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use varve_wire::handshake::WorkerAddress;
 use varve_world::volume_dir::OVERFLOW_UID;
@@ -64,7 +65,7 @@ fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
         ),
         kind => io::Error::new(kind, format!("{path}: {error}")),
     })?;
-    let peer = sockopt::socket_peercred(&stream)?.uid.as_raw();
+    let peer = peer_uid(&stream)?;
     match may_serve(peer, owner, rustix::process::geteuid().as_raw()) {
         true => Ok(stream),
         false => {
@@ -72,6 +73,18 @@ fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
             Err(io::Error::new(io::ErrorKind::PermissionDenied, untrusted))
         }
     }
+}
+
+/// The user who has called listen(2) on the other end. Not by rustix, whose credentials always have a process: that of
+/// another PID namespace has the number 0 here.
+fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+    let mut found = libc::ucred { pid: 0, uid: OVERFLOW_UID, gid: OVERFLOW_UID };
+    let mut bytes = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `bytes` bytes to `found`, any of which make a sound value.
+    let failed =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, std::ptr::from_mut(&mut found).cast(), &mut bytes) };
+    if failed == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Whether a process of user `peer` may be the server of a store of `owner`, for a client that is `own`. Nothing is sent to any

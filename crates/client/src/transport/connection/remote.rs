@@ -43,11 +43,7 @@ impl RemoteStream {
     /// [`io::ErrorKind::Interrupted`]: some, which are only a part of a record.
     pub fn read(&mut self, input: &mut Vec<u8>, wanted: usize, flags: RecvFlags) -> io::Result<usize> {
         let Some(records) = &mut self.records else {
-            let held = input.len();
-            input.resize(held + wanted, 0);
-            let received = rustix::net::recv(&self.socket, &mut input[held..], flags).map(|(_, count)| count);
-            input.truncate(held + received.unwrap_or_default());
-            return Ok(received?);
+            return super::receive_at_most(&self.socket, input, wanted, flags);
         };
         self.received.reserve(RECEIVED_AT_ONCE);
         let (_, received) = rustix::net::recv(&self.socket, spare_capacity(&mut self.received), flags)?;

@@ -38,13 +38,11 @@ fn exchanged() -> (Records, Records) {
 #[test]
 fn sides_that_agree_exchange_records() {
     let (mut client, mut server) = exchanged();
-    for (from, to) in [(&mut client, &mut server)] {
-        let (mut sealed, mut plain) = (Vec::new(), Vec::new());
-        from.seal(b"ask", &mut sealed).unwrap();
-        to.open_all(&mut sealed, &mut plain).unwrap();
-        assert_eq!(plain, b"ask");
-        assert!(!sealed.windows(3).any(|window| window == b"ask"));
-    }
+    let (mut sealed, mut plain) = (Vec::new(), Vec::new());
+    client.seal(b"ask", &mut sealed).unwrap();
+    assert!(!sealed.windows(3).any(|window| window == b"ask"));
+    server.open_all(&mut sealed, &mut plain).unwrap();
+    assert_eq!(plain, b"ask");
     let (mut sealed, mut plain) = (Vec::new(), Vec::new());
     server.seal(b"answer", &mut sealed).unwrap();
     client.open_all(&mut sealed, &mut plain).unwrap();

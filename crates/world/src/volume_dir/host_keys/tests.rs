@@ -1,6 +1,7 @@
 use super::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
 
 fn volume() -> (tempfile::TempDir, VolumeDir) {
     let directory = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@
 mod board;
 mod bound;
 mod clients;
+mod config;
 mod files;
 mod http;
 mod lock;
@@ -21,6 +22,7 @@ mod stream2;
 mod tries;
 
 pub use board::Board;
+pub use config::{Config, Joining, Protection, ServiceError};
 pub use http::OPENAPI;
 pub use records::{Ended, How};
 pub use request::StartRequest;
@@ -31,9 +33,7 @@ use crate::description::Description;
 use crate::host_check::HostCheck;
 use crate::journal;
 use crate::stream::{ErrorCode, Refusal};
-use crate::tls::ServerTls;
-use crate::token::{self, Published, TokenError};
-use crate::writer::Settings;
+use crate::token::{self, Published};
 use crate::writer::join::{Coordinator, Joined};
 use bound::Listening;
 use lock::Lock;
@@ -45,7 +45,7 @@ use sink::Sink;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -61,62 +61,6 @@ const TAKE_UP_ROUNDS: u64 = 25;
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 /// Ended runs of which the service still knows.
 const ENDED_MAX: usize = 100;
-
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub listen: SocketAddr,
-    /// Where control is answered; `None`: nowhere.
-    pub http: Option<SocketAddr>,
-    /// Files are written beneath it alone.
-    pub root: PathBuf,
-    /// Clients must give it; `None`: the service asks for none.
-    pub token: Option<String>,
-    pub protection: Protection,
-    /// Where the libraries lie of filters that runs may ask for; `None`: none may.
-    pub plugins: Option<PathBuf>,
-    /// Of each run.
-    pub settings: Settings,
-    pub runs_max: usize,
-    pub connections_max: usize,
-    /// Silence after which a connection is given up.
-    pub idle: Duration,
-}
-
-/// Who can find the token, by which names HTTP is asked, and what protects both on their way.
-#[derive(Clone, Debug, Default)]
-pub struct Protection {
-    /// Programs of the same user on this host find the token.
-    pub publish: bool,
-    /// Names of this host that requests over HTTP may use, beside those of loopback and the address that is listened at.
-    pub hosts: Vec<String>,
-    /// `None`: in clear.
-    pub tls: Option<ServerTls>,
-}
-
-/// A share of another service's run.
-#[derive(Clone, Debug)]
-pub struct Joining {
-    pub coordinator: ShareOptions,
-    /// Clients that bring this share.
-    pub sources: u16,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    #[error("files cannot be kept beneath {path}: {source}; name a directory that exists and may be written to")]
-    Root { path: PathBuf, source: io::Error },
-    #[error(
-        "{path} has a service already, {holder}: a directory has one; talk to that one, stop it first, or give this one \
-         another directory"
-    )]
-    Held { path: PathBuf, holder: String },
-    #[error("cannot join run `{run}`: {refusal}")]
-    Join { run: String, refusal: Refusal },
-    #[error("cannot listen at {address}: {source}")]
-    Listen { address: SocketAddr, source: io::Error },
-    #[error(transparent)]
-    Token(#[from] TokenError),
-}
 
 /// The running service.
 pub struct Service {

@@ -530,14 +530,14 @@ static size_t published_token(vd_socket socket, char *token) {
     struct timespec changed = {0, 0};
     size_t length = 0, found;
     const char *session = getenv("XDG_RUNTIME_DIR");
-    if (session && *session == '/' && strlen(session) < sizeof directory - 8) {
-        snprintf(directory, sizeof directory, "%s/varve", session);
+    if (session && *session == '/' && strlen(session) < sizeof directory - 16) {
+        snprintf(directory, sizeof directory, "%s/varve-detector", session);
         if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
     }
-    if (geteuid() == 0) snprintf(directory, sizeof directory, "/run/varve");
-    else snprintf(directory, sizeof directory, "/run/user/%u/varve", (unsigned)geteuid());
+    if (geteuid() == 0) snprintf(directory, sizeof directory, "/run/varve-detector");
+    else snprintf(directory, sizeof directory, "/run/user/%u/varve-detector", (unsigned)geteuid());
     if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
-    snprintf(directory, sizeof directory, "/tmp/varve-%u", (unsigned)geteuid());
+    snprintf(directory, sizeof directory, "/tmp/varve-detector-%u", (unsigned)geteuid());
     if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
     return length;
 }

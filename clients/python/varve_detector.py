@@ -105,8 +105,8 @@ def _published_token(peer):
         return b""
     user, found = os.geteuid(), []
     session = os.environ.get("XDG_RUNTIME_DIR", "")
-    places = [f"{session}/varve"] if session.startswith("/") else []
-    places += ["/run/varve" if user == 0 else f"/run/user/{user}/varve", f"/tmp/varve-{user}"]
+    places = [f"{session}/varve-detector"] if session.startswith("/") else []
+    places += ["/run/varve-detector" if user == 0 else f"/run/user/{user}/varve-detector", f"/tmp/varve-detector-{user}"]
     for place in places:
         try:
             around = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -23,6 +23,12 @@ pub enum ControlError {
     Refused { code: String, text: String },
 }
 
+/// Text of a service as a terminal may show it: control characters are escaped.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// A service, by its HTTP address.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -101,7 +107,7 @@ impl Control {
         if status.is_success() {
             return Ok(value);
         }
-        let word = |key: &str| value[key].as_str().unwrap_or("unknown").to_owned();
+        let word = |key: &str| printable(value[key].as_str().unwrap_or("unknown"));
         Err(ControlError::Refused { code: word("error"), text: word("text") })
     }
 }

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 
 /// Of a token that is made: more than anybody can try.
 const RANDOM_BYTES: usize = 32;
-/// What a token may have.
+/// The length of a token.
 const BYTES: std::ops::RangeInclusive<usize> = 8..=1024;
 /// The overflow uid, which stands for everyone whom the kernel cannot name.
 const NOBODY: u32 = 65534;
@@ -126,10 +126,10 @@ fn file_name(address: SocketAddr) -> String {
 fn directories() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
-    let session = session.filter(|directory| directory.is_absolute()).map(|directory| directory.join("varve"));
-    let system = if user == 0 { "/run/varve".into() } else { format!("/run/user/{user}/varve") };
+    let session = session.filter(|directory| directory.is_absolute()).map(|directory| directory.join("varve-detector"));
+    let system = if user == 0 { "/run/varve-detector".into() } else { format!("/run/user/{user}/varve-detector") };
     let mut found: Vec<PathBuf> = session.into_iter().collect();
-    found.extend([system, format!("/tmp/varve-{user}")].map(PathBuf::from));
+    found.extend([system, format!("/tmp/varve-detector-{user}")].map(PathBuf::from));
     found
 }
 
@@ -155,6 +155,7 @@ fn check(directory: &OwnedFd) -> io::Result<()> {
 fn directory() -> Result<(PathBuf, OwnedFd), TokenError> {
     let mut tried = Vec::new();
     for path in directories() {
+        // A umask can only take rights away from its owner, who finds out at the first file.
         let usable = match rustix::fs::mkdir(&path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => open(&path).and_then(|directory| check(&directory).map(|()| directory)),
             Err(error) => Err(error.into()),

@@ -48,7 +48,7 @@ fn around(target: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     Ok((rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve)?, name))
 }
 
-/// What is mounted at `name`, if that is the mount `id`.
+/// Opens the root of the mount at `name`, if that is the mount `id`.
 fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

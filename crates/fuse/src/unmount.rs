@@ -97,7 +97,7 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
     let clock = RealClock::new();
     let end = clock.monotonic().after(wait);
     let MountEntry { target, id, .. } = find(target)?;
-    // What is asked of the mount is asked of the one that was found, wherever its path leads by now.
+    // All questions go to the mount that was found, wherever its path leads by now.
     let root = Root::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
     // A volume whose process died has nothing left to write.
     let alive = !matches!(rustix::fs::fstatfs(root.descriptor()), Err(Errno::NOTCONN | Errno::CONNABORTED));

@@ -158,7 +158,7 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
     Ok(Apart::GivenUp(why))
 }
 
-/// What still uses the mount, beside this program's processes.
+/// Names the processes and mounts that use the mount, without this program's own.
 fn held(directory: &Path, asker: u32) -> String {
     let own = [std::process::id(), asker];
     let holders = unmount::holders_unasked(directory);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 use varve_detector::advise::Advice;
-use varve_detector::control::{Control, ControlError};
+use varve_detector::control::{Control, ControlError, printable};
 use varve_detector::description::{Description, Region};
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
@@ -282,7 +282,7 @@ pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
 fn word(status: &Value, key: &str) -> String {
     match &status[key] {
         Value::Null => "-".into(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => printable(text),
         value => value.to_string(),
     }
 }

@@ -48,7 +48,7 @@ impl Listening {
                     .next("Give --token-file with a file from `openssl rand -hex 32`, and its content to clients."));
             }
             if self.tls_cert.is_none() {
-                // Who does not read it has said --insecure all the same.
+                // A failure to warn stops nothing: the administrator gave --insecure.
                 let _ = writeln!(
                     std::io::stderr(),
                     "varve: warning: {flag} {address} is open to other hosts without TLS: everyone on the way reads the token \

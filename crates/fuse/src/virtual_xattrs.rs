@@ -69,7 +69,7 @@ pub fn info(path: &Path) -> Result<String> {
 
 /// The process that serves the mount at `directory`.
 pub(crate) fn process(directory: &Path) -> io::Result<Process> {
-    let stated = root_text(directory, PROCESS)?;
+    let stated = text(directory, PROCESS)?;
     let malformed = || io::Error::other(format!("the mount names its process as {stated:?}"));
     let (pid, namespace) = stated.split_once(' ').ok_or_else(malformed)?;
     Ok(Process { pid: pid.parse().map_err(|_| malformed())?, namespace: namespace.to_owned() })
@@ -77,12 +77,12 @@ pub(crate) fn process(directory: &Path) -> io::Result<Process> {
 
 /// Everything that the mount at `directory` has acknowledged is on disk when this returns.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
-    root_text(directory, SYNC).map(drop)
+    text(directory, SYNC).map(drop)
 }
 
 /// Settles the sizes of closed files on the mount at `directory`, and answers which cannot be settled yet.
 pub(crate) fn settle(directory: &Path) -> io::Result<Option<Unsettled>> {
-    let stated = root_text(directory, SETTLE)?;
+    let stated = text(directory, SETTLE)?;
     if stated.is_empty() {
         return Ok(None);
     }
@@ -190,14 +190,6 @@ fn unanswered(path: &Path, source: io::Error, no_such: fn(PathBuf) -> Error) -> 
 fn text(path: &Path, name: &[u8]) -> io::Result<String> {
     let mut value = vec![0; VALUE_BYTES_MAX];
     let length = rustix::fs::lgetxattr(path, name, &mut value)?;
-    value.truncate(length);
-    String::from_utf8(value).map_err(io::Error::other)
-}
-
-/// Of the root of a mount, which `path` may name through `/proc/self/fd`, a link.
-fn root_text(path: &Path, name: &[u8]) -> io::Result<String> {
-    let mut value = vec![0; VALUE_BYTES_MAX];
-    let length = rustix::fs::getxattr(path, name, &mut value)?;
     value.truncate(length);
     String::from_utf8(value).map_err(io::Error::other)
 }

@@ -95,6 +95,7 @@ pub fn take_all(stores: &[PathBuf], work: Work) -> Result<Rights> {
 }
 
 fn take_of(owner: Owner, work: Work) -> std::result::Result<Rights, IdentityError> {
+    identity::expect(owner);
     if !identity::must_take(owner)? {
         return Ok(Rights::default());
     }

@@ -160,17 +160,19 @@ fn an_unmount_that_is_too_late_says_what_holds_the_mount() {
     let volume = Volume::format(&["--shards", "2"]);
     let mount = volume.mount(&[]);
     let root = volume.mount_point();
-    let held = File::create(root.join("held")).expect("a file");
+    // A file of this process would be flushed, and waited for, by each process that it starts.
+    let mut holder = Command::new("sleep").arg("600").current_dir(&root).spawn().expect("sleep");
     mount.hang();
     let refused = run(varve().args(["umount", "--wait", "1s"]).arg(&root), SHORT);
     mount.go_on();
     assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
-    let own = format!("process {} ", std::process::id());
-    for words in ["for 1s", &own, "it has a file open there", "--wait", "umount --force"] {
+    let own = format!("process {} ", holder.id());
+    for words in ["for 1s", &own, "its working directory is there", "--wait", "umount --force"] {
         assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
     }
     assert!(is_mounted(&root));
-    drop(held);
+    holder.kill().expect("it is there");
+    holder.wait().expect("it ends");
     mount.unmount();
 }
 

@@ -12,28 +12,26 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The root directory of a mount, held open: whatever is asked through it is asked of that mount.
-pub(crate) struct Root(OwnedFd);
+/// A mount point in the directory around it, which is held open. A descriptor of the mount itself would keep it busy, for as long
+/// as its owner waits for an answer, killed or not.
+pub(crate) struct MountPoint(PathBuf, #[allow(dead_code, reason = "the path leads through it")] OwnedFd);
 
-impl Root {
-    /// The root of the mount `id` at `target`, a path of the kernel's table. Its process is asked nothing.
+impl MountPoint {
+    /// Of the mount `id` at `target`, a path of the kernel's table. Its process is asked nothing.
     ///
     /// # Errors
     /// If another mount, or none, is there by now.
-    pub fn open(target: &Path, id: u32) -> io::Result<Root> {
+    pub fn open(target: &Path, id: u32) -> io::Result<MountPoint> {
         as_starter(|| {
             let (parent, name) = around(target)?;
-            open_within(&parent, name, target, id).map(Root)
+            drop(open_within(&parent, name, target, id)?);
+            Ok(MountPoint(through(&parent).join(name), parent))
         })
     }
 
-    pub fn descriptor(&self) -> &OwnedFd {
+    /// A path that leads there as long as this is held, whatever becomes of the directories above.
+    pub fn path(&self) -> &Path {
         &self.0
-    }
-
-    /// A path that leads there as long as this is held, and nowhere else.
-    pub fn path(&self) -> PathBuf {
-        through(&self.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `varve umount DIR`: returns when everything is durable and the mount's process has gone, or says what holds it.
 
-use crate::detach::{self, Root};
+use crate::detach::{self, MountPoint};
 use crate::error::{Error, Result};
 use crate::mounts::{self, MountEntry, TYPE};
 use crate::virtual_xattrs;
@@ -98,10 +98,10 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
     let end = clock.monotonic().after(wait);
     let MountEntry { target, id, .. } = find(target)?;
     // All questions go to the mount that was found, wherever its path leads by now.
-    let root = Root::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
+    let point = MountPoint::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
     // A volume whose process died has nothing left to write.
-    let alive = !matches!(rustix::fs::fstatfs(root.descriptor()), Err(Errno::NOTCONN | Errno::CONNABORTED));
-    let process = if alive { server_of(&root.path()) } else { Ok(None) };
+    let alive = !matches!(rustix::fs::statfs(point.path()), Err(Errno::NOTCONN | Errno::CONNABORTED));
+    let process = if alive { server_of(point.path()) } else { Ok(None) };
     let written = match &process {
         _ if !alive => Ok(()),
         // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
@@ -109,16 +109,14 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
         Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
             Err(io::Error::new(error.kind(), format!("its server does not answer: {error}")))
         }
-        _ => sync(&root.path()),
+        _ => sync(point.path()),
     };
     let given_up = match (written, unwritten) {
         (Ok(()), _) => None,
         (Err(source), Unwritten::Keep) => return Err(Error::NotDurable { target, source }),
         (Err(source), Unwritten::GiveUp) => Some(source),
     };
-    let unsettled = if alive && given_up.is_none() { settle(&root.path()) } else { None };
-    // It would keep the mount busy.
-    drop(root);
+    let unsettled = if alive && given_up.is_none() { settle(point.path()) } else { None };
     detach(&target, Some(id))?;
     if let Some(awaited) = unsettled.filter(|unsettled| unsettled.awaited) {
         tell(&awaited);

@@ -16,7 +16,7 @@
 mod decide;
 mod set;
 
-pub use set::{as_process_user, check_held, file_group, file_user, must_take, take};
+pub use set::{as_process_user, check_held, expect, file_group, file_user, must_take, take};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::io;

@@ -15,6 +15,7 @@ mod resolve;
 pub use list::StoreEntry;
 
 use crate::disk::{Entry, Location, Options};
+use crate::identity;
 use crate::printable::printable_path;
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
@@ -104,7 +105,10 @@ impl StoreRoot {
             }
             None => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                Ok(rustix::fs::open(&self.0.path, flags, Mode::empty())?)
+                let opened = rustix::fs::open(&self.0.path, flags, Mode::empty())?;
+                identity::check_held(fstat(&opened)?.st_uid)
+                    .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+                Ok(opened)
             }
         }
     }

@@ -10,11 +10,11 @@ fn proc_mount() -> (PathBuf, u32) {
 }
 
 #[test]
-fn root_opens_only_the_mount_of_that_number() {
+fn a_mount_point_is_found_by_its_number_alone() {
     let (target, id) = proc_mount();
-    let root = Root::open(&target, id).expect("it is there");
-    assert!(root.path().join("self").exists());
-    let other = Root::open(&target, id + 1_000_000).err().expect("no such mount").to_string();
+    let point = MountPoint::open(&target, id).expect("it is there");
+    assert!(point.path().join("self").exists());
+    let other = MountPoint::open(&target, id + 1_000_000).err().expect("no such mount").to_string();
     assert!(other.contains("another mount, or none, is at /proc"), "{other}");
 }
 
@@ -26,7 +26,7 @@ fn links_on_the_way_to_a_mount_are_refused() {
     symlink("/", base.join("above")).unwrap();
     symlink("/proc", base.join("itself")).unwrap();
     for path in ["above/proc", "itself"] {
-        let error = Root::open(&base.join(path), id).err().expect(path);
+        let error = MountPoint::open(&base.join(path), id).err().expect(path);
         assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{path}: {error}");
         let error = detach(&base.join(path), Some(id), false).expect_err(path);
         assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{path}: {error}");

@@ -34,7 +34,7 @@ impl Dropped {
         match (key, &mut *row) {
             (Key::Xattr(_, name), _) if name.as_ref() == CAPABILITY => {
                 self.capabilities += 1;
-                return None;
+                None
             }
             (_, Row::Entry(entry)) => match &mut entry.body {
                 EntryBody::Node(node) => Some(self.restrict(&mut node.attributes)),

@@ -66,3 +66,11 @@ pub fn group_of(owner: Owner, account: Option<&Account>, groups: &IdMap) -> Opti
     };
     candidates.into_iter().find(|gid| groups.has(*gid))
 }
+
+/// Whether a store whose root directory belongs to `uid` is the one whose owner is `expected`.
+pub fn check_held(expected: Option<&Owner>, uid: u32) -> Result<(), IdentityError> {
+    match expected {
+        Some(expected) if expected.uid != uid => Err(IdentityError::Replaced { owner: uid, user: expected.uid }),
+        _ => Ok(()),
+    }
+}

@@ -11,6 +11,7 @@ use rustix::thread::{
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 /// Rights over files whatever their permissions say. `CAP_SYS_ADMIN` is not among them: a mount needs it.
 const OF_FILES: CapabilitySet = CapabilitySet::CHOWN
@@ -36,19 +37,21 @@ pub fn must_take(owner: Owner) -> Result<bool, IdentityError> {
     decide::must_change(owner, &this_process()?)
 }
 
-/// Refuses a store that was put in the place of the one whose owner's rights this thread has: `owner` is that of the root
-/// directory as it is held open. Between [`Owner::of_store`] and that the directory may have been replaced by another user's.
+/// The owner whose rights this process has decided to work with, whether or not it had to change anything for that.
+static EXPECTED: OnceLock<Owner> = OnceLock::new();
+
+/// Notes that this process works in stores of `owner` from now on. The first owner stays.
+pub fn expect(owner: Owner) {
+    EXPECTED.get_or_init(|| owner);
+}
+
+/// Refuses a store's root directory, open and with the owner `uid`, that was put in the place of the expected owner's between
+/// [`Owner::of_store`] and its opening. A process that has noted no owner, such as a test, accepts any.
 ///
 /// # Errors
-/// If root has another user's rights over files than `owner`'s.
-pub fn check_held(owner: Owner) -> Result<(), IdentityError> {
-    let process = this_process()?;
-    let user = file_user();
-    decide::must_change(owner, &process)?;
-    match process.may_change && owner.uid != user {
-        true => Err(IdentityError::Replaced { owner: owner.uid, user }),
-        false => Ok(()),
-    }
+/// If another user owns it.
+pub fn check_held(uid: u32) -> Result<(), IdentityError> {
+    decide::check_held(EXPECTED.get(), uid)
 }
 
 /// Gives this process the rights of a store's `owner`, if it is root and the owner is another user. Whether it changed.

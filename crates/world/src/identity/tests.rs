@@ -114,12 +114,13 @@ fn without_a_change_files_are_the_effective_users() {
 }
 
 #[test]
-fn held_store_of_another_user_is_refused_to_root() {
-    let own = rustix::process::geteuid().as_raw();
-    super::check_held(owner(own)).unwrap();
-    let other = super::check_held(owner(47111));
-    match own {
-        0 => assert!(matches!(other, Err(IdentityError::Replaced { owner: 47111, user: 0 }))),
-        _ => other.unwrap(),
+fn held_store_of_another_owner_is_refused() {
+    let check = |expected: Option<u32>, uid| super::decide::check_held(expected.map(owner).as_ref(), uid);
+    check(None, 47111).unwrap();
+    check(Some(47111), 47111).unwrap();
+    check(Some(0), 0).unwrap();
+    for (expected, uid) in [(0, 47111), (47111, 0), (47111, 47112)] {
+        let refused = check(Some(expected), uid);
+        assert!(matches!(refused, Err(IdentityError::Replaced { owner, user }) if (owner, user) == (uid, expected)));
     }
 }

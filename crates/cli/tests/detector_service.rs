@@ -382,7 +382,9 @@ fn readers_follow_a_run_and_cost_nothing() {
     let client = Client::connect(Options { patience, ..options(&service.listen, &request) }).expect("in");
     let file = directory.path().join("live.h5");
     let mut follower = python("follow.py");
-    follower.arg(&file).arg(format!("http://{}/runs/live", service.http)).args([SIDE.to_string(), "6".into()]);
+    let http = service.http.parse().expect("an address");
+    let token = varve_detector::token::for_peer("", http).expect("the service has published its token");
+    follower.arg(&file).arg(format!("http://{http}/runs/live")).args([SIDE.to_string(), "6".into(), token]);
     let follower = follower.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python runs");
     // Holds the file open, and is stopped in the middle of it.
     let mut sleeper =

@@ -9,12 +9,13 @@ import h5py
 import hdf5plugin  # noqa: F401  registers the filters
 import numpy
 
-path, url, side, looks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+path, url, side, looks, token = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
 index = numpy.arange(side * side, dtype=numpy.uint64)
 looked, deadline = 0, time.monotonic() + 60
 while looked < looks:
     assert time.monotonic() < deadline, f"{looked} looks in 60 s"
-    with urllib.request.urlopen(url) as answer:
+    with urllib.request.urlopen(request) as answer:
         status = json.load(answer)
     latest = status["latest_durable"]
     if latest is None:

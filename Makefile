@@ -27,7 +27,7 @@ PROOFS := h5dump:hdf5-tools fusermount3:fuse3 setfattr:attr setfacl:acl rsync:rs
 
 # `make fuzz`: the instrumentation that libFuzzer is guided by, which stable Rust has, for all crates but not for what the
 # build itself runs: hence --target.
-FUZZ_TARGETS ?= rows log wire config volume names journal stream2 layout detector_stream
+FUZZ_TARGETS ?= rows log wire handshake record config volume names journal stream2 layout detector_stream
 FUZZ_SECONDS ?= 300
 FUZZ_FLAGS := --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Cpasses=sancov-module \
   -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -53,7 +53,7 @@ help:
 	@echo "make setup   install what building and testing need"
 	@echo "make demo    format, mount and measure a volume in a local directory, in under two minutes after the build"
 	@echo "make test    all tests, end to end too"
-	@echo "make check   format, lints, house rules, licences"
+	@echo "make check   format, lints, house rules, licences, advisories"
 	@echo "make release the program as it is to be installed, built from what a run of it does: $(TARGET)/varve"
 	@echo "make bench   that, and measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
@@ -137,6 +137,7 @@ check: packages tidy
 	command -v cargo-deny >/dev/null || [ -x $(TOOLS)/bin/cargo-deny ] || \
 	  $(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(CARGO_DENY_VERSION) cargo-deny
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --log-level error check licenses bans sources
+	PATH="$(TOOLS)/bin:$$PATH" bash scripts/advisories.sh $(CARGO)
 
 tidy:
 	$(CARGO) xtask tidy

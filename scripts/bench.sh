@@ -131,10 +131,10 @@ run stream stream --bytes "$stream" --clients 1,2 --repeat "$pairs" --via "path:
 # A user's own mount: as another user where this is root's machine; the program is copied to where that user can go. Where
 # /dev/fuse is root's alone, the user's is another node, in a mount namespace that ends with this.
 as=
-if [ "$(id -u)" = 0 ]; then as="setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=$disk/user"; fi
+if [ "$(id -u)" = 0 ]; then as="setpriv --reuid 2 --regid 2 --clear-groups env HOME=$disk/user"; fi
 mkdir -p "$disk/user/mnt" "$disk/user/plain"
 install -m 755 "$varve" "$work/varve"
-if [ -n "$as" ]; then chown -R 65534:65534 "$disk/user"; fi
+if [ -n "$as" ]; then chown -R 2:2 "$disk/user"; fi
 chmod 755 "$disk"
 may_mount() { $as test -r "$1" -a -w "$1" -a -x "$work/varve"; }
 stream_user() (
@@ -159,7 +159,7 @@ elif [ -n "$as" ] && mknod -m 666 "$work/fuse" c 10 229 2>/dev/null && may_mount
   export -f stream_user
   as=$as work=$work disk=$disk stream=$stream pairs=$pairs unshare --mount bash -c 'stream_user "$0"' "$work/fuse"
 else
-  echo "no user's mount: user 65534 may not open /dev/fuse, or not run $work/varve" >&2
+  echo "no user's mount: user 2 may not open /dev/fuse, or not run $work/varve" >&2
 fi
 for report in "$disk"/user/stream-user*.json; do if [ -e "$report" ]; then cp "$report" "$out/"; fi; done
 echo "== profile"

@@ -9,6 +9,7 @@
 #include <ws2tcpip.h>
 #else
 #define _POSIX_C_SOURCE 200809L
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -16,6 +17,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,6 +58,8 @@ enum { NOTICE_DROPPED = 1, NOTICE_DAMAGED = 2, NOTICE_REFUSED = 4 };
 #define PROTOCOL_ERRORS 10
 /* Scalars that the service has not answered to yet. */
 #define SCALAR_BYTES_MAX (64u << 20)
+/* Of a token in a file. */
+#define TOKEN_BYTES_MAX 1024
 #define FRAME_FLAG_AGAIN 1
 /* Chunks that wait for other frames are to be written as they are. */
 #define PING_FLAG_FLUSH 1
@@ -107,6 +111,8 @@ struct vd_client {
     char *host, *port;
     uint8_t *hello;
     uint32_t hello_bytes;
+    /* Where the length of the token lies in it, if none was given: then it is looked for at each connection; else 0. */
+    uint32_t token_at;
     vd_level level;
     int checksum;
     uint64_t window_bytes;
@@ -465,10 +471,104 @@ static void disconnect(vd_client *client, const char *format, ...) {
     va_end(arguments);
 }
 
+#if defined(_WIN32)
+/* The service runs on Linux, never on this host. */
+static size_t published_token(vd_socket socket, char *token) {
+    (void)socket, (void)token;
+    return 0;
+}
+#else
+/* The token in `name`, if it lies in a directory and a file of this user's that others cannot write, or read; 0: none.
+ * `changed`: when the token was published that was found before, and then when this one was, if it is newer. */
+static size_t token_in(const char *directory, const char *name, struct timespec *changed, char *token) {
+    char text[TOKEN_BYTES_MAX + 2];
+    struct stat found;
+    size_t length = 0, begin = 0;
+    int around = open(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (around < 0) return 0;
+    int file = -1;
+    if (fstat(around, &found) == 0 && found.st_uid == geteuid() && (found.st_mode & 022) == 0) {
+        file = openat(around, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    }
+    close(around);
+    if (file < 0) return 0;
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid() && (found.st_mode & 077) == 0
+        && (found.st_mtim.tv_sec > changed->tv_sec
+            || (found.st_mtim.tv_sec == changed->tv_sec && found.st_mtim.tv_nsec > changed->tv_nsec))) {
+        ssize_t bytes = read(file, text, sizeof text);
+        length = bytes > 0 ? (size_t)bytes : 0;
+    }
+    close(file);
+    while (length > begin && text[length - 1] <= ' ') length--;
+    while (begin < length && text[begin] <= ' ') begin++;
+    length -= begin;
+    if (length < 8 || length > TOKEN_BYTES_MAX) return 0;
+    *changed = found.st_mtim;
+    memcpy(token, text + begin, length);
+    return length;
+}
+
+/* The token that a service of this user has published for the address of this host that `socket` is connected to; 0: none. */
+static size_t published_token(vd_socket socket, char *token) {
+    struct sockaddr_storage peer;
+    socklen_t bytes = sizeof peer;
+    char address[INET6_ADDRSTRLEN], name[INET6_ADDRSTRLEN + 32], directory[4096];
+    unsigned port;
+    if (getpeername(socket, (struct sockaddr *)&peer, &bytes) != 0) return 0;
+    if (peer.ss_family == AF_INET) {
+        const struct sockaddr_in *at = (const struct sockaddr_in *)&peer;
+        if (ntohl(at->sin_addr.s_addr) >> 24 != 127 || !inet_ntop(AF_INET, &at->sin_addr, address, sizeof address)) return 0;
+        port = ntohs(at->sin_port);
+    } else if (peer.ss_family == AF_INET6) {
+        const struct sockaddr_in6 *at = (const struct sockaddr_in6 *)&peer;
+        if (!IN6_IS_ADDR_LOOPBACK(&at->sin6_addr) || !inet_ntop(AF_INET6, &at->sin6_addr, address, sizeof address)) return 0;
+        port = ntohs(at->sin6_port);
+    } else {
+        return 0;
+    }
+    snprintf(name, sizeof name, "detector-%s-%u.token", address, port);
+    struct timespec changed = {0, 0};
+    size_t length = 0, found;
+    const char *session = getenv("XDG_RUNTIME_DIR");
+    if (session && *session == '/' && strlen(session) < sizeof directory - 16) {
+        snprintf(directory, sizeof directory, "%s/varve-detector", session);
+        if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
+    }
+    if (geteuid() == 0) snprintf(directory, sizeof directory, "/run/varve-detector");
+    else snprintf(directory, sizeof directory, "/run/user/%u/varve-detector", (unsigned)geteuid());
+    if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
+    snprintf(directory, sizeof directory, "/tmp/varve-detector-%u", (unsigned)geteuid());
+    if ((found = token_in(directory, name, &changed, token)) > 0) length = found;
+    return length;
+}
+#endif
+
+/* HELLO, with the token that is found now where none was given. */
+static void push_hello(vd_client *client) {
+    char token[TOKEN_BYTES_MAX];
+    size_t length = client->token_at ? published_token(client->socket, token) : 0;
+    if (length == 0) {
+        push(client, HELLO, 0, client->hello, client->hello_bytes, NULL);
+        return;
+    }
+    uint32_t before = client->token_at + 2;
+    uint8_t *hello = malloc(client->hello_bytes + length);
+    if (!hello) {
+        no_memory(client);
+        return;
+    }
+    memcpy(hello, client->hello, before);
+    put(hello + client->token_at, length, 2);
+    memcpy(hello + before, token, length);
+    memcpy(hello + before + length, client->hello + before, client->hello_bytes - before);
+    push(client, HELLO, 0, hello, client->hello_bytes + (uint32_t)length, NULL);
+    free(hello);
+}
+
 static void greet(vd_client *client) {
     client->heard = client->told = now_ms();
     client->pings = client->pongs = 0;
-    push(client, HELLO, 0, client->hello, client->hello_bytes, NULL);
+    push_hello(client);
     ping(client, 0);
 }
 
@@ -838,6 +938,7 @@ static vd_status make_hello(vd_client *client, const vd_options *options) {
     put(at, run_bytes, 2);
     memcpy(at + 2, options->run, run_bytes);
     at += 2 + run_bytes;
+    client->token_at = token_bytes ? 0 : (uint32_t)(at - client->hello);
     put(at, token_bytes, 2);
     memcpy(at + 2, token, token_bytes);
     at += 2 + token_bytes;

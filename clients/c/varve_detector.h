@@ -1,6 +1,10 @@
 /* Brings frames and scalars of a detector to `varve record serve`. One C99 file and this header, no dependencies; POSIX
  * systems and Windows (link ws2_32). The bytes are described in formats/detector-stream.md.
  *
+ * The library has no TLS, which would be a dependency. A service on another host is reached through a tunnel (ssh -L, stunnel),
+ * whose near end is an address of this host; or in clear, if the service is started with --insecure: then everyone on the way
+ * reads the token and the frames.
+ *
  * A client keeps a frame until it is acknowledged at the level asked for; when the connection breaks it connects again and
  * sends what the service does not have. It has no thread: it works within the calls below, so call vd_poll now and then while
  * there is nothing to send. One client belongs to one thread at a time; several may live beside each other. */
@@ -43,7 +47,7 @@ typedef struct {
     const char *host;
     const char *port;       /* number or service name */
     const char *run;
-    const char *token;      /* NULL: the service asks for none */
+    const char *token;      /* the service's; NULL: the one that a service of this user has made on this host, if any */
     const char *start;      /* JSON that POST /runs takes; NULL: the run was started otherwise */
     vd_level level;         /* frames are kept until they are acknowledged so */
     uint16_t source;        /* of a detector of several elements: which of them */

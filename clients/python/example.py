@@ -23,10 +23,10 @@ def scalars(number, kinds):
     return {**values, "steps": 10 * number + 1, "pulse": 10 * number + 2, "sample": str(10 * number + 3)} if kinds else values
 
 
-def main(host, port, run, start, frames, level="durable", token="", kinds=""):
+def main(host, port, run, start, frames, level="durable", token="", kinds="", tls_ca=None):
     start = None if start == "-" else pathlib.Path(start).read_text()
     shape = {} if start else {"shape": (SIDE, SIDE)}
-    with Client(f"{host}:{port}", run, start=start, level=level, token=token, timeout=30) as client:
+    with Client(f"{host}:{port}", run, start=start, level=level, token=token, tls_ca=tls_ca, timeout=30) as client:
         for number in range(int(frames)):
             client.send(number, frame(number), **shape)
             client.scalars({number: scalars(number, kinds)})

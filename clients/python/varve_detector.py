@@ -19,9 +19,12 @@ import bisect
 import json
 import numbers
 import operator
+import os
 import secrets
 import select
 import socket
+import ssl
+import stat
 import struct
 import time
 import zlib
@@ -94,13 +97,45 @@ class _Kept:
         self.head, self.body, self.level, self.attempts = head, body, 0, 1
 
 
+def _published_token(peer):
+    """The token that a service of this user has published for an address of this host; b"" if there is none. It is looked for
+    at each connection, for a service that is started again has another."""
+    address, port = peer[0], peer[1]
+    if not (address.startswith("127.") or address == "::1") or not hasattr(os, "geteuid"):
+        return b""
+    user, found = os.geteuid(), []
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    places = [f"{session}/varve-detector"] if session.startswith("/") else []
+    places += ["/run/varve-detector" if user == 0 else f"/run/user/{user}/varve-detector", f"/tmp/varve-detector-{user}"]
+    for place in places:
+        try:
+            around = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            state = os.fstat(around)
+            if state.st_uid != user or state.st_mode & 0o022:
+                continue
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            with open(os.open(f"detector-{address}-{port}.token", flags, dir_fd=around), "rb") as file:
+                state = os.fstat(file.fileno())
+                if stat.S_ISREG(state.st_mode) and state.st_uid == user and not state.st_mode & 0o077:
+                    found.append((state.st_mtime_ns, file.read(1026).strip()))
+        except OSError:
+            continue
+        finally:
+            os.close(around)
+    return max(found)[1] if found else b""
+
+
 class Client:
     """One connection of a client, which brings frames (and scalars) of one source of one run.
 
     address       "host:port"
     run           name of the run
     start         how to start the run if it does not exist: what `POST /runs` takes, as a dictionary or JSON
-    token         the service's, if it asks for one
+    token         the service's; "": the one that a service of this user has made on this host, if any
+    tls_ca        the service listens with TLS, and its certificate was signed by one in this PEM file
     level         "memory", "written" or "durable": frames are kept until they are acknowledged so
     source        of a detector of several elements: which of them
     connection, connections, client_id
@@ -111,7 +146,7 @@ class Client:
     timeout       seconds that a call takes at most, unless it is given another; connecting again included
     """
 
-    def __init__(self, address, run, *, start=None, token="", level="durable", source=0, connection=0, connections=1,
+    def __init__(self, address, run, *, start=None, token="", tls_ca=None, level="durable", source=0, connection=0, connections=1,
                  client_id=None, patience=None, checksum=True, window_bytes=256 << 20, timeout=60.0):
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
@@ -128,12 +163,14 @@ class Client:
         description = json.loads(start)["description"] if start else {}
         self._shape, self._element = description.get("frame"), description.get("element")
         wait = FOR_EVER if patience is None else int(patience * 1000)
-        names = [run.encode(), token.encode()]
+        self._token = token.encode()
+        self._tls = ssl.create_default_context(cafile=tls_ca) if tls_ca else None
         self._hello = struct.pack("<HBBBBHHHI16s", 1, 0, int(checksum), self._level, NEWEST_VERSION, source, connection, connections,
                                   wait, self.client_id)
-        self._hello += b"".join(struct.pack("<H", len(name)) + name for name in names)
+        self._hello += struct.pack("<H", len(run.encode())) + run.encode()
         text = (start or "").encode()
-        self._hello += struct.pack("<I", len(text)) + text
+        # What comes after the token in HELLO.
+        self._start = struct.pack("<I", len(text)) + text
         self._socket = None
         self._kept, self._kept_bytes = OrderedDict(), 0
         # Head, body, numbers of frames, the ping whose answer says that the service has them, and flags of the message.
@@ -399,7 +436,10 @@ class Client:
             self._disconnect(f"the service has said nothing for {2 * self._idle:.0f} s")
 
     def _write(self):
-        sent = self._socket.send(self._out[0])
+        try:
+            sent = self._socket.send(self._out[0])
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
         self._told = time.monotonic()
         if sent == len(self._out[0]):
             self._out.popleft()
@@ -407,7 +447,13 @@ class Client:
             self._out[0] = self._out[0][sent:]
 
     def _read(self):
-        data = self._socket.recv(1 << 16)
+        try:
+            data = self._socket.recv(1 << 16)
+            # What a TLS session has decrypted already makes no socket readable.
+            while data and self._tls is not None and self._socket.pending():
+                data += self._socket.recv(1 << 16)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
         if not data:
             raise OSError("the service has closed the connection")
         self._heard = time.monotonic()
@@ -433,12 +479,15 @@ class Client:
             patience = max(0.01, min(10.0, deadline - time.monotonic()))
             self._socket = socket.create_connection(self._address, timeout=patience)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            token = self._token or _published_token(self._socket.getpeername())
+            if self._tls is not None:
+                self._socket = self._tls.wrap_socket(self._socket, server_hostname=self._address[0])
             self._socket.setblocking(False)
         except OSError as error:
             self._disconnect(f"cannot connect to {self._address[0]}:{self._address[1]}: {error}")
             return
         self._heard = self._told = time.monotonic()
-        self._push(HELLO, 0, self._hello, b"")
+        self._push(HELLO, 0, self._hello + struct.pack("<H", len(token)) + token + self._start, b"")
         self._pings = self._pongs = 0
         self._ping()
 

@@ -2,10 +2,12 @@
 
 mod config;
 mod detector_stream;
+mod handshake;
 mod journal;
 mod layout;
 mod log;
 mod names;
+mod record;
 mod rows;
 mod stream2;
 mod volume;
@@ -45,6 +47,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stream2", reads: stream2::reads, cost: 8, memory_max: 20 << 20, ..Target::SMALL },
     Target { name: "detector_stream", reads: detector_stream::reads, cost: 4, ..Target::SMALL },
     Target { name: "layout", reads: layout::reads, cost: 20, ..Target::SMALL },
+    // Each exchanges keys.
+    Target { name: "handshake", reads: handshake::reads, cost: 40, ..Target::SMALL },
+    Target { name: "record", reads: record::reads, cost: 20, ..Target::SMALL },
     Target { name: "names", reads: names::reads, cost: 40, ..Target::SMALL },
 ];
 

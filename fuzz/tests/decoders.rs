@@ -51,6 +51,16 @@ fn messages() {
 }
 
 #[test]
+fn handshakes() {
+    fuzz("handshake");
+}
+
+#[test]
+fn records_of_a_connection() {
+    fuzz("record");
+}
+
+#[test]
 fn the_configuration() {
     fuzz("config");
 }

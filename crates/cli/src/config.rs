@@ -13,18 +13,26 @@
 //!
 //! What the file says becomes a flag's default before the command line is parsed, hence clap itself checks the values.
 //! The environment variable of a flag is `VARVE_`, its command and its name in capitals: `VARVE_SERVE_WORKERS`.
+//!
+//! A file is used only if it belongs to the effective user or root and nobody else can write it. Flags that destroy something
+//! ([`DESTRUCTIVE`]) are taken from the command line alone.
 
 use crate::problem::{Problem, Result};
 use clap::builder::BoolishValueParser;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-use varve_world::{disk, toml_text};
+use varve_world::printable::printable;
+use varve_world::private_file::{self, PrivateFileError};
+use varve_world::toml_text;
 
 /// Flags that a file may not set: those that find the file itself, and clap's own.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
+/// Flags that destroy something, or give up what is not written. A forgotten line or variable must not do that, so they are
+/// taken from the command line alone.
+const DESTRUCTIVE: [&str; 3] = ["force", "repair", "without-data"];
 /// Further from a known key than this, a suggestion would only mislead.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
@@ -34,16 +42,43 @@ pub fn with_environment(command: Command) -> Command {
 }
 
 fn name_variables(command: Command, prefix: &str) -> Command {
-    let variable = |name: &str| format!("{prefix}_{}", name.to_uppercase().replace('-', "_"));
     command
-        .mut_args(|arg| match arg.get_long().map(variable) {
-            Some(name) if !is_ours_alone(&arg) => as_switch(arg).env(name),
+        .mut_args(|arg| match arg.get_long().map(|long| variable(prefix, long)) {
+            Some(name) if !is_ours_alone(&arg) && !is_destructive(&arg) => as_switch(arg).env(name),
             _ => arg,
         })
         .mut_subcommands(|sub| {
-            let prefix = variable(sub.get_name());
+            let prefix = variable(prefix, sub.get_name());
             name_variables(sub, &prefix)
         })
+}
+
+fn variable(prefix: &str, name: &str) -> String {
+    format!("{prefix}_{}", name.to_uppercase().replace('-', "_"))
+}
+
+fn is_destructive(arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|long| DESTRUCTIVE.contains(&long))
+}
+
+/// Refuses variables that would set a destructive flag of the command that `matches` are of, if they were read.
+pub fn check_environment(command: &Command, matches: &ArgMatches) -> Result<()> {
+    check_variables(command, matches, "VARVE", &|name| std::env::var_os(name).is_some())
+}
+
+fn check_variables(command: &Command, matches: &ArgMatches, prefix: &str, is_set: &dyn Fn(&str) -> bool) -> Result<()> {
+    for arg in command.get_arguments().filter(|arg| is_destructive(arg)) {
+        let long = arg.get_long().unwrap_or_default();
+        let name = variable(prefix, long);
+        if is_set(&name) {
+            return Err(Problem::usage(format!("the environment sets {name}"))
+                .because(format!("--{long} destroys data, so it is taken from the command line alone"))
+                .next(format!("Unset {name}, and give --{long} with the command if that is meant.")));
+        }
+    }
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let sub = command.find_subcommand(name).expect("what matched is defined");
+    check_variables(sub, matches, &variable(prefix, name), is_set)
 }
 
 /// `--help` and `--version` are questions, not settings.
@@ -61,19 +96,29 @@ pub fn with_file(command: Command, arguments: &[OsString]) -> Result<Command> {
     let Some((path, asked_for)) = find(arguments) else {
         return Ok(command);
     };
-    let text = match disk::read_text(&path) {
-        Ok(text) => text,
-        // Also where it is another user's, whose home this one was started with.
-        Err(error) if !asked_for && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
-            return Ok(command);
+    match private_file::read_text(&path) {
+        Ok(text) => apply(command, &text, &path),
+        Err(error) if !asked_for && is_none_here(&error) => Ok(command),
+        // root with another user's HOME, say.
+        Err(error @ (PrivateFileError::Owner { .. } | PrivateFileError::Link { .. })) if !asked_for => {
+            let note = printable(&format!("varve: the configuration is not used: {error}"));
+            let _ = writeln!(std::io::stderr(), "{note}");
+            Ok(command)
         }
         Err(error) => {
-            return Err(Problem::usage(format!("cannot read the configuration {}", path.display()))
-                .caused_by(&error)
-                .next("Give another file with --config, or unset VARVE_CONFIG."));
+            let next = match error {
+                PrivateFileError::Owner { .. } => "Give the file to this user (chown), or another file with --config.",
+                PrivateFileError::Writable { .. } => "Run chmod go-w on it, or give another file with --config.",
+                _ => "Give another file with --config, or unset VARVE_CONFIG.",
+            };
+            Err(Problem::usage("cannot read the configuration").caused_by(&error).next(next))
         }
-    };
-    apply(command, &text, &path)
+    }
+}
+
+/// There is no such file, or it is in another user's home, with which this program was started.
+fn is_none_here(error: &PrivateFileError) -> bool {
+    matches!(error.kind(), Some(ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied))
 }
 
 /// The file to read, and whether somebody asked for it: then it must exist.
@@ -123,6 +168,11 @@ fn merge(mut command: Command, table: Table, prefix: &str, path: &Path) -> Resul
         let Some(flag) = flags(&command).find(|arg| arg.get_long() == Some(&key)) else {
             return Err(unknown(place(), &key, &known_keys(&command)));
         };
+        if is_destructive(flag) {
+            return Err(Problem::usage(place())
+                .because(format!("--{key} destroys data, so it is taken from the command line alone"))
+                .next(format!("Remove the key, and give --{key} with the command if that is meant.")));
+        }
         let values = texts(&value)
             .ok_or_else(|| Problem::usage(place()).because("a date or an array of arrays is no value of a flag"))?;
         check(flag, &key, &values).map_err(|why| Problem::usage(place()).because(why))?;

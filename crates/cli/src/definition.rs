@@ -17,7 +17,9 @@ use std::path::PathBuf;
     after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but degraded, 130 interrupted (fsck has \
                   fsck(8)'s own).\n\
                   Every flag can be set in the environment (VARVE_SERVE_WORKERS for serve --workers) and in \
-                  ~/.config/varve/config.toml ([serve] workers = 4).",
+                  ~/.config/varve/config.toml ([serve] workers = 4), but for those that destroy something: --force, \
+                  --repair and --without-data. The file must belong to this user or root, and others must not be able \
+                  to write it.",
     subcommand_required = true,
     arg_required_else_help = true
 )]
@@ -61,6 +63,7 @@ pub enum Command {
     Fsck(commands::fsck::Arguments),
     Dump(commands::dump::Arguments),
     Load(commands::load::Arguments),
+    Key(commands::key::Arguments),
     Bench(commands::bench::Arguments),
     Record(commands::record::Arguments),
     Detector(commands::detector::Arguments),

@@ -9,10 +9,13 @@
     reason = "the program is the outside: it starts the real world and is never simulated"
 )]
 
+mod client;
 mod commands;
 mod config;
 mod definition;
 mod embedded;
+mod escaping;
+mod identity;
 mod metrics;
 mod output;
 mod problem;
@@ -27,6 +30,7 @@ pub use problem::Exit;
 
 use clap::FromArgMatches;
 use definition::{Command, Global, Varve};
+use escaping::Escaping;
 use output::Output;
 use problem::{Problem, Result};
 use rustix::process::{Resource, Rlimit};
@@ -42,8 +46,9 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
     let arguments = commands::mount_helper::translate(&arguments).unwrap_or(arguments);
     let usage = usage_exit(&arguments);
     let parsed = config::with_file(definition::definition(), &arguments);
-    let result = parsed.and_then(|command| match command.try_get_matches_from(arguments) {
+    let result = parsed.and_then(|mut command| match command.try_get_matches_from_mut(arguments) {
         Ok(matches) => {
+            config::check_environment(&command, &matches).map_err(|problem| problem.exits(usage))?;
             let varve = Varve::from_arg_matches(&matches)
                 .map_err(|error| Problem::usage("cannot understand the command line").because(error))?;
             listen_to_logs(&varve.global)?;
@@ -54,7 +59,7 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         Err(answer) => {
             // Help and version are answers on stdout; anything else explains itself on stderr.
             if answer.use_stderr() {
-                let _ = answer.print();
+                let _ = write!(std::io::stderr(), "{}", refusal(&answer));
                 return Ok(usage);
             }
             let failed =
@@ -68,6 +73,15 @@ pub fn run(arguments: Vec<OsString>) -> Exit {
         let _ = writeln!(std::io::stderr(), "varve: {problem}");
         problem.exit()
     })
+}
+
+/// What is wrong with the command line. It quotes words of that and of the environment.
+fn refusal(answer: &clap::Error) -> String {
+    let text = answer.render();
+    match colours(std::io::stderr().is_terminal()) {
+        true => escaping::coloured_lines(&text.ansi().to_string()),
+        false => escaping::lines(&text.to_string()),
+    }
 }
 
 /// Help or version. clap itself takes it for written where stdout is closed or full.
@@ -110,6 +124,7 @@ fn dispatch(varve: &Varve) -> Result<Exit> {
         Command::Fsck(arguments) => commands::fsck::run(arguments, &output),
         Command::Dump(arguments) => commands::dump::run(arguments, &output),
         Command::Load(arguments) => commands::load::run(arguments, &output),
+        Command::Key(arguments) => commands::key::run(arguments, &output),
         Command::Bench(arguments) => commands::bench::run(arguments, &output),
         Command::Record(arguments) => commands::record::run(arguments, &output),
         Command::Detector(arguments) => commands::detector::run(arguments, &output),
@@ -144,6 +159,7 @@ fn listen_to_logs(global: &Global) -> Result<()> {
             .next("Say a level, such as info, or crate=level.")
     })?;
     let colours = colours(std::io::stderr().is_terminal());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let writer = move || Escaping::new(std::io::stderr(), colours);
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer).init();
     Ok(())
 }

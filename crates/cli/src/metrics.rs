@@ -1,12 +1,31 @@
-//! Prometheus metrics over HTTP, on this host alone.
+//! Prometheus metrics over HTTP, on this host alone: a listener of its own, so that whoever connects to it takes a bounded
+//! part of this process, and none of its descriptors for long.
 
 use crate::problem::{Problem, Result};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use std::net::SocketAddr;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use varve_detector::host_check::HostCheck;
 
 /// Upper ends of the buckets of every latency, in seconds: from the shortest request to a stuck store.
 const LATENCY_BUCKETS_S: [f64; 16] =
     [10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1.0, 10.0];
+/// Prometheus has one connection at a time; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 16;
+/// For a connection from its first byte to its last.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// After an accept that failed, most often for want of descriptors, which others give back.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Histograms collect what was measured since they were last rendered, also where nobody asks.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Installs the recorder and answers `GET /metrics` at `address`. Call before anything that counts is started.
 pub fn serve(address: SocketAddr) -> Result<()> {
@@ -17,10 +36,87 @@ pub fn serve(address: SocketAddr) -> Result<()> {
     }
     let failed =
         |error: &dyn std::error::Error| Problem::new(format!("cannot serve metrics at {address}")).caused_by(error);
-    PrometheusBuilder::new()
+    let listener = TcpListener::bind(address).map_err(|error| failed(&error))?;
+    listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+    let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("seconds".into()), &LATENCY_BUCKETS_S)
-        .map_err(|error| failed(&error))?
-        .with_http_listener(address)
-        .install()
-        .map_err(|error| failed(&error))
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(|error| failed(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
+    let serving = move || runtime.block_on(accept(listener, handle));
+    std::thread::Builder::new().name("metrics".into()).spawn(serving).map_err(|error| failed(&error))?;
+    Ok(())
 }
+
+async fn accept(listener: TcpListener, handle: PrometheusHandle) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!("metrics are not served: {error}"),
+    };
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP_INTERVAL).await;
+            upkeep.run_upkeep();
+        }
+    });
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let hosts = Arc::new(HostCheck::default());
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (socket, local) = match listener.accept().await.and_then(|(socket, _)| Ok((socket.local_addr()?, socket))) {
+            Ok((local, socket)) => (socket, local.ip()),
+            Err(error) => {
+                tracing::warn!("cannot accept a connection for metrics: {error}");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let (handle, hosts) = (handle.clone(), Arc::clone(&hosts));
+        tokio::spawn(async move {
+            let answer = service_fn(|request: Request<Incoming>| {
+                let answer = answer(&request, &hosts, local, &handle);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(DEADLINE)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(socket), answer);
+            match tokio::time::timeout(DEADLINE, served).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("a connection for metrics has ended: {error}"),
+                Err(_) => tracing::debug!("a connection for metrics was closed after {DEADLINE:?}"),
+            }
+            drop(place);
+        });
+    }
+}
+
+fn answer<B>(
+    request: &Request<B>,
+    hosts: &HostCheck,
+    local: IpAddr,
+    handle: &PrometheusHandle,
+) -> Response<Full<Bytes>> {
+    let (status, text) = match hosts.check(request.uri(), request.headers(), local) {
+        Err(denied) => (denied.status(), format!("{denied}\n")),
+        Ok(()) if request.method() != Method::GET => {
+            (StatusCode::METHOD_NOT_ALLOWED, "ask with GET for /metrics\n".to_owned())
+        }
+        Ok(()) => match request.uri().path() {
+            "/metrics" | "/" => (StatusCode::OK, handle.render()),
+            "/health" => (StatusCode::OK, "OK".to_owned()),
+            _ => (StatusCode::NOT_FOUND, "there is nothing here but /metrics\n".to_owned()),
+        },
+    };
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
+    let content = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, content);
+    answer
+}
+
+#[cfg(test)]
+#[path = "metrics/tests.rs"]
+mod tests;

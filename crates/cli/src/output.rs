@@ -1,5 +1,6 @@
 //! Where words go: results to stdout, as text or JSON; progress to stderr, and only where a person watches.
 
+use crate::escaping;
 use crate::problem::{Problem, Result};
 use crate::stdout::{self, Stdout};
 use serde::Serialize;
@@ -67,9 +68,10 @@ impl Output {
         if self.json {
             let envelope = Envelope { schema_version: SCHEMA_VERSION, command, result };
             serde_json::to_string(&envelope)
+                .map(|line| escaping::json(&line))
                 .map_err(|error| Problem::new("cannot write the result as JSON").caused_by(&error))
         } else {
-            Ok(text(result))
+            Ok(escaping::lines(&text(result)))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Why a command did not do what it was asked: what, why, what to do next, and the exit code.
 
+use crate::escaping;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
@@ -90,13 +91,14 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
+        let mut text = self.what.clone();
         if let Some(why) = &self.why {
-            write!(f, ": {why}")?;
+            text += &format!(": {why}");
         }
         if let Some(next) = &self.next {
-            write!(f, "\n  {next}")?;
+            text += &format!("\n  {next}");
         }
-        Ok(())
+        // Paths, and what stores and other processes say, may hold escape sequences.
+        f.write_str(&escaping::lines(&text))
     }
 }

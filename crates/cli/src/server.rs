@@ -1,5 +1,6 @@
 //! What `serve` and an embedded mount share: the flags of a server and how its failures are told.
 
+use crate::identity::Rights;
 use crate::metrics;
 use crate::problem::{Problem, Result};
 use crate::quantity::Bytes;
@@ -19,7 +20,8 @@ pub struct ServerFlags {
     /// Threads that own the shards [default: one for two processors]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=WORKERS_MAX as i64))]
     pub workers: Option<u16>,
-    /// Directory for the workers' Unix sockets [default: /run/varve, or $XDG_RUNTIME_DIR/varve]
+    /// Directory for the workers' Unix sockets; it belongs to the store's owner [default: $XDG_RUNTIME_DIR/varve or
+    /// /tmp/varve-UID; for root /run/varve, and /run/varve/UID for the store of user UID]
     #[arg(long, value_name = "DIR")]
     pub unix_dir: Option<PathBuf>,
     /// Memory that the server may take, about, from 128MiB: caches and memtables are divided by it
@@ -32,7 +34,7 @@ pub struct ServerFlags {
 
 impl ServerFlags {
     /// The configuration that the flags describe; starts the metrics, if they are asked for.
-    pub fn config(&self, volume: VolumeDir) -> Result<ServerConfig> {
+    pub fn config(&self, volume: VolumeDir, rights: &Rights) -> Result<ServerConfig> {
         if let Some(address) = self.metrics {
             metrics::serve(address)?;
         }
@@ -45,6 +47,8 @@ impl ServerFlags {
             let failed =
                 |error: std::io::Error| Problem::usage(format!("--unix-dir {}", directory.display())).caused_by(&error);
             config.unix_directory = Some(std::path::absolute(directory).map_err(failed)?);
+        } else if let Some(directory) = &rights.socket_directory {
+            config.unix_directory = Some(directory.clone());
         }
         config.memory_bytes = self.memory.0;
         config.measure = self.metrics.is_some();

@@ -3,6 +3,8 @@
 mod common;
 #[path = "cli/directories.rs"]
 mod directories;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/starting.rs"]
 mod starting;
 #[path = "cli/stdout.rs"]
@@ -198,7 +200,10 @@ fn a_second_server_on_one_volume_is_refused() {
     let misplaced = run(varve().arg("serve").arg(&store).args(["--unix-dir", "/etc/passwd"]), SHORT);
     assert_eq!(misplaced.code(), Some(1));
     let said = &misplaced.stderr;
-    assert!(said.contains("choose another for the sockets") && !said.contains("may not use the store"), "{said}");
+    assert!(
+        said.contains("choose another directory with --unix-dir") && !said.contains("may not use the store"),
+        "{said}"
+    );
     volume.serve(&[]).stop();
 }
 
@@ -293,7 +298,7 @@ fn metrics_are_served_when_asked_for() {
     until("the metrics speak of calls", SHORT, || {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
-        write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it listens");
         page.clear();
         stream.read_to_string(&mut page).expect("it answers");
         page.contains("varve_calls_total")

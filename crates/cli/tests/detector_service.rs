@@ -4,6 +4,8 @@
 mod common;
 #[path = "detector_service/simulator.rs"]
 mod simulator;
+#[path = "detector_service/trust.rs"]
+mod trust;
 
 use common::disk::Disk;
 use common::{soak, varve};

@@ -281,3 +281,43 @@ fn a_dump_to_a_hyphen_goes_to_stdout() {
     assert!(dumped(&["-o", "-"]) == to_stdout, "another dump");
     assert_eq!(fs::read_dir(directory.path()).expect("a listing").count(), 0, "a file was made");
 }
+
+/// A dump has the owners that its maker wrote into it: what root loads of it grants nothing unless root says so.
+#[test]
+fn a_load_by_root_drops_set_id_bits() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root drops them");
+    }
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    let modes = [("set-uid", 0o4755), ("set-gid", 0o2755), ("both", 0o6755), ("plain", 0o755)];
+    for (name, mode) in modes {
+        fs::write(root.join(name), "#!/bin/sh").expect("a file");
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).expect("set");
+    }
+    fs::create_dir(root.join("group")).expect("a directory");
+    fs::set_permissions(root.join("group"), fs::Permissions::from_mode(0o2775)).expect("set");
+    mount.unmount();
+    let dump = volume.beside("dump");
+    must(varve().arg("dump").arg(volume.store()).arg("-o").arg(&dump));
+    for (flags, count) in [(&[][..], 3), (&["--keep-set-id"][..], 0)] {
+        let loaded = Volume::format(&["--shards", "2"]);
+        fs::remove_dir_all(loaded.store()).expect("removed");
+        let mut command = varve();
+        let told = must(command.args(["--json", "load"]).args(flags).arg(&dump).arg(loaded.store())).json();
+        assert_eq!(told["set_ids_dropped"], count, "{told}");
+        let mount = loaded.mount(&[]);
+        for (name, mode) in modes {
+            let found = fs::metadata(loaded.mount_point().join(name)).expect("there").mode() & 0o7777;
+            assert_eq!(found, if count == 0 { mode } else { mode & 0o777 }, "{name} {flags:?}");
+        }
+        let group = fs::metadata(loaded.mount_point().join("group")).expect("there").mode() & 0o7777;
+        assert_eq!(group, 0o2775, "of a directory it grants nothing");
+        mount.unmount();
+    }
+    let mut command = varve();
+    let shown = must(command.arg("load").arg(&dump).arg(volume.beside("shown")));
+    assert!(shown.stdout.contains("set-user-id and set-group-id bits of 3 files"), "{}", shown.stdout);
+}

@@ -154,6 +154,26 @@ fn an_unmount_waits_no_longer_than_it_was_told() {
     volume.expect_sound();
 }
 
+/// The message at the deadline names who holds the mount and what to do, and other mounts are not touched.
+#[test]
+fn an_unmount_that_is_too_late_says_what_holds_the_mount() {
+    let volume = Volume::format(&["--shards", "2"]);
+    let mount = volume.mount(&[]);
+    let root = volume.mount_point();
+    let held = File::create(root.join("held")).expect("a file");
+    mount.hang();
+    let refused = run(varve().args(["umount", "--wait", "1s"]).arg(&root), SHORT);
+    mount.go_on();
+    assert_eq!(refused.code(), Some(1), "{}", refused.stdout);
+    let own = format!("process {} ", std::process::id());
+    for words in ["for 1s", &own, "it has a file open there", "--wait", "umount --force"] {
+        assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+    }
+    assert!(is_mounted(&root));
+    drop(held);
+    mount.unmount();
+}
+
 /// A process that starts a program while the mount hangs, and closes a file of it for that, hangs in the kernel, which tells
 /// nobody what else it has mapped. Whoever takes the mount away does not wait for that.
 #[test]

@@ -12,7 +12,7 @@ chmod 666 "$here/fuse"
 mount --bind "$here/fuse" /dev/fuse
 
 owner() {
-  setpriv --reuid=65534 --regid=65534 --clear-groups \
+  setpriv --reuid=2 --regid=2 --clear-groups \
     env -i PATH=/usr/bin:/bin HOME=/nonexistent XDG_RUNTIME_DIR="$here/run" "$@"
 }
 stranger() {
@@ -27,8 +27,9 @@ fails() {
 }
 trap 'umount -l "$here/mnt" 2>/dev/null || true' EXIT
 
-install -d -o 65534 -g 65534 "$here/store" "$here/mnt" "$here/run"
-install -d -o 1 -g 1 "$here/other" "$here/other/mnt"
+install -d -o 2 -g 2 "$here/store" "$here/mnt"
+install -d -m 700 -o 2 -g 2 "$here/run"
+install -d -m 700 -o 1 -g 1 "$here/other" "$here/other/mnt"
 cd /
 
 owner "$varve" format "$here/store" --shards 4
@@ -37,7 +38,7 @@ owner "$varve" mount "$here/store" "$here/mnt" --log-file "$here/run/mount.log" 
   exit 1
 }
 owner sh -c "echo mine > $here/mnt/file && chmod 600 $here/mnt/file && cat $here/mnt/file"
-[ "$(owner stat -c %u:%g "$here/mnt/file")" = 65534:65534 ]
+[ "$(owner stat -c %u:%g "$here/mnt/file")" = 2:2 ]
 # What the owner has mounted is the owner's alone, and so is the key to the volume.
 fails stranger cat "$here/mnt/file"
 fails stranger "$varve" status "$here/store"
@@ -66,7 +67,7 @@ repaired=0
 [ "$repaired" = 1 ]
 [ "$(stat -c %u "$here/roots")" = 0 ]
 rm "$here/store/shards/linked"
-others=$(find "$here/store" ! \( -user 65534 -group 65534 \))
+others=$(find "$here/store" ! \( -user 2 -group 2 \))
 [ -z "$others" ] || {
   echo "not the owner's: $others" >&2
   exit 1

@@ -1,5 +1,6 @@
 //! How a client joins a volume.
 
+use std::path::PathBuf;
 use std::time::Duration;
 use varve_wire::handshake::Purpose;
 use varve_world::volume_dir::VolumeDir;
@@ -9,6 +10,10 @@ use varve_world::volume_dir::VolumeDir;
 pub struct ClientConfig {
     pub store: VolumeDir,
     pub purpose: Purpose,
+    /// A file of `varve key add` with the key to prove; `None`: the volume's own, from the store.
+    pub key_file: Option<PathBuf>,
+    /// Come by TCP, also on the server's own host.
+    pub tcp: bool,
     /// How long a call goes on trying when its server is gone or busy.
     pub deadline: Duration,
     /// Refuse every change with `EROFS` before it leaves this process.
@@ -34,6 +39,8 @@ impl ClientConfig {
         ClientConfig {
             store,
             purpose: Purpose::Work,
+            key_file: None,
+            tcp: false,
             deadline: Self::DEADLINE_DEFAULT,
             read_only: false,
             passthrough: false,

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use varve_types::{Attributes, Credentials, Errno, FileKind, InodeId, SessionId, VolumeSettings};
-use varve_wire::handshake::{Purpose, VolumeKey};
+use varve_wire::handshake::{KeyId, Purpose, VolumeKey};
 use varve_wire::{EntryReply, FileContent, NodeReply};
 use varve_world::clock::{Clock, Moment, RealClock};
 use varve_world::random;
 use varve_world::stages::{self, Stage};
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{KeyFile, VolumeDir};
 use varve_world::volume_dir::VolumeFileError;
 
 /// How long the kernel of an embedded mount may believe names and attributes: nobody else changes them, and what this mount
@@ -104,10 +104,9 @@ impl FileSystem {
         let transport: Box<dyn Transport> = match neighbour {
             Some(neighbour) => Box::new(NeighbourTransport::new(neighbour, session, purpose, own_clock)),
             None => {
-                let store = config.store.clone();
-                let key = VolumeKey(store.read_key().map_err(refused)?);
+                let key = key_of(&config, &settings)?;
                 let attendance = Arc::clone(&attendance);
-                Box::new(BlockingTransport::new(store, &settings, key, session, purpose, own_clock, attendance))
+                Box::new(BlockingTransport::new(&config, &settings, key, session, own_clock, attendance))
             }
         };
         let session = Session::new(session, settings.shards);
@@ -258,6 +257,19 @@ impl Drop for FileSystem {
 }
 
 /// A volume whose key cannot be read is not for who asks.
+/// The key that this client proves: that of its file, or the volume's own.
+fn key_of(config: &ClientConfig, settings: &VolumeSettings) -> Result<(KeyId, VolumeKey)> {
+    let Some(path) = &config.key_file else {
+        return Ok((KeyId::VOLUME, VolumeKey(config.store.read_key().map_err(refused)?)));
+    };
+    let file = KeyFile::read(path).map_err(refused)?;
+    if file.volume != settings.id {
+        let (path, meant, found) = (path.display(), settings.id, file.volume);
+        return Err(Failure::new(Errno::EACCES, format!("the key file {path} is of volume {found}, not of {meant}")));
+    }
+    Ok((KeyId(file.key.id), VolumeKey(file.key.secret)))
+}
+
 fn refused(error: io::Error) -> Failure {
     let errno = error.raw_os_error().map_or(Errno::EACCES, Errno::from_number);
     Failure::new(errno, error.to_string())

@@ -12,6 +12,7 @@ use crate::hdf5::ElementType;
 use crate::stream::answers::NO_FRAME;
 use crate::stream::scalars::{Row, ScalarsHead};
 use crate::stream::{BadMessage, BodyChecksum, ErrorCode, FinishedHead, Notice, NoticeCode, Ranges, Refusal, Role};
+use crate::tls::ClientTls;
 use parking_lot::{Condvar, Mutex};
 use scalars::{Coded, SentScalars};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +31,10 @@ pub struct Options {
     /// `HOST:PORT`.
     pub address: String,
     pub run: String,
+    /// Empty: the one that a service of this user has published on this host, if any.
     pub token: String,
+    /// `None`: the service listens without TLS.
+    pub tls: Option<ClientTls>,
     /// JSON that starts the run if there is none; empty: it is started otherwise.
     pub start: String,
     pub role: Role,
@@ -56,6 +60,7 @@ impl Options {
             address: address.into(),
             run: run.into(),
             token: String::new(),
+            tls: None,
             start: String::new(),
             role: Role::Frames,
             source: 0,

@@ -1,11 +1,14 @@
 //! Asking the service over HTTP, as the commands do.
 
+use crate::tls::{self, ClientTls};
+use crate::token;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// A hundred runs' statuses are far below.
@@ -20,11 +23,20 @@ pub enum ControlError {
     Refused { code: String, text: String },
 }
 
+/// Text of a service as a terminal may show it: control characters are escaped.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// A service, by its HTTP address.
 #[derive(Clone, Debug)]
 pub struct Control {
     pub address: String,
+    /// `None`: the one that a service of this user has published on this host, if any.
     pub token: Option<String>,
+    /// `None`: the service listens without TLS.
+    pub tls: Option<ClientTls>,
 }
 
 impl Control {
@@ -50,12 +62,33 @@ impl Control {
     async fn exchange(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value, ControlError> {
         let connecting = tokio::net::TcpStream::connect(&self.address);
         let socket = tokio::time::timeout(CONNECT_WAIT, connecting).await.map_err(|error| self.unreachable(error))?;
-        let socket = TokioIo::new(socket.map_err(|error| self.unreachable(error))?);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(socket).await.map_err(|error| self.unreachable(error))?;
+        let socket = socket.map_err(|error| self.unreachable(error))?;
+        let peer = socket.peer_addr().map_err(|error| self.unreachable(error))?;
+        let token = token::for_peer(self.token.as_deref().unwrap_or_default(), peer)
+            .map_err(|error| ControlError::Refused { code: "token".into(), text: error.to_string() })?;
+        let Some(tls) = &self.tls else { return self.converse(socket, &token, (method, path, body)).await };
+        let explain = |error| self.unreachable(tls::explain(error, &self.address));
+        let name = tls::server_name(&self.address).map_err(explain)?;
+        let connecting = tokio::time::timeout(CONNECT_WAIT, tls.connector().connect(name, socket));
+        let session = connecting.await.map_err(|error| self.unreachable(error))?.map_err(explain)?;
+        self.converse(session, &token, (method, path, body)).await
+    }
+
+    async fn converse<S>(
+        &self,
+        socket: S,
+        token: &str,
+        (method, path, body): (Method, &str, Option<Value>),
+    ) -> Result<Value, ControlError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
+            .await
+            .map_err(|error| self.unreachable(error))?;
         let driven = tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.address);
-        if let Some(token) = &self.token {
+        if !token.is_empty() {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
@@ -74,7 +107,7 @@ impl Control {
         if status.is_success() {
             return Ok(value);
         }
-        let word = |key: &str| value[key].as_str().unwrap_or("unknown").to_owned();
+        let word = |key: &str| printable(value[key].as_str().unwrap_or("unknown"));
         Err(ControlError::Refused { code: word("error"), text: word("text") })
     }
 }

@@ -13,6 +13,7 @@
 //! - [`simulator`] makes frames as detectors do.
 //! - [`service`] takes frames over TCP; [`client`] brings them, [`control`] asks it over HTTP.
 //! - [`stream`] what detectors and the service say to each other over TCP.
+//! - [`token`], [`tls`], [`host_check`]: who is let in, over what.
 //! - [`writer`] puts them together. Entry: [`writer::Writer::create`]. After a crash: [`recover::recover`].
 
 #![allow(
@@ -33,6 +34,7 @@ pub mod description;
 pub mod filters;
 pub mod frame;
 pub mod hdf5;
+pub mod host_check;
 pub mod journal;
 pub mod layout;
 mod length;
@@ -45,4 +47,6 @@ pub mod simulator;
 pub mod stream;
 pub mod stream2;
 pub mod structure;
+pub mod tls;
+pub mod token;
 pub mod writer;

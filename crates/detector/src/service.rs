@@ -5,7 +5,9 @@
 //! are not read; what ends a run leaves a valid file. Entry: [`Service::start`].
 
 mod board;
+mod bound;
 mod clients;
+mod config;
 mod files;
 mod http;
 mod lock;
@@ -17,8 +19,10 @@ mod run;
 mod share;
 mod sink;
 mod stream2;
+mod tries;
 
 pub use board::Board;
+pub use config::{Config, Joining, Protection, ServiceError};
 pub use http::OPENAPI;
 pub use records::{Ended, How};
 pub use request::StartRequest;
@@ -26,10 +30,12 @@ pub use run::{Run, Status, Unfinished};
 pub use share::ShareOptions;
 
 use crate::description::Description;
+use crate::host_check::HostCheck;
 use crate::journal;
 use crate::stream::{ErrorCode, Refusal};
-use crate::writer::Settings;
+use crate::token::{self, Published};
 use crate::writer::join::{Coordinator, Joined};
+use bound::Listening;
 use lock::Lock;
 use parking_lot::Mutex;
 use records::{Record, Records, Taken};
@@ -38,12 +44,13 @@ use share::{Asking, Share};
 use sink::Sink;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tries::Tries;
 use varve_world::reserve::Reserve;
 
 /// How often failures and absences are looked for.
@@ -55,54 +62,13 @@ const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 /// Ended runs of which the service still knows.
 const ENDED_MAX: usize = 100;
 
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub listen: SocketAddr,
-    /// Where control is answered; `None`: nowhere.
-    pub http: Option<SocketAddr>,
-    /// Files are written beneath it alone.
-    pub root: PathBuf,
-    /// What clients must say; `None`: nothing.
-    pub token: Option<String>,
-    /// Where the libraries lie of filters that runs may ask for; `None`: none may.
-    pub plugins: Option<PathBuf>,
-    /// Of each run.
-    pub settings: Settings,
-    pub runs_max: usize,
-    pub connections_max: usize,
-    /// Silence after which a connection is given up.
-    pub idle: Duration,
-}
-
-/// A share of another service's run.
-#[derive(Clone, Debug)]
-pub struct Joining {
-    pub coordinator: ShareOptions,
-    /// Clients that bring this share.
-    pub sources: u16,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    #[error("files cannot be kept beneath {path}: {source}; name a directory that exists and may be written to")]
-    Root { path: PathBuf, source: io::Error },
-    #[error(
-        "{path} has a service already, {holder}: a directory has one; talk to that one, stop it first, or give this one \
-         another directory"
-    )]
-    Held { path: PathBuf, holder: String },
-    #[error("cannot join run `{run}`: {refusal}")]
-    Join { run: String, refusal: Refusal },
-    #[error("cannot listen at {address}: {source}")]
-    Listen { address: SocketAddr, source: io::Error },
-}
-
 /// The running service.
 pub struct Service {
     shared: Arc<Shared>,
     address: SocketAddr,
     http: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
+    published: Vec<Published>,
     /// None for a share, which has its own clients' frames alone.
     _lock: Option<Lock>,
 }
@@ -110,6 +76,8 @@ pub struct Service {
 /// What connections and HTTP know of the service.
 pub struct Shared {
     pub config: Config,
+    hosts: HostCheck,
+    tries: Tries,
     home: Arc<Home>,
     runs: Mutex<BTreeMap<String, Arc<Run>>>,
     /// Images of detectors that no run has kept.
@@ -148,10 +116,11 @@ impl Service {
     fn listen(config: Config, home: Arc<Home>, known: Vec<Known>, lock: Option<Lock>) -> Result<Service, ServiceError> {
         let asked = config.root.clone();
         let failed = |source| ServiceError::Root { path: asked.clone(), source };
-        let listener = TcpListener::bind(config.listen)
-            .map_err(|source| ServiceError::Listen { address: config.listen, source })?;
+        let Listening { frames: listener, http: http_listener, published } = bound::listen(&config)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
+            hosts: HostCheck::new(&config.protection.hosts),
+            tries: Tries::default(),
             config,
             home,
             runs: Mutex::default(),
@@ -173,13 +142,12 @@ impl Service {
         let mine = Arc::clone(&shared);
         threads.push(named("accept", move || receive::accept(&mine, &listener)).map_err(failed)?);
         let mut http = None;
-        if let Some(asked) = shared.config.http {
-            let listen = |source| ServiceError::Listen { address: asked, source };
-            let (address, thread) = http::start(&shared, asked).map_err(listen)?;
+        if let Some(listener) = http_listener {
+            let (address, thread) = http::start(&shared, listener).map_err(failed)?;
             threads.push(thread);
             http = Some(address);
         }
-        Ok(Service { shared, address, http, threads, _lock: lock })
+        Ok(Service { shared, address, http, threads, published, _lock: lock })
     }
 
     /// Takes frames for a share of a run that another service keeps, and writes them into that run's file.
@@ -223,6 +191,11 @@ impl Service {
         self.address
     }
 
+    /// Where programs of this user find the token, if it is published.
+    pub fn published(&self) -> impl Iterator<Item = &Path> {
+        self.published.iter().map(Published::path)
+    }
+
     /// Where control is answered.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
@@ -261,6 +234,8 @@ impl Service {
                 tracing::error!("a thread of the service has panicked");
             }
         }
+        // Nobody can connect any more: who looks for the token before that must find it.
+        drop(self.published);
         // The last words go out before the process does.
         let deadline = Instant::now() + LAST_WORDS_WAIT;
         while self.shared.connections() > 0 && Instant::now() < deadline {
@@ -318,12 +293,11 @@ impl Shared {
     /// If the service asks for a token and this is not it.
     pub fn check_token(&self, token: &str) -> Result<(), Refusal> {
         let Some(own) = &self.config.token else { return Ok(()) };
-        // All bytes are compared whatever they are, so that the time taken does not tell how many were right.
-        let differing = own.bytes().zip(token.bytes()).fold(0, |differing, (own, given)| differing | (own ^ given));
-        if differing != 0 || own.len() != token.len() {
-            return Err(Refusal::new(ErrorCode::Token, "the token is not that of this service"));
+        match (token::matches(own, token), token.is_empty()) {
+            (true, _) => Ok(()),
+            (false, false) => Err(Refusal::new(ErrorCode::Token, "the token is not that of this service")),
+            (false, true) => Err(Refusal::new(ErrorCode::Token, "this service asks for a token, and none was given")),
         }
-        Ok(())
     }
 
     pub fn connections(&self) -> usize {

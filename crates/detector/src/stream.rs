@@ -12,6 +12,7 @@ pub mod message;
 pub mod ranges;
 mod read;
 pub mod scalars;
+mod socket;
 
 pub use answers::{Ack, ErrorCode, FinishedHead, FromService, Notice, NoticeCode, Refusal, ShareHead};
 pub use frames::FrameHead;
@@ -19,6 +20,7 @@ pub use hello::{Hello, Role, Welcome};
 pub use message::{BodyChecksum, HEAD_BYTES_MAX, HEADER_BYTES, Header};
 pub use ranges::Ranges;
 pub use scalars::ScalarsHead;
+pub use socket::Socket;
 
 use crate::frame::Level;
 use read::Reader;

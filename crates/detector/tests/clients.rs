@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use varve_detector::client::{Client, Options, Outgoing};
 use varve_detector::description::Description;
 use varve_detector::hdf5::ElementType;
-use varve_detector::service::{Config, How, Run, Service, StartRequest};
+use varve_detector::service::{Config, How, Protection, Run, Service, StartRequest};
+use varve_detector::tls::ServerTls;
 use varve_detector::writer::Settings;
 
 /// As the example programs have it.
@@ -26,6 +27,7 @@ fn config(root: &Path, listen: &str, token: Option<&str>) -> Config {
         http: None,
         root: root.to_owned(),
         token: token.map(str::to_owned),
+        protection: Protection::default(),
         plugins: None,
         settings: Settings { queue_bytes: 1 << 20, commit_interval: Duration::from_millis(20), ..Settings::default() },
         runs_max: 8,
@@ -397,6 +399,41 @@ fn refusals_are_said_in_words() {
             assert!(said.contains(words) || own, "{run}: {said}");
         }
     }
+    service.stop();
+}
+
+/// Programs of the service's user need no token given.
+#[test]
+fn clients_find_a_published_token() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let protection = Protection { publish: true, ..Protection::default() };
+    let token = varve_detector::token::random();
+    let config = Config { protection, ..config(directory.path(), "127.0.0.1:0", Some(&token)) };
+    let service = Service::start(config).expect("a service");
+    for program in [Program::python(), Program::c(directory.path())] {
+        let path = start(directory.path(), program.name, [SIDE, SIDE]);
+        let output = program.run(service.address(), program.name, &[path.to_str().expect("text"), "5", "durable"]);
+        assert_all(&told(&output, program.name), 5);
+        check(directory.path(), program.name, 5);
+    }
+    service.stop();
+}
+
+#[test]
+fn python_brings_frames_over_tls() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let certificate = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name);
+    let tls = ServerTls::read(&certificate("service.pem"), &certificate("service.key")).expect("a certificate");
+    let protection = Protection { tls: Some(tls), ..Protection::default() };
+    let config = Config { protection, ..config(directory.path(), "127.0.0.1:0", Some("secret")) };
+    let service = Service::start(config).expect("a service");
+    let program = Program::python();
+    let path = start(directory.path(), "encrypted", [SIDE, SIDE]);
+    let path = path.to_str().expect("text");
+    let authority = certificate("authority.pem");
+    let rest = [path, "40", "durable", "secret", "", authority.to_str().expect("text")];
+    assert_all(&told(&program.run(service.address(), "encrypted", &rest), "encrypted"), 40);
+    check(directory.path(), "encrypted", 40);
     service.stop();
 }
 

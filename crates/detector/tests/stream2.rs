@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::frame::ElementType;
 use varve_detector::replay::Replay;
-use varve_detector::service::{Config, How, Service};
+use varve_detector::service::{Config, How, Protection, Service};
 use varve_detector::stream::link::{Incoming, say};
 use varve_detector::stream::{self, BodyChecksum, FromService, Hello, ToService, VERSION};
 use varve_detector::stream2::message::{Channel, Compression};
@@ -22,6 +22,7 @@ fn config(root: &std::path::Path) -> Config {
         http: None,
         root: root.to_owned(),
         token: None,
+        protection: Protection::default(),
         plugins: None,
         settings: Settings { threads: 2, ..Settings::default() },
         runs_max: 4,
@@ -281,7 +282,7 @@ fn a_series_waits_for_its_detector() {
     send_image(&mut push, 6);
     let passed_over = || {
         let mut socket = TcpStream::connect(service.http().expect("served")).expect("connected");
-        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").expect("asked");
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("asked");
         std::io::read_to_string(socket).expect("an answer").contains("images_passed_over_total 1")
     };
     until(passed_over);

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::mounts::{self, TYPE};
 use crate::options::MountOptions;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::geteuid;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
@@ -21,6 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use varve_world::identity::{as_process_user, file_user};
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
@@ -29,6 +31,16 @@ pub(crate) struct Attached {
     pub device: OwnedFd,
     /// With `auto_unmount`: fusermount3 waits at the other end and unmounts when this is closed, however it is.
     pub helper: Option<UnixStream>,
+}
+
+/// Does `work` with the file system identity of the user who started this process, and, where that may not, of the store's
+/// owner. Root's mount of another user's store has the owner's (`varve_world::identity`), and a mount point may be in a
+/// directory that either of the two alone may enter.
+pub(crate) fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match as_process_user(&work) {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) && file_user() != geteuid().as_raw() => work(),
+        done => done,
+    }
 }
 
 /// # Errors
@@ -43,16 +55,16 @@ pub(crate) fn resolve(target: &Path) -> Result<PathBuf> {
         Some(libc::ENOTCONN) => Error::DeadMount(target.to_owned()),
         _ => Error::Target { target: target.to_owned(), source },
     };
-    let resolved = target.canonicalize().map_err(wrap)?;
+    let resolved = as_starter(|| target.canonicalize()).map_err(wrap)?;
     // Of a mount whose process died, the kernel may still know that it is a directory, but not how full it is.
-    match rustix::fs::statfs(&resolved).map_err(io::Error::from) {
+    match as_starter(|| rustix::fs::statfs(&resolved).map_err(io::Error::from)) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return Err(wrap(error)),
         _ if mounts::at(&mounts::table().map_err(wrap)?, &resolved).is_some_and(|mount| mount.kind == TYPE) => {
             return Err(Error::Mounted(resolved));
         }
         answer => answer.map_err(wrap)?,
     };
-    match resolved.metadata().map_err(wrap)?.is_dir() {
+    match as_starter(|| resolved.metadata()).map_err(wrap)?.is_dir() {
         true => Ok(resolved),
         false => Err(Error::NotADirectory(resolved)),
     }
@@ -70,9 +82,9 @@ pub(crate) fn attach(target: &Path, options: &MountOptions) -> Result<Attached> 
 }
 
 fn by_mount(target: &Path, options: &MountOptions) -> Result<Attached> {
-    let device = File::options().read(true).write(true).open(DEVICE).map_err(Error::Device)?;
+    let device = as_starter(|| File::options().read(true).write(true).open(DEVICE)).map_err(Error::Device)?;
     let wrap = |source: io::Error| Error::Mount { target: target.to_owned(), source };
-    let mode = target.metadata().map_err(wrap)?.mode();
+    let mode = as_starter(|| target.metadata()).map_err(wrap)?.mode();
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},{}",
         device.as_raw_fd(),
@@ -81,8 +93,11 @@ fn by_mount(target: &Path, options: &MountOptions) -> Result<Attached> {
         options.kernel_data(),
     );
     let data = CString::new(data).expect("made of numbers and words");
-    rustix::mount::mount(options.source.as_str(), target, TYPE, options.flags, data.as_c_str())
-        .map_err(|errno| wrap(errno.into()))?;
+    as_starter(|| {
+        rustix::mount::mount(options.source.as_str(), target, TYPE, options.flags, data.as_c_str())
+            .map_err(io::Error::from)
+    })
+    .map_err(wrap)?;
     Ok(Attached { device: device.into(), helper: None })
 }
 
@@ -131,32 +146,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         _ => None,
     });
     Ok(received)
-}
-
-/// Takes the mount at `target` out of the namespace. `lazily`: at once, though files on it may be open.
-pub(crate) fn detach(target: &Path, lazily: bool) -> io::Result<()> {
-    use rustix::mount::UnmountFlags;
-    let lazy = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | lazy) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => detach_by_helper(target, lazily),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn detach_by_helper(target: &Path, lazily: bool) -> io::Result<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(target);
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    // The helper says in words what umount(2) says by number.
-    match text.contains("busy") {
-        true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
-        false => Err(io::Error::other(text.trim().to_owned())),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! ask a mount about itself. [`null`] is the ceiling that `varve bench` measures the door against.
 
 mod attach;
+mod detach;
 mod door;
 mod doubts;
 mod errno;

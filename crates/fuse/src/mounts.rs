@@ -11,7 +11,7 @@ pub(crate) const TYPE: &str = "fuse.varve";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
     /// Tells it from every other one of the table.
-    id: u32,
+    pub id: u32,
     /// Of the mount that it is on.
     parent: u32,
     /// Major and minor number of the device that `stat` and `/proc/<pid>/maps` show.
@@ -45,6 +45,8 @@ pub(crate) fn device_at(target: &Path) -> Option<(u32, u32)> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub target: PathBuf,
+    /// [`MountEntry::id`]; `None` where the table cannot be read.
+    pub id: Option<u32>,
     /// Where something is mounted over it, or over a directory above it.
     pub covered: Option<PathBuf>,
     /// Where something is mounted in it.
@@ -56,7 +58,7 @@ pub(crate) struct Place {
 pub(crate) fn places_of(device: Option<(u32, u32)>, made_at: &Path) -> Vec<Place> {
     match table() {
         Ok(table) => places_in(&table, device, made_at),
-        Err(_) => vec![Place { target: made_at.to_owned(), covered: None, holds: None }],
+        Err(_) => vec![Place { target: made_at.to_owned(), id: None, covered: None, holds: None }],
     }
 }
 
@@ -73,7 +75,7 @@ fn places_in(table: &[MountEntry], device: Option<(u32, u32)>, made_at: &Path) -
             at => (None, at),
         };
         let covered = covering(table, mount, is_ours).or(above);
-        Place { target: mount.target.clone(), covered, holds }
+        Place { target: mount.target.clone(), id: Some(mount.id), covered, holds }
     };
     table.iter().filter(|mount| is_ours(mount)).map(place).collect()
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types, reason = "the socket on which fusermount3 waits for this process to end")]
 
 use crate::attach::{self, Attached};
+use crate::detach::detach;
 use crate::door::Door;
 use crate::doubts::{Doubts, Telling};
 use crate::error::{Error, Result};
@@ -119,7 +120,9 @@ pub(crate) fn start<F: Filesystem>(
         Ok((unmounter, thread)) => Ok(Mounted { unmounter, thread: Some(thread), _helper: helper }),
         Err(error) => {
             // The device is closed by now, so what is mounted is dead: nobody can be using it.
-            if let Err(left) = attach::detach(&target, true) {
+            let id =
+                crate::mounts::table().ok().and_then(|table| crate::mounts::at(&table, &target)).map(|mount| mount.id);
+            if let Err(left) = detach(&target, id, true) {
                 tracing::warn!(target = %target.display(), error = %left, "a dead mount is left behind");
             }
             Err(Error::Session(error))
@@ -226,7 +229,7 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Busy`] with what holds it, if something does.
     pub fn unmount(&self) -> Result<()> {
-        self.unless_gone(crate::unmount::detach)
+        self.unless_gone(|place| crate::unmount::detach(&place.target, place.id))
     }
 
     /// [`Unmounter::unmount`], only that nobody is told what holds it, which takes a look at all processes.
@@ -234,11 +237,11 @@ impl Unmounter {
     /// # Errors
     /// [`Error::Busy`] where something is open on it.
     pub fn unmount_if_free(&self) -> Result<()> {
-        self.unless_gone(|place| match attach::detach(place, false) {
+        self.unless_gone(|place| match detach(&place.target, place.id, false) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                Err(Error::Busy { target: place.to_owned(), holders: Vec::new() })
+                Err(Error::Busy { target: place.target.clone(), holders: Vec::new() })
             }
-            done => done.map_err(unmounting(place)),
+            done => done.map_err(unmounting(&place.target)),
         })
     }
 
@@ -254,10 +257,10 @@ impl Unmounter {
     /// Takes a mount away of which nothing is served any more, and what is mounted in it.
     fn detach_dead(&self) -> Result<()> {
         let places = crate::mounts::places_of(self.number, &self.target);
-        places.iter().rev().filter(|place| place.covered.is_none()).try_for_each(|place| detach_lazily(&place.target))
+        places.iter().rev().filter(|place| place.covered.is_none()).try_for_each(detach_lazily)
     }
 
-    fn unless_gone(&self, unmount: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    fn unless_gone(&self, unmount: impl Fn(&Place) -> Result<()>) -> Result<()> {
         let mut places = crate::mounts::places_of(self.number, &self.target);
         // Asked after the table was read: then the number was this mount's, and no other's.
         if self.has_ended() {
@@ -270,7 +273,7 @@ impl Unmounter {
             }
         }
         // Where it was made last: it is usable there while it is busy elsewhere.
-        places.iter().rev().try_for_each(|place| unmount(&place.target).or_else(|error| self.unless_left(place, error)))
+        places.iter().rev().try_for_each(|place| unmount(place).or_else(|error| self.unless_left(place, error)))
     }
 
     /// No error where a place is none any more: the kernel takes some away with others.
@@ -301,8 +304,8 @@ fn has_hung_up(device: &OwnedFd) -> bool {
         .is_ok_and(|_| watched[0].revents().contains(PollFlags::ERR))
 }
 
-fn detach_lazily(target: &Path) -> Result<()> {
-    attach::detach(target, true).map_err(unmounting(target))
+fn detach_lazily(place: &Place) -> Result<()> {
+    detach(&place.target, place.id, true).map_err(unmounting(&place.target))
 }
 
 fn unmounting(target: &Path) -> impl Fn(io::Error) -> Error {

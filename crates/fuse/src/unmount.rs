@@ -1,6 +1,6 @@
 //! `varve umount DIR`: returns when everything is durable and the mount's process has gone, or says what holds it.
 
-use crate::attach;
+use crate::detach::{self, Root};
 use crate::error::{Error, Result};
 use crate::mounts::{self, MountEntry, TYPE};
 use crate::virtual_xattrs;
@@ -86,19 +86,22 @@ pub struct Unmounted {
     pub unsettled: Option<Unsettled>,
 }
 
-/// Unmounts the volume at `target` and waits, at most `wait`, for its process to end. `tell` is told what that waits for,
-/// where it is known to take long.
+/// Unmounts the volume at `target` and waits for its process to end, both at most `wait`, but for what the kernel itself waits
+/// for. `tell` is told what that waits for, where it is known to take long.
 ///
 /// # Errors
 /// [`Error::Busy`] with what holds it; [`Error::NotDurable`] if the store refuses to take what is not yet on disk (it
 /// then stays mounted); [`Error::StillRunning`] and [`Error::Unwatched`] if it is unmounted but its process is not known
 /// to have ended.
 pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn Fn(&Unsettled)) -> Result<Unmounted> {
-    let mount = find(target)?;
-    let target = mount.target;
+    let clock = RealClock::new();
+    let end = clock.monotonic().after(wait);
+    let MountEntry { target, id, .. } = find(target)?;
+    // All questions go to the mount that was found, wherever its path leads by now.
+    let root = Root::open(&target, id).map_err(|source| Error::Unmount { target: target.clone(), source })?;
     // A volume whose process died has nothing left to write.
-    let alive = !matches!(rustix::fs::statfs(&target), Err(Errno::NOTCONN | Errno::CONNABORTED));
-    let process = if alive { server_of(&target) } else { Ok(None) };
+    let alive = !matches!(rustix::fs::fstatfs(root.descriptor()), Err(Errno::NOTCONN | Errno::CONNABORTED));
+    let process = if alive { server_of(&root.path()) } else { Ok(None) };
     let written = match &process {
         _ if !alive => Ok(()),
         // The server is gone, for as long as the mount waits for it: it would not take what is to be written either,
@@ -106,22 +109,24 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
         Err(error) if matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EHOSTDOWN)) => {
             Err(io::Error::new(error.kind(), format!("its server does not answer: {error}")))
         }
-        _ => sync(&target),
+        _ => sync(&root.path()),
     };
     let given_up = match (written, unwritten) {
         (Ok(()), _) => None,
         (Err(source), Unwritten::Keep) => return Err(Error::NotDurable { target, source }),
         (Err(source), Unwritten::GiveUp) => Some(source),
     };
-    let unsettled = if alive && given_up.is_none() { settle(&target) } else { None };
-    detach(&target)?;
+    let unsettled = if alive && given_up.is_none() { settle(&root.path()) } else { None };
+    // It would keep the mount busy.
+    drop(root);
+    detach(&target, Some(id))?;
     if let Some(awaited) = unsettled.filter(|unsettled| unsettled.awaited) {
         tell(&awaited);
     }
     let unmounted = Unmounted { given_up, unsettled: unsettled.filter(|unsettled| !unsettled.awaited) };
     match process {
         Ok(None) => Ok(unmounted),
-        Ok(Some((pid, process))) if ended(&process, wait).map_err(unwatched(&target))? => {
+        Ok(Some((pid, process))) if ended(&process, end.since(clock.monotonic())).map_err(unwatched(&target))? => {
             tracing::debug!(pid, "the mount's process has ended");
             Ok(unmounted)
         }
@@ -138,7 +143,7 @@ pub fn unmount(target: &Path, wait: Duration, unwritten: Unwritten, tell: &dyn F
 /// # Errors
 /// [`Error::Busy`] with what else holds it.
 pub fn take_away(target: &Path, asker: u32) -> Result<()> {
-    let Some(MountEntry { target, .. }) = find_unasked(target) else {
+    let Some(MountEntry { target, id, .. }) = find_unasked(target) else {
         return Err(Error::NotMounted(target.to_owned()));
     };
     let mut holders = holders(&target);
@@ -147,7 +152,7 @@ pub fn take_away(target: &Path, asker: u32) -> Result<()> {
     if !holders.is_empty() {
         return Err(Error::Busy { target, holders });
     }
-    attach::detach(&target, true).map_err(|source| Error::Unmount { target, source })
+    detach::detach(&target, Some(id), true).map_err(|source| Error::Unmount { target, source })
 }
 
 /// Whether a volume is mounted at `target`, as far as that can be told without asking its process anything.
@@ -166,10 +171,10 @@ fn unwatched(target: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Unwatched { target: target.to_owned(), source }
 }
 
-/// Takes the mount away unless it is busy.
-pub(crate) fn detach(target: &Path) -> Result<()> {
+/// Takes the mount `id` away unless it is busy.
+pub(crate) fn detach(target: &Path, id: Option<u32>) -> Result<()> {
     for _ in 0..BUSY_TRIES {
-        match attach::detach(target, false) {
+        match detach::detach(target, id, false) {
             Ok(()) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let Search { found: mut holders, ended } = search_in_time(target);
@@ -256,6 +261,11 @@ fn ended(process: &OwnedFd, wait: Duration) -> io::Result<bool> {
 /// others are unseen unless this is root, and so are those that come after one of which the kernel tells nothing for 2 s.
 pub fn holders(target: &Path) -> Vec<Holder> {
     search_in_time(target).found
+}
+
+/// [`holders`] of the volume mounted at `target`, whose process is asked nothing.
+pub fn holders_unasked(target: &Path) -> Vec<Holder> {
+    find_unasked(target).map(|mount| holders(&mount.target)).unwrap_or_default()
 }
 
 /// What was found, at most [`HOLDERS_MAX`], and whether that is all that can be seen.

@@ -5,9 +5,11 @@
 //! load keeps what a check keeps.
 
 mod load;
+mod privileges;
 mod record;
 
 pub use load::{Data, LoadError, Loaded, load};
+pub use privileges::{Dropped, Privileges};
 pub use record::{DumpError, VERSION};
 
 use crate::snapshot::at_rest::{self, AtRest};

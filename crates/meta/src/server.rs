@@ -10,6 +10,7 @@
 
 mod background;
 mod board;
+mod clients;
 mod complaints;
 mod connection;
 mod desk;
@@ -18,21 +19,26 @@ mod guest;
 mod handshake;
 mod held;
 mod inbox;
+mod keys;
 mod leases;
+mod limits;
 mod listener;
 mod local_stream;
 mod mailboxes;
 mod memory;
 mod metrics;
 mod opening;
+mod remote_stream;
 mod sessions;
 mod shared;
 mod strangers;
+mod turned_away;
 mod vigil;
 mod worker;
 
 pub use guest::{Answered, Guest};
 pub use leases::LEASE;
+pub use limits::Limits;
 pub use memory::Memory;
 pub use sessions::SESSION_GRACE;
 
@@ -41,6 +47,7 @@ use crate::shards::{CacheBudget, OpenFiles, SESSIONS_RETURN, TableConfig};
 use background::Background;
 use board::{Board, Stage, Unreached};
 use inbox::{Command, INBOX_MAX, Message};
+use keys::Keys;
 use leases::Leases;
 use parking_lot::Mutex;
 use sessions::{Admission, Sessions};
@@ -58,6 +65,7 @@ use varve_wire::handshake::{VolumeKey, WorkerAddress};
 use varve_world::clock::{Clock, RealClock};
 use varve_world::posix_store::PosixStore;
 use varve_world::reserve::Reserve;
+use varve_world::runtime_dir::{self, RuntimeDirError};
 use varve_world::volume_dir::{Left, LockError, ServerRecord, VolumeDir, VolumeFileError, VolumeLock, WorkerRecord};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,7 +86,7 @@ pub struct ServerConfig {
     pub workers: usize,
     /// Worker `i` listens on this port plus `i`; each on a port of its own where it is 0.
     pub listen: Option<SocketAddr>,
-    /// A directory for the workers' Unix sockets, made if need be; see [`socket_directory`].
+    /// A directory for the workers' Unix sockets, made if need be; see [`runtime_dir`].
     pub unix_directory: Option<PathBuf>,
     /// Inside a mount: one session of this very process works on the volume, all others only observe.
     pub embedded: bool,
@@ -86,6 +94,8 @@ pub struct ServerConfig {
     pub memory_bytes: u64,
     /// A recorder of `metrics` is installed: count and time calls.
     pub measure: bool,
+    /// How much of the server one peer may take.
+    pub limits: Limits,
 }
 
 /// One for two processors: what flushes and merges tables needs some as well, and so do clients on the same host. Workers
@@ -102,21 +112,12 @@ impl ServerConfig {
             volume,
             workers: workers_default(),
             listen: None,
-            unix_directory: Some(socket_directory()),
+            unix_directory: Some(runtime_dir::default_directory()),
             embedded: false,
             memory_bytes: Memory::BYTES_DEFAULT,
             measure: false,
+            limits: Limits::default(),
         }
-    }
-}
-
-/// Where this user's servers have their sockets unless told otherwise.
-pub fn socket_directory() -> PathBuf {
-    let uid = rustix::process::geteuid().as_raw();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if !directory.is_empty() && uid != 0 => Path::new(&directory).join("varve"),
-        _ if uid == 0 => PathBuf::from("/run/varve"),
-        _ => PathBuf::from(format!("/tmp/varve-{uid}")),
     }
 }
 
@@ -138,6 +139,8 @@ pub enum ServerError {
     NoTables { directory: PathBuf },
     #[error("{0}")]
     Config(String),
+    #[error(transparent)]
+    SocketDirectory(#[from] RuntimeDirError),
     #[error("{doing}: {source}")]
     Io { doing: String, source: io::Error },
     /// A worker could not begin, or has ended before its time. What was acknowledged is in the log.
@@ -192,7 +195,7 @@ impl Server {
         let owned_since = clock.monotonic();
         let leftovers = "cannot clear the volume's directory of leftovers";
         let room = "cannot tell how much room the store has";
-        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?;
+        let reserve = Reserve::of(volume.reserve()).map_err(doing(room))?.while_starting();
         reserve.release_if_full().map_err(doing(room))?;
         volume.remove_leftovers(&lock).map_err(doing(leftovers))?;
         volume.raise_format(&lock, &settings).map_err(doing("cannot raise the volume to this format"))?;
@@ -212,7 +215,7 @@ impl Server {
         };
         let workers = config.workers.min(usize::from(settings.shards.get()));
         let shared = Arc::new(Shared {
-            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock))),
+            sessions: Arc::new(Sessions::new(admission, Arc::clone(&clock), config.limits.clone())),
             leases: Arc::new(Leases::new(Arc::clone(&clock), owned_since)),
             open_files: OpenFiles::default(),
             // Also of a mount's own server: clients of the one before come to the next, and what they have open has to be there.
@@ -222,8 +225,9 @@ impl Server {
             },
             number: varve_world::random::number(),
             reserve,
+            keys: Arc::new(Keys::new(volume.clone(), key)),
+            limits: config.limits.clone(),
             volume,
-            key,
             clock,
             workers,
             embedded: config.embedded,
@@ -244,7 +248,10 @@ impl Server {
         let running = Mutex::new(Some(Running { threads, background, lock }));
         let server = Server { shared, board, command, inboxes, running };
         match server.open_doors() {
-            Ok(()) => Ok(server),
+            Ok(()) => {
+                server.shared.reserve.has_started();
+                Ok(server)
+            }
             Err(error) => {
                 // The first error is the one to tell; the stop's own would only say that the server has failed.
                 let _ = server.stop(DROP_DEADLINE);
@@ -497,11 +504,10 @@ struct Sockets {
 
 impl Sockets {
     fn prepare(directory: &Path, volume: &VolumeDir, settings: &VolumeSettings) -> Result<Sockets, ServerError> {
-        // Who connects has to prove the key; for a user's volume the directory keeps others away besides.
-        let (directory_mode, mode) = if settings.owner_uid == 0 { (0o755, 0o666) } else { (0o700, 0o600) };
-        let uid = rustix::process::geteuid().as_raw();
-        let cannot = doing(format!("cannot use {} for sockets", directory.display()));
-        listener::prepare_socket_directory(directory, uid, directory_mode).map_err(cannot)?;
+        let directory_mode = if settings.owner_uid == 0 { 0o755 } else { 0o700 };
+        // Only mounts come, and they run as the owner or as root.
+        let mode = 0o600;
+        runtime_dir::prepare(directory, directory_mode)?;
         remove_dead_sockets(directory);
         let store_id = volume.store_id().map_err(doing(format!("cannot look at {}", volume.root().display())))?;
         let store = xxh3_64(format!("{} {store_id}", settings.id).as_bytes());

@@ -27,6 +27,15 @@ pub struct Reserve {
     bytes: u64,
     held: Mutex<bool>,
     short: AtomicBool,
+    telling: Mutex<Telling>,
+}
+
+/// When it is logged that the store is full.
+#[derive(Debug)]
+enum Telling {
+    Now,
+    /// A server is starting. Where it fails for another reason, the room is of no interest.
+    Later(Option<String>),
 }
 
 impl Reserve {
@@ -40,7 +49,32 @@ impl Reserve {
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
-        Ok(Reserve { path, bytes, held: Mutex::new(held), short: AtomicBool::new(false) })
+        Ok(Reserve {
+            path,
+            bytes,
+            held: Mutex::new(held),
+            short: AtomicBool::new(false),
+            telling: Mutex::new(Telling::Now),
+        })
+    }
+
+    /// Logs that the store is full only after [`Reserve::has_started`].
+    pub fn while_starting(self) -> Reserve {
+        Reserve { telling: Mutex::new(Telling::Later(None)), ..self }
+    }
+
+    /// The server that uses it serves: what was not logged so far is.
+    pub fn has_started(&self) {
+        if let Telling::Later(Some(text)) = std::mem::replace(&mut *self.telling.lock(), Telling::Now) {
+            tracing::warn!("{text}");
+        }
+    }
+
+    fn tell(&self, text: String) {
+        match &mut *self.telling.lock() {
+            Telling::Now => tracing::warn!("{text}"),
+            Telling::Later(untold) => *untold = Some(text),
+        }
     }
 
     /// Gives the room up if the store is full already, for whoever is about to begin work that needs some.
@@ -72,7 +106,7 @@ impl Reserve {
         let was_short = self.short.swap(short, Relaxed);
         if short && !was_short {
             let missing = if *held { besides - free } else { wanted - free };
-            tracing::warn!("the store is full: what would grow is refused until {missing} bytes are freed");
+            self.tell(format!("the store is full: what would grow is refused until {missing} bytes are freed"));
         } else if was_short && !short {
             tracing::info!("the store has room again");
         }
@@ -89,10 +123,10 @@ impl Reserve {
         let released = File::options().write(true).open(&self.path).and_then(|file| Ok(ftruncate(&file, 0)?));
         match released {
             Ok(()) => {
-                tracing::warn!(
+                self.tell(format!(
                     "the store is full: the {} bytes kept back for removals are used now, and what would grow is refused",
                     self.bytes
-                );
+                ));
                 true
             }
             Err(error) => {
@@ -154,3 +188,6 @@ fn free(path: &Path) -> io::Result<u64> {
 pub fn is_for_want_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
+
+#[cfg(test)]
+mod tests;

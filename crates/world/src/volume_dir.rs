@@ -3,6 +3,7 @@
 //! ```text
 //! STORE/varve.toml            the volume file; the volume exists once this does
 //! STORE/key                   32 random bytes, mode 0600; held with flock by the server
+//! STORE/keys/<id>.toml        keys of hosts, mode 0600 in a directory of mode 0700
 //! STORE/lock                  mode 0600, for who may open it may lock it; held with flock by the server
 //! STORE/servers/current.toml  where the server listens; stopped.toml or left.toml when it has ended
 //! STORE/shards/               mode 0700: rows of all users are below
@@ -17,6 +18,7 @@
 //! ```
 
 mod format;
+mod host_keys;
 mod lock;
 mod owner;
 mod place;
@@ -24,6 +26,7 @@ mod server_record;
 mod volume_file;
 
 pub use format::{FormatError, FormatOver};
+pub use host_keys::{HOST_KEYS_MAX, HostKey, KeyFile, OVERFLOW_UID};
 pub use lock::{LockError, ReadLock, VolumeLock};
 pub use place::Place;
 pub use server_record::{Left, OtherStore, ServerRecord, WorkerRecord};

@@ -1,13 +1,13 @@
 //! Messages, as frames and as bodies of sound frames.
 //!
-//! Input: `Q` request, `P` response, `G` greeting, `H` hello or `W` welcome, and the body of a frame; `T` and a stream
+//! Input: `Q` request, `P` response, `G` greeting, `H` hello, `A` answer or `W` welcome, and the body of a frame; `T` and a stream
 //! of frames.
 
 use super::choice;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::{Greeting, Hello, Welcome};
+use varve_wire::handshake::{Answer, Greeting, Hello, Welcome};
 use varve_wire::{Request, Response};
 
 pub fn reads(bytes: &[u8]) -> bool {
@@ -16,6 +16,7 @@ pub fn reads(bytes: &[u8]) -> bool {
         Some((b'P', body)) => reads_body::<Response>(body),
         Some((b'G', body)) => reads_body::<Greeting>(body),
         Some((b'H', body)) => reads_body::<Hello>(body),
+        Some((b'A', body)) => reads_body::<Answer>(body),
         Some((b'W', body)) => reads_body::<Welcome>(body),
         Some((b'T', stream)) => reads_stream(stream),
         _ => false,

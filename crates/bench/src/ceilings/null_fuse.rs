@@ -10,6 +10,7 @@ use rustix::process::{Pid, test_kill_process};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use varve_world::private_file::{check_directory, make_directory};
 
 /// Of mount points, before the process and its number in it.
 const NAME: &str = "varve-null-fuse.";
@@ -38,10 +39,12 @@ impl MountedNull {
         static MOUNTS: AtomicU64 = AtomicU64::new(0);
         let number = MOUNTS.fetch_add(1, Relaxed);
         let beneath = std::env::temp_dir();
+        // In another user's directory the mount could be led elsewhere.
+        check_directory(&beneath).map_err(|error| Error::Ceiling { name: NULL_FUSE, reason: error.to_string() })?;
         remove_leftovers(&beneath);
         let directory = beneath.join(format!("{NAME}{}.{number}", std::process::id()));
         let fail = |error: io::Error| Error::Ceiling { name: NULL_FUSE, reason: error.to_string() };
-        std::fs::create_dir(&directory).map_err(fail)?;
+        make_directory(&directory, 0o700).map_err(fail)?;
         let mut this = MountedNull { directory, mounted: None };
         this.mounted = Some(null.mount(&this.directory).map_err(fail)?);
         Ok(this)

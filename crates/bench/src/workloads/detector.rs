@@ -24,6 +24,7 @@ use stages::Stages;
 use std::path::{Path, PathBuf};
 use varve_detector::filters::{Encoder, Filter};
 use varve_detector::simulator::{Model, Simulator};
+use varve_world::private_file::make_directory;
 
 /// Chunks are made before the run and sent in turn: more than the caches of a processor hold, as those of a detector are.
 const PREPARED_BYTES: usize = 128 << 20;
@@ -135,7 +136,7 @@ impl Place {
         let path = directory.join(format!("varve-bench-detector.{}", std::process::id()));
         // One that is there is another's, who has the same number in another container.
         std::fs::create_dir_all(directory)
-            .and_then(|()| std::fs::create_dir(&path))
+            .and_then(|()| make_directory(&path, 0o700))
             .map_err(Error::io(format!("cannot make {}", path.display())))?;
         Ok(Place(path))
     }

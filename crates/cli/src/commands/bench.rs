@@ -9,12 +9,16 @@ mod profile;
 mod stream;
 mod work;
 
+use crate::escaping;
+use crate::identity::{self, Rights, Work};
 use crate::output::{self, Output};
 use crate::problem::{Exit, Problem, Result};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use varve_bench::Error;
 use varve_bench::report::{Regression, Report, compare};
+use varve_bench::target::Via;
+use varve_world::printable::printable;
 
 /// Measure a volume beside the storage beneath it
 #[derive(Debug, Args)]
@@ -72,6 +76,22 @@ fn explain(error: &Error) -> Problem {
     }
 }
 
+/// Takes the rights of the user whose stores are measured through the library. What is to be kept must be writable with
+/// them too: figures of an hour must not be lost for that.
+fn take_rights(via: &[Via], report: &ReportFlags) -> Result<Rights> {
+    let libraries = via.iter().filter(|via| matches!(via, Via::Library(_)));
+    let rights = identity::take_all(&libraries.map(Via::directory).collect::<Vec<_>>(), Work::Bench)?;
+    if rights.of_another.is_some() {
+        for path in [&report.save, &report.page].into_iter().flatten() {
+            let opened = std::fs::File::options().create(true).append(true).open(path);
+            opened.map_err(|error| {
+                rights.explain(Problem::new(format!("cannot write {}", path.display())).caused_by(&error))
+            })?;
+        }
+    }
+    Ok(rights)
+}
+
 impl ReportFlags {
     /// What is compared with. Read before anything is measured: the same file may be saved to, and figures of an hour must not
     /// be lost for a word that is wrong.
@@ -84,14 +104,14 @@ impl ReportFlags {
 fn deliver(report: &Report, recorded: Option<&Report>, flags: &ReportFlags, output: &Output) -> Result<Exit> {
     let json = report.to_json().map_err(|error| explain(&error))?;
     let saved = flags.save.as_ref().map(|path| write(path, &format!("{json}\n"))).transpose();
-    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    output::print_line(&if output.is_json() { escaping::json(&json) } else { escaping::lines(&report.to_text()) })?;
     saved?;
     if let Some(path) = &flags.page {
         write(path, &report.to_html())?;
     }
     let fallen = recorded.map(|recorded| compare_with(report, recorded)).unwrap_or_default();
     for regression in &fallen {
-        eprintln!("slower: {regression}");
+        eprintln!("slower: {}", printable(&regression.to_string()));
     }
     Ok(if fallen.is_empty() { Exit::Done } else { Exit::Degraded })
 }
@@ -100,7 +120,8 @@ fn deliver(report: &Report, recorded: Option<&Report>, flags: &ReportFlags, outp
 fn compare_with(report: &Report, recorded: &Report) -> Vec<Regression> {
     let machines = (report.environment.machine(), recorded.environment.machine());
     if machines.0 != machines.1 {
-        eprintln!("note: what is compared with was measured on {}, and this is {}", machines.1, machines.0);
+        let (here, there) = (printable(&machines.0), printable(&machines.1));
+        eprintln!("note: what is compared with was measured on {there}, and this is {here}");
     }
     let others: Vec<&str> = report.other_settings(recorded);
     if !others.is_empty() {

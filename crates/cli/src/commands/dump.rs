@@ -1,5 +1,7 @@
 //! `varve dump STORE`: the metadata of a volume in one stream.
 
+use crate::client::ClientFlags;
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes as Quantity;
@@ -22,6 +24,7 @@ use varve_meta::dump::{self, DumpError, Dumped, Progress};
 use varve_meta::snapshot::{Source, Unreadable};
 use varve_types::{ShardCount, ShardId, VolumeSettings};
 use varve_world::disk;
+use varve_world::identity::as_process_user;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{LockError, VolumeDir};
 
@@ -45,6 +48,8 @@ pub struct Arguments {
     /// written to as the dump is made; - is stdout [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientFlags,
 }
 
 #[derive(Serialize)]
@@ -59,7 +64,9 @@ struct Report {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
-    let volume = VolumeDir::new(&store);
+    let rights = identity::take(&store, Work::Dump, || Problem::new(format!("cannot dump {}", store.display())))?;
+    let mut config = ClientConfig::new(VolumeDir::new(&store));
+    arguments.client.apply(&mut config)?;
     let file = arguments.output.as_ref().filter(|path| path.as_os_str() != "-");
     if file.is_none() && io::stdout().is_terminal() {
         return Err(Problem::usage("a dump is no text for a terminal").next("Name a file with -o, or use a pipe."));
@@ -70,14 +77,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut progress =
         |progress: Progress| bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
     let written = match file {
-        Some(path) => to_file(&volume, path, &mut progress),
-        None => dump_volume(&volume, &mut Stdout, &mut progress),
+        Some(path) => to_file(&config, path, &mut progress),
+        None => dump_volume(&config, &mut Stdout, &mut progress),
     };
     bar.finish_and_clear();
     let dumped = written.map_err(|error| {
         let problem = Problem::new(format!("cannot dump {}", store.display())).caused_by(&error);
         match &error {
             DumpError::Locked(lock) => problem.next(server::to_lock(lock)),
+            DumpError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => rights.explain(problem),
             _ => problem,
         }
     })?;
@@ -93,17 +101,25 @@ fn failed(doing: &str, path: &Path) -> impl Fn(io::Error) -> DumpError {
     move |source| DumpError::Io { doing: doing.clone(), source }
 }
 
+/// Does `work` with the rights of the user who started this, whose file the dump is to be, or else of the store's owner.
+fn as_starter<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match as_process_user(&work) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => work(),
+        done => done,
+    }
+}
+
 fn to_file(
-    volume: &VolumeDir,
+    config: &ClientConfig,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
-    match std::fs::metadata(path) {
+    match as_starter(|| std::fs::metadata(path)) {
         Ok(found) if found.is_dir() => Err(failed("write", path)(io::ErrorKind::IsADirectory.into())),
-        Ok(found) if !found.is_file() => to_device(volume, path, progress),
-        Ok(_) => to_regular_file(volume, &path.canonicalize().map_err(failed("find", path))?, progress),
+        Ok(found) if !found.is_file() => to_device(config, path, progress),
+        Ok(_) => to_regular_file(config, &as_starter(|| path.canonicalize()).map_err(failed("find", path))?, progress),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            to_regular_file(volume, &at_end_of_links(path).map_err(failed("follow", path))?, progress)
+            to_regular_file(config, &as_starter(|| at_end_of_links(path)).map_err(failed("follow", path))?, progress)
         }
         Err(error) => Err(failed("write", path)(error)),
     }
@@ -111,12 +127,12 @@ fn to_file(
 
 /// What is no regular file is the system's or another program's: it is written to and never replaced.
 fn to_device(
-    volume: &VolumeDir,
+    config: &ClientConfig,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
-    let mut file = File::options().write(true).open(path).map_err(failed("write", path))?;
-    let dumped = dump_volume(volume, &mut file, progress)?;
+    let mut file = as_starter(|| File::options().write(true).open(path)).map_err(failed("write", path))?;
+    let dumped = dump_volume(config, &mut file, progress)?;
     match rustix::fs::fsync(&file) {
         // Nothing to sync behind a FIFO or a device of characters: fsync(2).
         Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::NOTSUP) => Ok(dumped),
@@ -142,20 +158,23 @@ fn at_end_of_links(path: &Path) -> io::Result<PathBuf> {
 
 /// The file appears when the dump is whole.
 fn to_regular_file(
-    volume: &VolumeDir,
+    config: &ClientConfig,
     path: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
     let temporary = disk::temporary(disk::parent(path));
-    disk::write_synced(&temporary, &[], DUMP_MODE).map_err(failed("make a file beside", path))?;
-    let written = File::options().write(true).open(&temporary).map_err(failed("write", path)).and_then(|mut file| {
-        let dumped = dump_volume(volume, &mut file, progress)?;
+    let opened = as_starter(|| {
+        disk::write_synced(&temporary, &[], DUMP_MODE)?;
+        File::options().write(true).open(&temporary)
+    });
+    let written = opened.map_err(failed("make a file beside", path)).and_then(|mut file| {
+        let dumped = dump_volume(config, &mut file, progress)?;
         file.sync_all().map_err(failed("fsync", path))?;
-        disk::publish_replacing(&temporary, path).map_err(failed("make", path))?;
+        as_starter(|| disk::publish_replacing(&temporary, path)).map_err(failed("make", path))?;
         Ok(dumped)
     });
     if written.is_err()
-        && let Err(error) = std::fs::remove_file(&temporary)
+        && let Err(error) = as_starter(|| std::fs::remove_file(&temporary))
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(file = %temporary.display(), %error, "an unfinished dump stays behind");
@@ -165,16 +184,17 @@ fn to_regular_file(
 
 /// From the server, if there is one, else from the tables.
 fn dump_volume(
-    volume: &VolumeDir,
+    config: &ClientConfig,
     output: &mut dyn Write,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<Dumped, DumpError> {
+    let volume = &config.store;
     match dump::dump_at_rest(volume, output, progress) {
         Err(DumpError::Locked(LockError::Held { .. })) => {}
         done => return done,
     }
     let settings = volume.read_settings()?;
-    let mut served = Served::connect(volume, &settings)?;
+    let mut served = Served::connect(config.clone(), &settings)?;
     let dumped = varve_client::now(dump::dump(&mut served, &settings, output, progress));
     served.end();
     dumped
@@ -189,8 +209,7 @@ struct Served {
 }
 
 impl Served {
-    fn connect(volume: &VolumeDir, settings: &VolumeSettings) -> std::result::Result<Served, DumpError> {
-        let mut config = ClientConfig::new(volume.clone());
+    fn connect(mut config: ClientConfig, settings: &VolumeSettings) -> std::result::Result<Served, DumpError> {
         config.purpose = Purpose::Observe;
         config.deadline = ANSWER_DEADLINE;
         config.read_only = true;

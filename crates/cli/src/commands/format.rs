@@ -1,5 +1,6 @@
 //! `varve format STORE`: makes a volume.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -13,6 +14,9 @@ use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{FormatError, FormatOver, LockError, VolumeDir};
 
 /// Make a volume in a directory
+///
+/// The volume belongs to the owner of that directory, or, where it does not exist yet, of the nearest one above it that does. Root
+/// makes it with that user's rights.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where the volume shall be: a directory, or a file:// URL of one
@@ -53,6 +57,8 @@ struct Formatted {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let directory = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let failed = || Problem::new(format!("cannot format {}", directory.display()));
+    identity::take(&directory, Work::MakeStore, failed)?;
     let settings = settings(arguments, &directory)?;
     let over = match arguments.force {
         0 => FormatOver::Nothing,

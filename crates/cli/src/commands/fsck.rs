@@ -1,5 +1,6 @@
 //! `varve fsck STORE`: checks a volume that nobody serves, and repairs it if asked to.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Bytes;
@@ -104,6 +105,9 @@ struct Finding {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
+    let doing = if arguments.repair { "check and repair" } else { "check" };
+    let failed = || Problem::new(format!("cannot {doing} {}", store.display())).exits(Exit::Fsck(OPERATIONAL_ERROR));
+    identity::take(&store, Work::Store, failed)?;
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
@@ -118,10 +122,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     bar.finish_and_clear();
     let outcome = result.map_err(|error| {
-        let doing = if arguments.repair { "check and repair" } else { "check" };
-        let problem = Problem::new(format!("cannot {doing} {}", store.display()))
-            .caused_by(&error)
-            .exits(Exit::Fsck(OPERATIONAL_ERROR));
+        let problem = failed().caused_by(&error);
         match error {
             FsckError::Locked(LockError::Held { .. }) => {
                 problem.next("Unmount the volume or stop its server, then check again.")

@@ -1,5 +1,6 @@
 //! `varve load FILE STORE`: a volume from a dump.
 
+use crate::identity::{self, Work};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::server;
@@ -10,12 +11,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use varve_meta::dump::{self, Data, DumpError, LoadError, Loaded};
+use varve_meta::dump::{self, Data, Dropped, DumpError, LoadError, Loaded, Privileges};
 use varve_meta::fsck::FindingKind;
 use varve_world::store_url::StoreUrl;
 use varve_world::volume_dir::{FormatError, FormatOver, VolumeDir};
 
 /// Make a volume from a dump
+///
+/// It belongs to the owner of its directory, as one of `varve format` does, and root makes it with that user's rights.
 ///
 /// The volume exists when all of it is loaded and was checked; a load that fails leaves none and takes away
 /// what it made (but for one whose report cannot be written to stdout: it says that the volume stays, and exits with 1), one that is killed leaves a directory that the next load takes with --force. Exit code 3: large files are
@@ -34,6 +37,10 @@ pub struct Arguments {
     /// Accept a directory that is not empty: other files stay, and a `data` directory is the volume's
     #[arg(long, short)]
     force: bool,
+    /// As root: keep set-user-id and set-group-id bits, security.capability, and the owners and modes of devices. Only for a
+    /// dump whose way from its volume to here nobody else could write to: it has the owners that its maker wrote into it
+    #[arg(long)]
+    keep_set_id: bool,
 }
 
 #[derive(Serialize)]
@@ -45,6 +52,12 @@ struct Report {
     files_left_out: u64,
     /// Large files whose content is not in the store.
     files_without_content: u64,
+    /// Files whose set-user-id and set-group-id bits were dropped.
+    set_ids_dropped: u64,
+    /// Files whose security.capability was dropped.
+    capabilities_dropped: u64,
+    /// Devices that belong to root alone now.
+    devices_restricted: u64,
     /// What the check of the loaded volume put right.
     repairs: Vec<String>,
     sound: bool,
@@ -63,16 +76,21 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
             Box::new(file)
         }
     };
+    // The dump may be root's alone; everything else is done with the rights of the user whose volume it is to be.
+    let rights = identity::take(&store, Work::MakeStore, failed)?;
     if let Some(data) = &arguments.data {
         check_data(data, &VolumeDir::new(&store))
-            .map_err(|why| failed().because(why).next("Nothing was made or changed."))?;
+            .map_err(|why| rights.explain(failed().because(why).next("Nothing was made or changed.")))?;
     }
     let bar = if output.shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{elapsed} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
     let over = if arguments.force { FormatOver::OtherFiles } else { FormatOver::Nothing };
     let data = arguments.data.as_deref().map_or(Data::InPlace, Data::CopiedFrom);
-    let loaded = dump::load(&mut *input, &VolumeDir::new(&store), over, data, &mut |progress| {
+    // Files of others grant nothing to whoever is not root.
+    let drops = rustix::process::geteuid().is_root() && !arguments.keep_set_id;
+    let privileges = if drops { Privileges::Drop } else { Privileges::Keep };
+    let loaded = dump::load(&mut *input, &VolumeDir::new(&store), over, (data, privileges), &mut |progress| {
         bar.set_message(format!("shard {}, {} rows", progress.shard, progress.rows));
     });
     bar.finish_and_clear();
@@ -137,7 +155,8 @@ fn kept(report: &Report, complete: bool) -> String {
 }
 
 fn report(store: PathBuf, loaded: Loaded) -> Report {
-    let Loaded { rows, entries, files_copied, files_left_out, repaired } = loaded;
+    let Loaded { rows, entries, files_copied, files_left_out, dropped, repaired } = loaded;
+    let Dropped { set_ids, capabilities, devices } = dropped;
     let missing = repaired.after.totals.get(&FindingKind::MissingBackingFile).copied().unwrap_or(0);
     Report {
         store,
@@ -146,6 +165,9 @@ fn report(store: PathBuf, loaded: Loaded) -> Report {
         files_copied,
         files_left_out,
         files_without_content: missing,
+        set_ids_dropped: set_ids,
+        capabilities_dropped: capabilities,
+        devices_restricted: devices,
         sound: repaired.after.is_sound(),
         repairs: repaired.repairs,
     }
@@ -159,6 +181,14 @@ fn text(report: &Report) -> String {
         ("large files copied", report.files_copied.to_string()),
     ]);
     report.repairs.iter().for_each(|repair| text += &format!("put right: {repair}\n"));
+    let Report { set_ids_dropped, capabilities_dropped, devices_restricted, .. } = report;
+    if set_ids_dropped + capabilities_dropped + devices_restricted > 0 {
+        text += &format!(
+            "dropped: set-user-id and set-group-id bits of {set_ids_dropped} files, security.capability of \
+             {capabilities_dropped}, access to {devices_restricted} devices by others than root; --keep-set-id keeps them, for \
+             a dump whose maker is trusted\n"
+        );
+    }
     if report.files_left_out > 0 {
         text += &format!(
             "{} files were left out: the directory given with --data does not have their content, which was removed after the dump \

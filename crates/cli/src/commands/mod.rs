@@ -7,6 +7,7 @@ pub mod dump;
 pub mod format;
 pub mod fsck;
 pub mod info;
+pub mod key;
 pub mod load;
 pub mod man;
 pub mod mount;

@@ -2,11 +2,14 @@
 //! (embedded). Without `-f` the work is done by a child in the background, and this returns when the mount answers.
 
 mod background;
+mod log;
 mod options;
 mod stopping;
 
+use crate::client::ClientFlags;
 use crate::definition::Global;
 use crate::embedded::Embedded;
+use crate::identity::{self, Rights, Work};
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::Span;
@@ -44,7 +47,7 @@ pub struct Arguments {
     /// Directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, embedded, noembedded,
+    /// Mount options as of mount(8) and fuse(8), and: deadline=DURATION, workers=COUNT, memory=SIZE, key_file=FILE, tcp, embedded, noembedded,
     /// threads=COUNT, nopassthrough, direct_io and nodirect_io (whether large files that are not passed through go past the
     /// mount's page cache; unless told, they do beside a server while they are open for reading alone or with O_DIRECT)
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
@@ -60,9 +63,12 @@ pub struct Arguments {
         value_parser = Span::of_some_length
     )]
     pub deadline: Span,
-    /// Where the background process logs [default: varve/mount-NAME.log in /var/log or in $XDG_STATE_HOME]
+    /// Where the background process logs: a file of this user, made with mode 0600, and no link [default: varve/mount-NAME.log
+    /// in /var/log for root, else in $XDG_STATE_HOME, ~/.local/state or the directory for sockets]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub client: ClientFlags,
     #[command(flatten)]
     pub server: ServerFlags,
     /// This is the background process; its stdout leads to the one that waits for it
@@ -82,13 +88,9 @@ struct Shown<'a> {
 
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let options = Options::parse(arguments)?;
-    let volume = VolumeDir::new(options.store.clone());
-    let settings = volume
-        .read_settings()
-        .map_err(|error| Problem::new(format!("cannot mount {}", options.store.display())).caused_by(&error))?;
     if arguments.in_background {
         let waiting = background::begin()?;
-        let mount = match start(&options, arguments, volume) {
+        let mount = match start(&options, arguments) {
             Ok(mount) => mount,
             Err(problem) => {
                 waiting.refuse(&problem);
@@ -99,14 +101,24 @@ pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Ex
         return mount.serve();
     }
     if arguments.foreground {
-        let mount = start(&options, arguments, volume)?;
+        let mount = start(&options, arguments)?;
         show(output, &options, std::process::id(), Some(mount.server.is_some()), None)?;
         return mount.serve();
     }
-    let log_file = log_file(arguments, &settings)?;
+    // The log's name has the volume's, which is read with the rights of its owner.
+    let (_, settings) = open_store(&options)?;
+    let log_file = log::path(arguments.log_file.as_deref(), &settings)?;
     let pid = background::launch(&options, arguments, global, &log_file)?;
     show(output, &options, pid, None, Some(&log_file))?;
     Ok(Exit::Done)
+}
+
+/// Takes the rights of the store's owner and reads what volume it is.
+fn open_store(options: &Options) -> Result<(Rights, VolumeSettings)> {
+    let failed = || Problem::new(format!("cannot mount {}", options.store.display()));
+    let rights = identity::take(&options.store, Work::Mount, failed)?;
+    let settings = VolumeDir::new(&options.store).read_settings().map_err(|error| failed().caused_by(&error))?;
+    Ok((rights, settings))
 }
 
 fn show(output: &Output, options: &Options, pid: u32, embedded: Option<bool>, log_file: Option<&Path>) -> Result<()> {
@@ -124,7 +136,10 @@ struct Mount {
     signals: Signals,
 }
 
-fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<Mount> {
+fn start(options: &Options, arguments: &Arguments) -> Result<Mount> {
+    // First of all: threads inherit the identity of the one that starts them.
+    let (rights, _) = open_store(options)?;
+    let volume = VolumeDir::new(&options.store);
     let signals = signals::listen()?;
     let failed = || format!("cannot mount {} on {}", options.store.display(), options.directory.display());
     let of_mount = |error: varve_fuse::Error| match &error {
@@ -136,8 +151,9 @@ fn start(options: &Options, arguments: &Arguments, volume: VolumeDir) -> Result<
     };
     // Before a server begins, which changes the volume.
     varve_fuse::check_target(&options.directory).map_err(of_mount)?;
-    let server = embed(options, arguments, &volume)?.map(Arc::new);
+    let server = embed(options, arguments, &volume, &rights)?.map(Arc::new);
     let mut config = ClientConfig::new(volume);
+    options.client.apply(&mut config)?;
     config.deadline = options.deadline.0;
     config.read_only = options.fuse.read_only();
     config.passthrough = options.fuse.passthrough;
@@ -185,11 +201,11 @@ fn connect(config: ClientConfig) -> varve_client::Result<Arc<FileSystem>> {
 
 /// A server in this process, unless another one has the volume. Whoever has it and has not said yet who it is, is waited for:
 /// a server that is just starting, or one that has stopped or died and is about to let go.
-fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir) -> Result<Option<Server>> {
-    if options.embedded == Some(false) {
+fn embed(options: &Options, arguments: &Arguments, volume: &VolumeDir, rights: &Rights) -> Result<Option<Server>> {
+    if options.embedded == Some(false) || (options.embedded.is_none() && options.client.any()) {
         return Ok(None);
     }
-    let mut config = arguments.server.config(volume.clone())?;
+    let mut config = arguments.server.config(volume.clone(), rights)?;
     options.apply(&mut config);
     config.embedded = true;
     let failed = |error: &ServerError| server::explain(format!("cannot mount {}", options.store.display()), error);
@@ -247,29 +263,4 @@ impl Mount {
         stopped.map_err(|error| server::explain("the server inside this mount did not stop well", &error))?;
         Ok(Exit::Done)
     }
-}
-
-/// Where the background process writes what it has to say: the file asked for, or one in the user's place for logs.
-fn log_file(arguments: &Arguments, settings: &VolumeSettings) -> Result<PathBuf> {
-    let path = match &arguments.log_file {
-        Some(path) => std::path::absolute(path),
-        None => {
-            let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-            let base = if rustix::process::geteuid().is_root() {
-                PathBuf::from("/var/log")
-            } else {
-                let home = || set("HOME").map(|home| home.join(".local/state"));
-                set("XDG_STATE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir)
-            };
-            Ok(base.join("varve").join(format!("mount-{}-{:.8}.log", settings.name, settings.id.to_string())))
-        }
-    };
-    let failed = |error: std::io::Error| {
-        Problem::new("cannot make a log file").caused_by(&error).next("Choose another with --log-file FILE.")
-    };
-    let path = path.map_err(failed)?;
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(failed)?;
-    }
-    Ok(path)
 }

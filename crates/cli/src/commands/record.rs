@@ -3,13 +3,13 @@
 mod advise;
 mod control;
 mod join;
+pub mod protection;
 mod recover;
 mod report;
 mod serve;
 pub mod wishes;
 
 pub use advise::read as advice;
-pub use serve::token;
 
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};

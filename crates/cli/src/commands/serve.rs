@@ -1,5 +1,6 @@
 //! `varve serve STORE`: the metadata service, in the foreground, until SIGTERM or SIGINT.
 
+use crate::identity::{self, Work};
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use crate::server::{self, ServerFlags};
@@ -23,9 +24,10 @@ use varve_world::volume_dir::VolumeDir;
 pub struct Arguments {
     /// Where the volume is: a directory, or a file:// URL of one
     store: StoreUrl,
-    /// Where worker 0 listens for TCP, worker 1 on the next port and so on (port 0: any); `none`: Unix sockets only
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
-    listen: Listen,
+    /// Listen by TCP, too: worker 0 here, worker 1 on the next port and so on (port 0: any). For clients of other hosts, and
+    /// with --tcp of this one; what goes over it is encrypted, and both sides prove a key [default: none, Unix sockets only]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<Listen>,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -62,8 +64,10 @@ struct Address {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = std::path::absolute(arguments.store.directory())
         .map_err(|error| Problem::new("cannot find the current directory").caused_by(&error))?;
-    let mut config = arguments.server.config(VolumeDir::new(&store))?;
-    config.listen = arguments.listen.0;
+    let cannot = || Problem::new(format!("cannot serve {}", store.display()));
+    let rights = identity::take(&store, Work::Serve, cannot)?;
+    let mut config = arguments.server.config(VolumeDir::new(&store), &rights)?;
+    config.listen = arguments.listen.and_then(|listen| listen.0);
     let failed = |error: ServerError| server::explain(format!("cannot serve {}", store.display()), &error);
     let signals = signals::listen()?;
     let running = Arc::new(Server::start(config).map_err(failed)?);

@@ -1,5 +1,7 @@
 //! `varve status PLACE`: what a volume is, who serves it, and how its shards are.
 
+use crate::identity::{self, Work};
+use crate::client::ClientFlags;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -11,7 +13,7 @@ use varve_client::{ClientConfig, Failure, FileSystem, Purpose};
 use varve_types::{Errno, ShardId, VolumeSettings};
 use varve_world::reserve;
 use varve_world::store_url::StoreUrl;
-use varve_world::volume_dir::{ServerRecord, VolumeDir};
+use varve_world::volume_dir::{ServerRecord, VolumeDir, WorkerRecord};
 
 /// A server that does not answer within this is not well.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
@@ -25,6 +27,8 @@ pub struct Arguments {
     /// Where the volume is (a directory, or a file:// URL of one), or the directory that it is mounted on
     #[arg(value_name = "STORE|DIR")]
     store: StoreUrl,
+    #[command(flatten)]
+    client: ClientFlags,
     /// Show every shard
     #[arg(long)]
     shards: bool,
@@ -70,6 +74,25 @@ struct Server {
 struct Worker {
     unix: Option<String>,
     tcp: Option<String>,
+    listeners: Vec<Listener>,
+}
+
+/// Where a worker listens, and what keeps others from listening and talking there.
+#[derive(Serialize)]
+struct Listener {
+    address: String,
+    transport: &'static str,
+    protection: &'static str,
+}
+
+impl Worker {
+    fn of(record: WorkerRecord) -> Worker {
+        let listener = |address: &String, transport, protection| Listener { address: address.clone(), transport, protection };
+        let unix = record.unix.iter().map(|address| listener(address, "unix", "peer's user and key checked"));
+        let tcp = record.tcp.iter().map(|address| listener(address, "tcp", "key checked, encrypted"));
+        let listeners = unix.chain(tcp).collect();
+        Worker { unix: record.unix, tcp: record.tcp, listeners }
+    }
 }
 
 #[derive(Serialize)]
@@ -89,12 +112,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let store = find(arguments.store.directory())?;
     let volume = VolumeDir::new(&store);
     let failed = || Problem::new(format!("cannot tell the status of {}", store.display()));
+    identity::take(&store, Work::Store, failed)?;
     let settings = volume.read_settings().map_err(|error| failed().caused_by(&error))?;
     let record = volume.read_server_record().map_err(|error| failed().caused_by(&error))?;
     if let Some(record) = &record {
         record.check_store(&volume).map_err(|error| failed().caused_by(&error))?;
     }
-    let server = record.map(|record| ask(&volume, &settings, record));
+    let server = record.map(|record| ask(&volume, &settings, record, &arguments.client)).transpose()?;
     // A store that does not tell is not known to be full.
     let full = rustix::fs::statvfs(volume.root()).is_ok_and(|store| reserve::room(&volume.reserve(), &store) == 0);
     let degraded = full || server.as_ref().is_some_and(|server| !server.problems().is_empty());
@@ -155,20 +179,21 @@ impl Shard {
 }
 
 /// The recorded server and what it says of its shards.
-fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord) -> Server {
+fn ask(volume: &VolumeDir, settings: &VolumeSettings, record: ServerRecord, flags: &ClientFlags) -> Result<Server> {
+    let mut config = ClientConfig::new(volume.clone());
+    flags.apply(&mut config)?;
     let process = record.process();
-    let workers = record.workers.into_iter().map(|worker| Worker { unix: worker.unix, tcp: worker.tcp }).collect();
-    let ((shards, open_files), problem) = match shards(volume, settings) {
+    let workers = record.workers.into_iter().map(Worker::of).collect();
+    let ((shards, open_files), problem) = match shards(config, settings) {
         Ok(told) => (told, None),
         Err(failure) => (Default::default(), Some(failure.to_string())),
     };
     let (host, pid, embedded) = (record.host, record.pid, record.embedded);
-    Server { host, pid, process, embedded, workers, open_files, problem, shards }
+    Ok(Server { host, pid, process, embedded, workers, open_files, problem, shards })
 }
 
 /// And how many files are open at the server, which each shard tells of them all.
-fn shards(volume: &VolumeDir, settings: &VolumeSettings) -> varve_client::Result<(Vec<Shard>, u64)> {
-    let mut config = ClientConfig::new(volume.clone());
+fn shards(mut config: ClientConfig, settings: &VolumeSettings) -> varve_client::Result<(Vec<Shard>, u64)> {
     config.purpose = Purpose::Observe;
     config.deadline = ANSWER_DEADLINE;
     config.read_only = true;
@@ -226,7 +251,8 @@ fn text(status: &Status, each_shard: bool) -> String {
     let state = if server.problem.is_some() { "does not answer: " } else { "" };
     rows.push(("server", format!("{state}{kind}, {} on {}", server.process, server.host)));
     for worker in &server.workers {
-        let places = [&worker.unix, &worker.tcp].into_iter().flatten().cloned().collect::<Vec<_>>();
+        let place = |listener: &Listener| format!("{} ({})", listener.address, listener.protection);
+        let places = worker.listeners.iter().map(place).collect::<Vec<_>>();
         rows.push(("worker", places.join(", ")));
     }
     rows.extend(full);

@@ -1,8 +1,8 @@
 //! `varve umount DIR`: returns when everything is durable, or says what is in the way.
 //!
 //! A mount whose server is gone answers only when it has given up waiting for that. A process that waits in the kernel for such
-//! an answer cannot end before it, not even by SIGKILL. So who says how long to wait has it done by a process apart, this
-//! program once more, and goes without it when the time is over.
+//! an answer cannot end before it, not even by SIGKILL. So a process apart, this program once more, unmounts, and the command
+//! ends without it when its deadline is over.
 
 use crate::definition::Global;
 use crate::output::{self, Output};
@@ -11,15 +11,13 @@ use crate::quantity::Span;
 use clap::Args;
 use serde::Serialize;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use varve_client::Unsettled;
 use varve_fuse::Error;
-use varve_fuse::unmount::{self, Unwritten, unmount};
+use varve_fuse::unmount::{self, Holder, Unwritten, unmount};
 
-/// For the mount's process to end, where nothing is said.
-const ENDED_MAX: Duration = Duration::from_secs(60);
 /// Beyond the time that was given, for the process apart to say what it found just then.
 const SAID_MAX: Duration = Duration::from_millis(500);
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -27,15 +25,16 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
 /// Unmount a volume; returns when everything is on disk
 ///
 /// A mount that cannot write everything stays, so that nothing is lost: bring back its store or server and unmount again, or
-/// give up what is not written with --force (exit code 3 then).
+/// give up what is not written with --force (exit code 3 then). When the deadline of --wait is over, the command says what
+/// still holds the mount, and what to do.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Directory on which the volume is mounted
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// How long to wait for the mount to write everything and for its process to end [default: as long as it writes, then 60s]
-    #[arg(long, value_name = "DURATION")]
-    wait: Option<Span>,
+    /// Deadline of the command: for the mount to write everything and for its process to end
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    wait: Span,
     /// Unmount also if not everything can be written: what was written to files that were neither closed nor fsynced is
     /// lost, and what was acknowledged in the last sync interval is lost if the machine fails too
     #[arg(long, short)]
@@ -56,16 +55,15 @@ struct Unmounted {
 
 pub fn run(arguments: &Arguments, global: &Global, output: &Output) -> Result<Exit> {
     let directory = &arguments.directory;
-    let (given_up, sizes_unsettled) = match arguments.wait {
-        Some(Span(wait)) if !arguments.apart => match apart(arguments, wait, global, output)? {
+    let wait = arguments.wait.0;
+    let (given_up, sizes_unsettled) = if arguments.apart {
+        let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
+        let unmounted = unmount(directory, wait, unwritten, &tell).map_err(|error| problem(arguments, &error))?;
+        (unmounted.given_up.map(|error| error.to_string()), unmounted.unsettled.map_or(0, |left| left.files))
+    } else {
+        match apart(arguments, wait, global, output)? {
             Apart::Done(exit) => return Ok(exit),
             Apart::GivenUp(why) => (Some(why), 0),
-        },
-        wait => {
-            let unwritten = if arguments.force { Unwritten::GiveUp } else { Unwritten::Keep };
-            let wait = wait.map_or(ENDED_MAX, |wait| wait.0);
-            let unmounted = unmount(directory, wait, unwritten, &tell).map_err(|error| problem(arguments, &error))?;
-            (unmounted.given_up.map(|error| error.to_string()), unmounted.unsettled.map_or(0, |left| left.files))
         }
     };
     let exit = if given_up.is_some() { Exit::Degraded } else { Exit::Done };
@@ -149,14 +147,27 @@ fn apart(arguments: &Arguments, wait: Duration, global: &Global, output: &Output
     }
     if !arguments.force {
         let next = format!(
-            "It stays mounted. Is the volume served (`varve status STORE`)? If it cannot be, `varve umount --force {}` \
-             gives up what is not written.",
+            "It stays mounted; {}. Is the volume served (`varve status STORE`)? If it is only slow, a longer --wait helps. If it \
+             cannot be served, `varve umount --force {}` gives up what is not written.",
+            held(directory, child.id()),
             directory.display()
         );
         return Err(Problem::new(format!("cannot unmount {}", directory.display())).because(why).next(next));
     }
     unmount::take_away(directory, child.id()).map_err(|error| problem(arguments, &error))?;
     Ok(Apart::GivenUp(why))
+}
+
+/// Names the processes and mounts that use the mount, without this program's own.
+fn held(directory: &Path, asker: u32) -> String {
+    let own = [std::process::id(), asker];
+    let holders = unmount::holders_unasked(directory);
+    let others = holders.iter().filter(|holder| !matches!(holder, Holder::Process { pid, .. } if own.contains(pid)));
+    let others: Vec<String> = others.map(Holder::to_string).collect();
+    match others.is_empty() {
+        true => "as far as can be seen, nothing holds it but its own process".to_owned(),
+        false => format!("it is held by {}", others.join("; ")),
+    }
 }
 
 /// `None`: it has not, for so long.

@@ -1,6 +1,6 @@
 //! The configuration file names flags, is checked, and yields to the command line.
 
-use super::{apply, edit_distance, with_environment};
+use super::{apply, check_variables, edit_distance, with_environment};
 use crate::definition::definition;
 use std::path::Path;
 
@@ -80,6 +80,30 @@ fn every_flag_has_a_variable_of_its_own() {
     variables.sort();
     variables.dedup();
     assert_eq!(variables.len(), count, "two flags share a variable");
+}
+
+#[test]
+fn destructive_flags_are_no_keys() {
+    for file in ["[format]\nforce = 2\n", "[fsck]\nrepair = false\n", "[umount]\nforce = true\n"] {
+        assert!(complaint(file).contains("command line alone"), "{file}");
+    }
+}
+
+#[test]
+fn variables_of_destructive_flags_are_refused() {
+    for (words, variable, is_refused) in [
+        (["varve", "format", "/s"], "VARVE_FORMAT_FORCE", true),
+        (["varve", "fsck", "/s"], "VARVE_FSCK_REPAIR", true),
+        (["varve", "fsck", "/s"], "VARVE_FSCK_WITHOUT_DATA", true),
+        (["varve", "umount", "/m"], "VARVE_UMOUNT_FORCE", true),
+        (["varve", "status", "/s"], "VARVE_FORMAT_FORCE", false),
+        (["varve", "serve", "/s"], "VARVE_SERVE_WORKERS", false),
+    ] {
+        let mut command = definition();
+        let matches = command.try_get_matches_from_mut(words).expect("the command line is sound");
+        let checked = check_variables(&command, &matches, "VARVE", &|name| name == variable);
+        assert_eq!(checked.is_err(), is_refused, "{words:?} with {variable}");
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ mod pool;
 
 use self::awaited::AwaitedCalls;
 use self::pool::Pool;
-use super::connection::{Connection, Identity};
+use super::connection::{Connection, Identity, Reach, Untrusted};
 use super::{CallError, FindError, Server, Transport};
 use crate::attendance::Attendance;
+use crate::config::ClientConfig;
 use crate::errand;
 use futures::future::{BoxFuture, FutureExt, ready};
 use parking_lot::RwLock;
@@ -19,11 +20,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 use varve_types::{SessionId, VolumeSettings};
-use varve_wire::handshake::{Purpose, VolumeKey, Welcome, WorkerAddress};
+use varve_wire::handshake::{KeyId, VolumeKey, Welcome, WorkerAddress};
 use varve_wire::{CallId, Request, Response};
 use varve_world::clock::{Clock, Moment};
 use varve_world::patience::LOOK;
-use varve_world::volume_dir::VolumeDir;
+use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
 /// callers (`docs/measurements/2026-11-25-looks.md`).
@@ -34,8 +35,7 @@ struct Pools {
     found: u64,
     /// The number that the server has given itself.
     number: u64,
-    /// The server is on this host: its Unix sockets can be reached.
-    local: bool,
+    reach: Reach,
     workers: Vec<Arc<Pool>>,
 }
 
@@ -43,6 +43,8 @@ pub struct BlockingTransport {
     store: VolumeDir,
     shards: u16,
     identity: Identity,
+    /// TCP was asked for, also on the server's host.
+    tcp: bool,
     clock: Arc<dyn Clock>,
     attendance: Arc<Attendance>,
     current: RwLock<Option<Arc<Pools>>>,
@@ -51,17 +53,17 @@ pub struct BlockingTransport {
 
 impl BlockingTransport {
     pub(crate) fn new(
-        store: VolumeDir,
+        config: &ClientConfig,
         settings: &VolumeSettings,
-        key: VolumeKey,
+        (key_id, key): (KeyId, VolumeKey),
         session: SessionId,
-        purpose: Purpose,
         clock: Arc<dyn Clock>,
         attendance: Arc<Attendance>,
     ) -> BlockingTransport {
-        let identity = Identity { volume: settings.id, key, session, purpose };
+        let identity = Identity { volume: settings.id, key_id, key, session, purpose: config.purpose };
+        let (store, tcp) = (config.store.clone(), config.tcp);
         let (current, awaited) = Default::default();
-        BlockingTransport { store, shards: settings.shards.get(), identity, clock, attendance, current, awaited }
+        BlockingTransport { store, shards: settings.shards.get(), identity, tcp, clock, attendance, current, awaited }
     }
 
     fn find_now(&self, found: u64) -> Result<Arc<Server>, FindError> {
@@ -76,29 +78,15 @@ impl BlockingTransport {
                 ))
             })?;
         record.check_store(&self.store).map_err(|error| FindError::Refused(error.to_string()))?;
-        let local = record.is_of_this_boot();
+        let reach = self.reach(&record)?;
         let first = record.workers.first().ok_or_else(|| {
             FindError::Absent(format!("the server's record {} names no worker", self.store.server_file().display()))
         })?;
         let address = WorkerAddress { unix: first.unix.clone(), tcp: first.tcp.clone() };
-        let mut connection = Connection::open(&address, local).map_err(|error| {
-            let process = format!("{} on {}", record.process(), record.host);
-            if error.kind() == io::ErrorKind::PermissionDenied {
-                return FindError::Refused(format!(
-                    "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \
-                     and serve or mount the volume yourself"
-                ));
-            }
-            FindError::Absent(match record.is_of_the_dead() {
-                true => format!(
-                    "nobody serves the volume at {root}: its last server, {process}, was killed or has crashed; start \
-                     `varve serve {root}`, or mount it with `varve mount`"
-                ),
-                false => format!("the server of the volume at {root} ({process}) does not answer: {error}"),
-            })
-        })?;
+        let mut connection =
+            Connection::open(&address, reach).map_err(|error| self.unreached(&record, &error))?;
         let Welcome::Accepted { server: number, shards, owners, workers, embedded, .. } =
-            connection.shake_hands(&self.identity)?
+            connection.shake_hands(&self.identity, 0, &*self.clock)?
         else {
             return Err(FindError::Refused("the server refused without a reason".into()));
         };
@@ -112,12 +100,42 @@ impl BlockingTransport {
         }
         let server = Server { found, owners, workers: workers.len(), embedded };
         let now = self.clock.monotonic();
-        let pool = |address| Arc::new(Pool::new(address, now));
-        let workers: Vec<Arc<Pool>> = workers.into_iter().map(pool).collect();
+        let pool = |(worker, address)| Arc::new(Pool::new(worker, address, now));
+        let workers: Vec<Arc<Pool>> = workers.into_iter().enumerate().map(pool).collect();
         // The worker that was asked is the first of the record; the welcome lists them in the same order.
         workers[0].give_back(connection);
-        *self.current.write() = Some(Arc::new(Pools { found, number, local, workers }));
+        *self.current.write() = Some(Arc::new(Pools { found, number, reach, workers }));
         Ok(Arc::new(server))
+    }
+
+    fn reach(&self, record: &ServerRecord) -> Result<Reach, FindError> {
+        let root = self.store.root();
+        let found = rustix::fs::stat(root).map_err(|error| {
+            FindError::Absent(format!("cannot tell whose the store {} is: {}", root.display(), io::Error::from(error)))
+        })?;
+        Ok(Reach { local: record.is_of_this_boot(), tcp: self.tcp, owner: found.st_uid })
+    }
+
+    /// Why there is no connection to the server of `record`.
+    fn unreached(&self, record: &ServerRecord, error: &io::Error) -> FindError {
+        let root = self.store.root().display();
+        let process = format!("{} on {}", record.process(), record.host);
+        if let Some(untrusted) = error.get_ref().and_then(|inner| inner.downcast_ref::<Untrusted>()) {
+            return FindError::Refused(format!("the server of the volume at {root} cannot be trusted: {untrusted}"));
+        }
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return FindError::Refused(format!(
+                "the server of the volume at {root} ({process}) is another user's, who alone reaches it: {error}; stop it \
+                 and serve or mount the volume yourself"
+            ));
+        }
+        FindError::Absent(match record.is_of_the_dead() {
+            true => format!(
+                "nobody serves the volume at {root}: its last server, {process}, was killed or has crashed; start \
+                 `varve serve {root}`, or mount it with `varve mount`"
+            ),
+            false => format!("the server of the volume at {root} ({process}) does not answer: {error}"),
+        })
     }
 
     /// The connections to a worker of `server`.
@@ -183,8 +201,9 @@ impl BlockingTransport {
     }
 
     fn open(&self, pools: &Pools, pool: &Pool) -> Result<Connection, CallError> {
-        let mut connection = Connection::open(&pool.address, pools.local).map_err(|error| lost(&error))?;
-        match connection.shake_hands(&self.identity).map_err(|error| CallError::Lost(error.to_string()))? {
+        let mut connection = Connection::open(&pool.address, pools.reach).map_err(|error| lost(&error))?;
+        let welcome = connection.shake_hands(&self.identity, pool.worker, &*self.clock);
+        match welcome.map_err(|error| CallError::Lost(error.to_string()))? {
             // It has taken the other's place at this address, and is to hear first of what is open here.
             Welcome::Accepted { server, .. } if server != pools.number => {
                 Err(CallError::Lost("another server has taken its place".into()))

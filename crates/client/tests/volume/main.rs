@@ -8,6 +8,7 @@ mod late;
 mod listings;
 mod names;
 mod once;
+mod peers;
 mod recovery;
 mod settings;
 mod settling;

@@ -110,10 +110,10 @@ fn removed_and_renamed_soon_after_a_restart_open_files_stay() {
     assert_eq!(report.counts.orphans, 0);
 }
 
-/// Promise: a client that does not see the sockets of the server on its host, as in a container, comes by TCP; who cannot come in
-/// either way is told of both.
+/// Promise: on the server's host a client comes by the Unix socket, and by TCP only if it is told to; where it does not see the
+/// socket, as in a container, it is told what to do, and so is who asks for TCP where there is none.
 #[test]
-fn sockets_out_of_sight_are_not_missed() {
+fn tcp_is_used_only_if_asked_for() {
     let site = Site::new(4);
     let serve = |listen| {
         let config = ServerConfig {
@@ -124,23 +124,30 @@ fn sockets_out_of_sight_are_not_missed() {
         };
         Server::start(config).unwrap()
     };
+    let refusal = |tcp| {
+        let config = ClientConfig { deadline: Duration::from_millis(100), tcp, ..site.config() };
+        FileSystem::connect(config).map(drop).unwrap_err().to_string()
+    };
     let out_of_sight = || std::fs::rename(site.path("sockets"), site.path("elsewhere")).unwrap();
     let server = serve(Some("127.0.0.1:0".parse().unwrap()));
     out_of_sight();
-    let fs = site.connect();
+    let missed = refusal(false);
+    assert!(missed.contains(&site.path("sockets").display().to_string()), "{missed}");
+    assert!(missed.contains("--listen") && missed.contains("--tcp") && missed.contains("container"), "{missed}");
+    let fs = FileSystem::connect(ClientConfig { tcp: true, ..site.config() }).unwrap();
     let (inode, handle) = create(&fs, "f");
     write(&fs, handle, 0, b"by TCP");
     close(&fs, handle);
     assert_eq!(size(&fs, inode), 6);
+    now(fs.ping(ShardId(1), &[7; 300_000])).unwrap();
     now(fs.shutdown()).unwrap();
     server.stop(STOP).unwrap();
     std::fs::rename(site.path("elsewhere"), site.path("sockets")).unwrap();
 
     let _server = serve(None);
-    out_of_sight();
-    let config = ClientConfig { deadline: Duration::from_millis(100), ..site.config() };
-    let refusal = FileSystem::connect(config).map(drop).unwrap_err().to_string();
-    assert!(refusal.contains(&site.path("sockets").display().to_string()), "{refusal}");
+    let missing = refusal(true);
+    assert!(missing.contains("--listen HOST:PORT"), "{missing}");
+    site.connect();
 }
 
 /// Promise: calls under way wait for the next server, which hears of open files again: also of one without a name.

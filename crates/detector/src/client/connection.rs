@@ -4,9 +4,10 @@
 use super::{ClientError, Ending, Item, Outgoing, Shared};
 use crate::stream::link::{Incoming, LinkError, hold_little, notice_loss, say};
 use crate::stream::{
-    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, ToService, VERSION, Welcome,
-    level_bit,
+    Ack, ErrorCode, FrameHead, FromService, Hello, NEWEST_VERSION, Ranges, Refusal, Socket, ToService, VERSION,
+    Welcome, level_bit,
 };
+use crate::token;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -54,6 +55,9 @@ pub fn run(shared: &Arc<Shared>, number: u16) {
                 full = true;
                 refusal.text
             }
+            Err(Attempt::Hopeless(why)) => {
+                return fail(shared, ClientError::Unreachable { address: shared.options.address.clone(), why });
+            }
             Err(attempt) => attempt.to_string(),
         };
         let (address, waited) = (&shared.options.address, shared.options.retry);
@@ -95,19 +99,30 @@ enum Attempt {
     Io(#[from] io::Error),
     #[error("{0}")]
     Refused(Refusal),
+    /// It would be so at the next attempt, too.
+    #[error("{0}")]
+    Hopeless(String),
 }
 
 /// A connection with its welcome, and the frames that the service has.
-fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome, Ranges), Attempt> {
+fn connect(shared: &Shared, number: u16) -> Result<(Socket, Incoming, Welcome, Ranges), Attempt> {
     let options = &shared.options;
     let address = options.address.to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-    let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
+    let socket = TcpStream::connect_timeout(&address, CONNECT_WAIT)?;
     socket.set_nodelay(true)?;
     hold_little(&socket)?;
     let wait = options.retry.clamp(ANSWER_WAIT_MIN, ANSWER_WAIT);
-    socket.set_read_timeout(Some(wait))?;
     notice_loss(&socket, wait)?;
+    let token = token::for_peer(&options.token, address).map_err(|error| Attempt::Hopeless(error.to_string()))?;
+    let mut socket = match &options.tls {
+        None => Socket::from(socket),
+        Some(tls) => tls.connect(socket, &options.address, wait).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Attempt::Hopeless(error.to_string()),
+            _ => Attempt::Io(error),
+        })?,
+    };
+    socket.set_read_timeout(Some(wait))?;
     let hello = Hello {
         version: VERSION,
         newest: NEWEST_VERSION as u8,
@@ -120,7 +135,7 @@ fn connect(shared: &Shared, number: u16) -> Result<(TcpStream, Incoming, Welcome
         patience: options.patience,
         client: shared.id,
         run: options.run.clone(),
-        token: options.token.clone(),
+        token,
         start: options.start.clone(),
     };
     say(&mut socket, &ToService::Hello(hello), &[], 0)?;
@@ -163,7 +178,7 @@ fn acknowledge(shared: &Shared, ack: &Ack) {
 /// Sends until the connection breaks, and says why; `None`: all is done.
 fn converse(
     shared: &Arc<Shared>,
-    (number, mut socket, incoming): (u16, TcpStream, Incoming),
+    (number, mut socket, incoming): (u16, Socket, Incoming),
     welcome: &Welcome,
     (there, sent): (&Ranges, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> Option<String> {
@@ -248,7 +263,7 @@ enum Next {
 fn speak(
     shared: &Shared,
     number: u16,
-    socket: &mut TcpStream,
+    socket: &mut Socket,
     welcome: &Welcome,
     (broken, sent): (&AtomicBool, &mut BTreeMap<u64, Arc<Outgoing>>),
 ) -> io::Result<()> {
@@ -342,7 +357,7 @@ fn next(shared: &Shared, broken: &AtomicBool, told: &mut Told) -> Next {
     }
 }
 
-fn send_frames(shared: &Shared, socket: &mut TcpStream, out: &Outgoing, again: bool) -> io::Result<()> {
+fn send_frames(shared: &Shared, socket: &mut Socket, out: &Outgoing, again: bool) -> io::Result<()> {
     let chunks =
         if out.filter.is_empty() { Vec::new() } else { out.parts.iter().map(|part| part.len() as u32).collect() };
     let head = FrameHead {

@@ -2,9 +2,9 @@
 //! sockets that it closes.
 
 use super::board::Outbox;
-use crate::stream::{ErrorCode, Hello, Refusal, Role};
+use crate::stream::{ErrorCode, Hello, Refusal, Role, Socket};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const RETURN_WAIT: Duration = Duration::from_secs(30);
 /// A connection that stands.
 pub struct Seat {
     pub outbox: Arc<Outbox>,
-    pub socket: TcpStream,
+    pub socket: Socket,
     /// A process that writes its share itself.
     pub writes: bool,
 }

@@ -1,5 +1,6 @@
 //! Control over HTTP/JSON: start, stop, abort, status, watch, metrics. What is served is described by
-//! `docs/record-service.openapi.json`, which is served too.
+//! `docs/record-service.openapi.json`, which is served too. Every request must name this host ([`crate::host_check`]), and
+//! all but that for the description must give the token.
 
 mod places;
 
@@ -7,7 +8,8 @@ use super::metrics;
 use super::records::How;
 use super::request::StartRequest;
 use super::run::{Run, Status};
-use super::{Shared, named};
+use super::{Shared, named, tries};
+use crate::host_check::Denied;
 use crate::stream::hello::check_run_name;
 use crate::stream::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -19,11 +21,13 @@ use places::{ANSWERING_MAX, Place, Places};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 
+const DESCRIPTION_PATH: &str = "/openapi.json";
 pub const OPENAPI: &str = include_str!("../../../../docs/record-service.openapi.json");
 /// As the head of a HELLO, which may carry the same request.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -40,12 +44,11 @@ struct Failure<'r> {
     text: &'r str,
 }
 
-/// Answers at `address` until the service stops.
+/// Answers at `listener` until the service stops.
 ///
 /// # Errors
-/// If it cannot be listened at.
-pub(super) fn start(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<(SocketAddr, JoinHandle<()>)> {
-    let listener = TcpListener::bind(address)?;
+/// If no thread can be started.
+pub(super) fn start(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<(SocketAddr, JoinHandle<()>)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -79,13 +82,8 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         };
         let (place, shared) = (Arc::new(places.enter().await), Arc::clone(shared));
         tokio::spawn(async move {
-            let answer = service_fn(|request| answer(Arc::clone(&shared), Arc::clone(&place), request));
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WAIT)
-                .serve_connection(TokioIo::new(socket), answer);
             tokio::select! {
-                served = served => match served {
+                served = serve(&shared, &place, socket) => match served {
                     Ok(()) => {}
                     Err(error) => tracing::debug!("an HTTP connection has ended: {error}"),
                 },
@@ -96,8 +94,52 @@ async fn accept(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     Ok(())
 }
 
-async fn answer(shared: Arc<Shared>, place: Arc<Place>, request: Request<Incoming>) -> Result<Answer, Infallible> {
-    Ok(route(shared, &place, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
+async fn serve(shared: &Arc<Shared>, place: &Arc<Place>, socket: tokio::net::TcpStream) -> io::Result<()> {
+    let peer = Peer { shared: Arc::clone(shared), local: socket.local_addr()?.ip(), address: socket.peer_addr()? };
+    match &shared.config.protection.tls {
+        None => converse(&peer, place, socket).await,
+        Some(tls) => {
+            let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+            let session = tokio::time::timeout(HEAD_WAIT, tls.acceptor().accept(socket)).await.map_err(late)??;
+            converse(&peer, place, session).await
+        }
+    }
+}
+
+async fn converse<S>(peer: &Peer, place: &Arc<Place>, socket: S) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let answer = service_fn(|request| answer(peer.clone(), Arc::clone(place), request));
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT)
+        .serve_connection(TokioIo::new(socket), answer);
+    served.await.map_err(io::Error::other)
+}
+
+/// A connection's two ends.
+#[derive(Clone)]
+struct Peer {
+    shared: Arc<Shared>,
+    local: IpAddr,
+    address: SocketAddr,
+}
+
+async fn answer(peer: Peer, place: Arc<Place>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    if let Err(denied) = peer.shared.hosts.check(request.uri(), request.headers(), peer.local) {
+        return Ok(deny(&denied));
+    }
+    if let Err(refusal) = admit(&peer.shared, &request) {
+        peer.shared.tries.add(&peer.address, request.uri().path());
+        tokio::time::sleep(tries::DELAY).await;
+        return Ok(refuse(&refusal));
+    }
+    Ok(route(peer.shared, &place, request).await.unwrap_or_else(|refusal| refuse(&refusal)))
+}
+
+fn deny(denied: &Denied) -> Answer {
+    json(denied.status(), &Failure { error: denied.code(), text: &denied.to_string() })
 }
 
 fn refuse(refusal: &Refusal) -> Answer {
@@ -136,10 +178,9 @@ fn of(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Answ
 async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -> Result<Answer, Refusal> {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    if request.method() == Method::GET && parts == ["openapi.json"] {
+    if request.method() == Method::GET && path == DESCRIPTION_PATH {
         return Ok(of(StatusCode::OK, "application/json", OPENAPI));
     }
-    admit(&shared, &request)?;
     if let ["runs", name @ ..] = &parts[..]
         && !name.is_empty()
     {
@@ -190,10 +231,10 @@ async fn route(shared: Arc<Shared>, place: &Place, request: Request<Incoming>) -
     }
 }
 
-/// Who may ask. Pages of other sites that a browser on this host shows are told no: they say where they come from.
+/// Whether a request has the token, which that for the description need not have.
 fn admit(shared: &Shared, request: &Request<Incoming>) -> Result<(), Refusal> {
-    if request.headers().contains_key(header::ORIGIN) {
-        return Err(Refusal::new(ErrorCode::Token, "requests from web pages are not answered"));
+    if request.method() == Method::GET && request.uri().path().trim_end_matches('/') == DESCRIPTION_PATH {
+        return Ok(());
     }
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     shared.check_token(given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or(""))

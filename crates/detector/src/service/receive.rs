@@ -3,6 +3,7 @@
 
 mod brought;
 mod filtering;
+mod refuse;
 
 use super::board::Outbox;
 use super::clients::{Seat, check_source};
@@ -10,16 +11,17 @@ use super::records::How;
 use super::request::StartRequest;
 use super::run::Run;
 use super::sink::Sink;
-use super::{Asker, Shared, named};
+use super::{Asker, Shared, named, tries};
 use crate::description::Allocate;
 use crate::frame::Level;
 use crate::journal;
 use crate::stream::link::{Incoming, LinkError, hold_little, tell};
 use crate::stream::{
-    ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, ToService, Welcome,
+    ErrorCode, FinishedHead, FromService, Header, Hello, Refusal, Role, ShareHead, Socket, ToService, Welcome,
 };
 use crate::writer::{ONE_WRITER, WriteError};
 use filtering::Filtering;
+use refuse::{last_words, linger, protect, turn_away};
 use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -85,52 +87,15 @@ impl<T> Drop for Counted<T> {
     }
 }
 
-/// Tells a client that there is no room for it now, in a thread of its own, for those who are let in are not to wait
-/// for it.
-fn turn_away(shared: &Arc<Shared>, socket: TcpStream) {
-    /// More come than can be told: they find the connection closed, and come again.
-    const TURNED_AWAY_MAX: usize = 32;
-    let Some(counted) = Counted::enter(shared, |shared| &shared.turned_away, TURNED_AWAY_MAX) else { return };
-    let told = named("turn-away", move || {
-        let text = format!(
-            "{} connections already, as many as this service takes: come again when one has ended, or start it with a \
-             larger --connections-max",
-            counted.of.config.connections_max
-        );
-        last_words(socket, Refusal::new(ErrorCode::Full, text));
-    });
-    if let Err(error) = told {
-        tracing::warn!("a client does not hear that there is no room for it: {error}");
-    }
-}
-
-fn last_words(mut socket: TcpStream, refusal: Refusal) {
-    let told = socket
-        .set_write_timeout(Some(Duration::from_secs(1)))
-        .and_then(|()| tell(&mut socket, &FromService::Error(refusal)));
-    if let Err(error) = told {
-        tracing::debug!("a client does not hear why it is refused: {error}");
-    }
-    linger(&socket);
-}
-
-/// Lets the other side read the last words before what it still sends makes the kernel reset the connection.
-fn linger(socket: &TcpStream) {
-    const LINGER: Duration = Duration::from_secs(1);
-    if socket.shutdown(Shutdown::Write).and_then(|()| socket.set_read_timeout(Some(Duration::from_millis(200)))).is_ok()
-    {
-        let until = Instant::now() + LINGER;
-        let mut sink = vec![0; 64 << 10];
-        while Instant::now() < until && io::Read::read(&mut &*socket, &mut sink).is_ok_and(|read| read > 0) {}
-    }
-}
-
 fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
     socket.set_nodelay(true)?;
     hold_little(&socket)?;
+    let peer = socket.peer_addr()?;
+    let (begun, wait) = (Instant::now(), HELLO_WAIT.min(shared.config.idle));
+    let socket = protect(shared, socket, wait)?;
     socket.set_write_timeout(Some(TELL_WAIT))?;
     let mut incoming = Incoming::new(socket.try_clone()?);
-    incoming.expect_until(Some(Instant::now() + HELLO_WAIT.min(shared.config.idle)));
+    incoming.expect_until(Some(begun + wait));
     let hello = incoming.from_client();
     incoming.expect_until(None);
     let hello = match hello {
@@ -156,6 +121,10 @@ fn serve(shared: &Arc<Shared>, socket: TcpStream) -> Result<(), LinkError> {
     let (run, outbox) = match enter(shared, &hello, &socket) {
         Ok(entered) => entered,
         Err(refusal) => {
+            if refusal.code == ErrorCode::Token {
+                shared.tries.add(&peer, &hello.run);
+                std::thread::sleep(tries::DELAY);
+            }
             tracing::info!(run = hello.run, "a client is refused: {refusal}");
             last_words(socket, refusal);
             return Ok(());
@@ -193,7 +162,11 @@ impl Drop for Place<'_> {
 }
 
 /// Finds the run, or starts it, and the client's place in it.
-fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &TcpStream) -> Result<(Arc<Run>, Arc<Outbox>), Refusal> {
+fn enter(shared: &Arc<Shared>, hello: &Hello, socket: &Socket) -> Result<(Arc<Run>, Arc<Outbox>), Refusal> {
+    // The token is withdrawn then: who found none is to come back.
+    if shared.is_stopping() {
+        return Err(Refusal::new(ErrorCode::Stopping, "the service is being stopped"));
+    }
     shared.check_token(&hello.token)?;
     let run = if hello.start.is_empty() {
         shared.run(&hello.run).ok_or_else(|| {
@@ -257,7 +230,7 @@ struct Connection<'c> {
 }
 
 impl Connection<'_> {
-    fn run(mut self, mut socket: TcpStream) -> Result<(), LinkError> {
+    fn run(mut self, mut socket: Socket) -> Result<(), LinkError> {
         socket.set_read_timeout(Some(self.shared.config.idle))?;
         let body_bytes_max = self.body_bytes_max();
         let welcome = Welcome {
@@ -432,7 +405,7 @@ impl Connection<'_> {
 }
 
 /// The telling thread of a connection.
-fn tell_all(outbox: &Outbox, mut socket: TcpStream) {
+fn tell_all(outbox: &Outbox, mut socket: Socket) {
     while let Some(messages) = outbox.take() {
         let told = messages.iter().try_for_each(|message| tell(&mut socket, message));
         if let Err(error) = told {

@@ -8,9 +8,11 @@ use crate::frame::Level;
 use crate::journal::{self, Entry};
 use crate::stream::link::{Incoming, LinkError, notice_loss, say};
 use crate::stream::{
-    Ack, BodyChecksum, ErrorCode, FinishedHead, FromService, Hello, Ranges, Refusal, Role, ShareHead, ToService,
-    VERSION,
+    Ack, BodyChecksum, ErrorCode, FinishedHead, FromService, Hello, Ranges, Refusal, Role, ShareHead, Socket,
+    ToService, VERSION,
 };
+use crate::tls::ClientTls;
+use crate::token;
 use crate::writer::join::Coordinator;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -38,7 +40,10 @@ pub struct ShareOptions {
     /// Of the service that keeps the run.
     pub address: String,
     pub run: String,
+    /// Empty: the one that a service of this user has published on this host, if any.
     pub token: String,
+    /// `None`: that service listens without TLS.
+    pub tls: Option<ClientTls>,
     /// Which of the run's sources.
     pub source: u16,
     /// How long a connection that broke is tried again.
@@ -57,7 +62,7 @@ pub struct Share {
 
 #[derive(Default)]
 struct Link {
-    socket: Option<TcpStream>,
+    socket: Option<Socket>,
     /// Counts connections: what an older one's thread says does not count.
     generation: u64,
     answer: Option<FromService>,
@@ -250,8 +255,8 @@ impl Share {
     fn connect(self: &Arc<Self>) -> Result<ShareHead, Refusal> {
         let cannot = |error: io::Error| {
             let code = match error.kind() {
-                // No HOST:PORT, and never will be.
-                io::ErrorKind::InvalidInput => ErrorCode::Description,
+                // No HOST:PORT, or no TLS with a certificate that is trusted, and never will be.
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => ErrorCode::Description,
                 _ => ErrorCode::Vanished,
             };
             Refusal::new(code, format!("{} cannot be reached: {error}", self.options.address))
@@ -259,8 +264,14 @@ impl Share {
         let broken = |error: LinkError| Refusal::new(ErrorCode::Stopping, error.to_string());
         let mut addresses = self.options.address.to_socket_addrs().map_err(cannot)?;
         let address = addresses.next().ok_or_else(|| cannot(io::Error::other("the name has no address")))?;
-        let mut socket = TcpStream::connect_timeout(&address, CONNECT_WAIT).map_err(cannot)?;
-        socket.set_nodelay(true).map_err(cannot)?;
+        let socket = TcpStream::connect_timeout(&address, CONNECT_WAIT).map_err(cannot)?;
+        socket.set_nodelay(true).and_then(|()| notice_loss(&socket, ANSWER_WAIT)).map_err(cannot)?;
+        let token = token::for_peer(&self.options.token, address)
+            .map_err(|error| Refusal::new(ErrorCode::Token, error.to_string()))?;
+        let mut socket = match &self.options.tls {
+            None => Socket::from(socket),
+            Some(tls) => tls.connect(socket, &self.options.address, ANSWER_WAIT).map_err(cannot)?,
+        };
         socket.set_read_timeout(Some(ANSWER_WAIT)).map_err(cannot)?;
         socket.set_write_timeout(Some(ANSWER_WAIT)).map_err(cannot)?;
         let hello = Hello {
@@ -275,7 +286,7 @@ impl Share {
             patience: None,
             client: self.client,
             run: self.options.run.clone(),
-            token: self.options.token.clone(),
+            token,
             start: String::new(),
         };
         say(&mut socket, &ToService::Hello(hello), &[], 0).map_err(cannot)?;
@@ -288,8 +299,8 @@ impl Share {
                 Some(FromService::Ack(ack)) => self.post(&ack),
                 Some(FromService::Pong) => {
                     let head = told.ok_or_else(|| Refusal::new(ErrorCode::Protocol, "it gives no share"))?;
-                    // From here on the kernel says when the other side is gone: silence is its right.
-                    socket.set_read_timeout(None).and_then(|()| notice_loss(&socket, ANSWER_WAIT)).map_err(cannot)?;
+                    // From here on the kernel alone tells when the other side is gone: it may be silent.
+                    socket.set_read_timeout(None).map_err(cannot)?;
                     let generation = {
                         let mut link = self.link.lock();
                         if link.closed {

@@ -1,10 +1,10 @@
 //! Messages over a connection: what both sides read and write, with their deadlines.
 
 use super::message::{HEAD_BYTES_MAX, HEADER_BYTES, Header, send};
-use super::{BadMessage, BodyChecksum, FromService, ToService};
+use super::{BadMessage, BodyChecksum, FromService, Socket, ToService};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub struct Incoming {
 
 /// A socket, of which all reads together may have a deadline.
 struct Within {
-    socket: TcpStream,
+    socket: Socket,
     deadline: Option<Instant>,
 }
 
@@ -59,8 +59,8 @@ impl Read for Within {
 }
 
 impl Incoming {
-    pub fn new(from: TcpStream) -> Incoming {
-        let from = Within { socket: from, deadline: None };
+    pub fn new(from: impl Into<Socket>) -> Incoming {
+        let from = Within { socket: from.into(), deadline: None };
         Incoming { from: BufReader::with_capacity(BUFFER_BYTES, from), head: Vec::new() }
     }
 
@@ -218,7 +218,7 @@ pub fn hold_little(socket: &TcpStream) -> io::Result<()> {
 ///
 /// # Errors
 /// If the connection breaks or takes nothing for too long.
-pub fn tell(to: &mut TcpStream, message: &FromService) -> io::Result<()> {
+pub fn tell(to: &mut impl Write, message: &FromService) -> io::Result<()> {
     send(to, message.encode(), &[], 0)
 }
 
@@ -226,6 +226,6 @@ pub fn tell(to: &mut TcpStream, message: &FromService) -> io::Result<()> {
 ///
 /// # Errors
 /// As of [`tell`].
-pub fn say(to: &mut TcpStream, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
+pub fn say(to: &mut impl Write, message: &ToService, body: &[&[u8]], sum: u64) -> io::Result<()> {
     send(to, message.encode(), body, sum)
 }

@@ -18,7 +18,7 @@ use varve_detector::stream::ErrorCode;
 fn runs_are_controlled_over_http() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(Config { token: Some("t".into()), ..config(directory.path()) }).expect("a service");
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: Some("t".into()) };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: Some("t".into()), tls: None };
     let get = |path: &str| control.get(path, WAIT);
     let refused = |asked: Result<serde_json::Value, ControlError>| match asked {
         Err(ControlError::Refused { code, text }) => (code, text),
@@ -74,7 +74,7 @@ fn taken<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String>
 fn the_description_of_http_is_served_and_true() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     let body = serde_json::to_value(start("any")).expect("JSON");
     let started = control.post("/runs", Some(body), WAIT).expect("started");
     let described = control.get("/openapi.json", WAIT).expect("served");
@@ -167,10 +167,11 @@ pub fn exchange(service: &Service, request: &str) -> (u16, String) {
 fn bodies_beyond_the_limit_are_refused_at_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let service = Service::start(config(directory.path())).expect("a service");
-    let (status, text) = exchange(&service, "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+    let (status, text) =
+        exchange(&service, "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
     assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
     let chunk = format!("{:x}\r\n{}\r\n", 64 << 10, " ".repeat(64 << 10));
-    let head = "POST /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (status, text) = exchange(&service, &format!("{head}{}1\r\n \r\n", chunk.repeat(16)));
     assert!(status == 413 && text.contains("more than 1048576 bytes"), "{status} {text}");
     service.stop();
@@ -193,7 +194,8 @@ fn bad_names_are_refused_with_what_is_allowed() {
             if name.is_empty() && path == "/runs/" {
                 continue;
             }
-            let asked = format!("{verb} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let asked =
+                format!("{verb} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let (status, text) = exchange(&service, &asked);
             // A verb too many is another mistake.
             let verb_alone = name == "a/b" && !path.ends_with("stop") && !path.ends_with("latest");
@@ -204,7 +206,7 @@ fn bad_names_are_refused_with_what_is_allowed() {
             }
         }
     }
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     for name in ["", ".hidden", "a/b", "a\nb", "a b", "ä", "\0", &long] {
         let request = StartRequest { file: "any.h5".into(), ..start(name) };
         match control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT) {
@@ -231,10 +233,10 @@ fn half_requests_keep_nobody_waiting() {
     let halves = [
         "",
         "GET /ru",
-        "GET /runs HTTP/1.1\r\nHost: x\r\n",
-        "POST /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        "GET /runs HTTP/1.1\r\nHost: localhost\r\n",
+        "POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
     ];
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     for round in 0..2 {
         let mut strangers = Vec::new();
         for half in halves.iter().cycle().take(400) {

@@ -43,13 +43,13 @@ fn bad_frames_are_counted_and_marked_and_the_run_goes_on() {
     assert_eq!((finished.damaged, finished.missing, finished.dropped), (1, 1, 2), "{finished:?}");
     check(directory.path(), "bad", &[0, 2, 4], true);
     // How it ended stays to be seen, with the same counts everywhere.
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     let listed = control.get("/runs", WAIT).expect("listed")["runs"][0].clone();
     assert_eq!(
         (&listed["state"], &listed["durable"], &listed["failure"]),
         (&json!("finished"), &json!(3), &json!(null))
     );
-    let (_, scraped) = exchange(&service, "GET /metrics HTTP/1.0\r\n\r\n");
+    let (_, scraped) = exchange(&service, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     for series in [
         "runs 0",
         "frames_durable_total{run=\"bad\"} 3",
@@ -120,7 +120,8 @@ fn what_others_have_brought_is_acknowledged_to_who_brings_it_to_a_share() {
         };
         let first = Client::connect(Options { source: 1, ..options(&service, &request) }).expect("in");
         let address = service.address().to_string();
-        let coordinator = ShareOptions { address, run: name.into(), token: String::new(), source: 0, retry: WAIT };
+        let coordinator =
+            ShareOptions { address, run: name.into(), token: String::new(), tls: None, source: 0, retry: WAIT };
         let joining = Joining { coordinator, sources: 1 };
         let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
         let second = Client::connect(Options::new(&share.address().to_string(), name)).expect("in");

@@ -10,6 +10,7 @@ mod losses;
 mod raw;
 mod runs;
 mod scalars;
+mod trust;
 
 use common::frames;
 use serde_json::json;
@@ -19,7 +20,7 @@ use varve_detector::client::{Options, Outgoing};
 use varve_detector::description::Description;
 use varve_detector::filters::Encoder;
 use varve_detector::hdf5::ElementType;
-use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::service::{Config, Protection, Service, StartRequest};
 use varve_detector::writer::Settings;
 
 const SIDE: u64 = 48;
@@ -35,6 +36,7 @@ fn config(root: &Path) -> Config {
         http: Some("127.0.0.1:0".parse().expect("an address")),
         root: root.to_owned(),
         token: None,
+        protection: Protection::default(),
         plugins: None,
         settings: settings(),
         runs_max: 4,

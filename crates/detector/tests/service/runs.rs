@@ -213,8 +213,14 @@ fn a_share_that_has_nothing_to_tell_comes_back() {
     let service = Service::start(config(directory.path())).expect("a service");
     let (address, request) = (service.address(), start("shared"));
     service.shared().begin(request.clone()).expect("begun");
-    let coordinator =
-        ShareOptions { address: address.to_string(), run: request.name, token: String::new(), source: 0, retry: WAIT };
+    let coordinator = ShareOptions {
+        address: address.to_string(),
+        run: request.name,
+        token: String::new(),
+        tls: None,
+        source: 0,
+        retry: WAIT,
+    };
     let joining = Joining { coordinator, sources: 1 };
     let share = Service::join(Config { http: None, ..config(directory.path()) }, joining).expect("joined");
     let client = Client::connect(Options::new(&share.address().to_string(), "shared")).expect("in");
@@ -254,7 +260,7 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
     (0..9).for_each(|number| client.send(plain(number), WAIT).expect("sent"));
     let finished = client.finish(WAIT).expect("finished");
     let refused = |service: &Service, body: &StartRequest| {
-        let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+        let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
         match control.post("/runs", Some(serde_json::to_value(body).expect("JSON")), WAIT) {
             Err(ControlError::Refused { code, text }) => (code, text),
             other => panic!("{other:?}"),
@@ -286,7 +292,7 @@ fn an_ended_run_is_not_begun_again_and_keeps_its_counts() {
     check(&service);
     // Its file moved away, the same may be recorded again.
     std::fs::rename(directory.path().join("once.h5"), directory.path().join("kept.h5")).expect("moved");
-    let control = Control { address: service.http().expect("HTTP").to_string(), token: None };
+    let control = Control { address: service.http().expect("HTTP").to_string(), token: None, tls: None };
     let started = control.post("/runs", Some(serde_json::to_value(&request).expect("JSON")), WAIT).expect("started");
     assert_eq!(started["state"], "running");
     service.stop();

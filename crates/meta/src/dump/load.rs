@@ -1,11 +1,12 @@
 //! A volume from a dump.
 
-use super::Progress;
+use super::privileges::{Changed, Dropped, Privileges};
 use super::record::{Counts, DumpError, Record, RecordReader};
+use super::{KINDS, Progress};
 use crate::fsck::{self, FsckError, Missing, Repaired};
 use crate::shards::{Table, TableBatch, TableConfig, TableError};
 use crate::snapshot::at_rest;
-use crate::tables::{Content, EntryBody, Kind, NodeRow, Row, codec};
+use crate::tables::{Content, EntryBody, Key, Kind, NodeRow, Row, codec};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use varve_types::{InodeId, ShardId, VolumeSettings};
@@ -33,6 +34,8 @@ pub struct Loaded {
     pub files_copied: u64,
     /// Files that were left out, for their content was gone.
     pub files_left_out: u64,
+    /// Taken from rows with [`Privileges::Drop`].
+    pub dropped: Dropped,
     /// What the check at the end put right, and what it left.
     pub repaired: Repaired,
 }
@@ -57,7 +60,7 @@ pub fn load(
     input: &mut dyn Read,
     volume: &VolumeDir,
     over: FormatOver,
-    data: Data<'_>,
+    source: (Data<'_>, Privileges),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Loaded, LoadError> {
     let mut reader = RecordReader::begin(input)?;
@@ -67,7 +70,7 @@ pub fn load(
     let mut loaded = Loaded::default();
     let mut failure = None;
     let filled = volume.format_with(&settings, over, || {
-        let filled = fill(&mut reader, volume, &settings, data, &mut loaded, progress);
+        let filled = fill(&mut reader, volume, &settings, source, &mut loaded, progress);
         // What went wrong is said in its own words.
         filled.map_err(|error| {
             failure = Some(error);
@@ -84,7 +87,7 @@ fn fill(
     reader: &mut RecordReader<'_>,
     volume: &VolumeDir,
     settings: &VolumeSettings,
-    data: Data<'_>,
+    (data, privileges): (Data<'_>, Privileges),
     loaded: &mut Loaded,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), LoadError> {
@@ -106,7 +109,13 @@ fn fill(
                     }
                     loaded.rows += 1;
                     let decoded = codec::decode(&key, &row).map_err(|error| reader.broken(error.to_string()))?;
+                    // Others would be changes and answers that somebody has prepared.
+                    if !KINDS.contains(&decoded.0.kind()) {
+                        let what = format!("a row of the kind {:?}, which no dump has", decoded.0.kind());
+                        return Err(reader.broken(what).into());
+                    }
                     loaded.entries += u64::from(decoded.0.kind() == Kind::Entry);
+                    let Some((decoded, row)) = allowed(decoded, row, privileges, &mut loaded.dropped) else { continue };
                     if bring_data(volume, &decoded.1, &decoded.0, data, loaded)? {
                         writer.put(shard, key, row).await?;
                     }
@@ -133,11 +142,26 @@ fn fill(
     Ok(())
 }
 
+/// A row and its bytes as they are to be loaded; `None`: not at all.
+fn allowed(
+    (key, mut decoded): (Key, Row),
+    bytes: Vec<u8>,
+    privileges: Privileges,
+    dropped: &mut Dropped,
+) -> Option<((Key, Row), Vec<u8>)> {
+    if privileges == Privileges::Keep {
+        return Some(((key, decoded), bytes));
+    }
+    let Changed(changed) = dropped.drop_from(&key, &mut decoded)?;
+    let bytes = if changed { codec::encode_row(&decoded) } else { bytes };
+    Some(((key, decoded), bytes))
+}
+
 /// Copies the content of a large file. `false`: it is gone, and so is the file.
 fn bring_data(
     volume: &VolumeDir,
     row: &Row,
-    key: &crate::tables::Key,
+    key: &Key,
     data: Data<'_>,
     loaded: &mut Loaded,
 ) -> Result<bool, LoadError> {
@@ -163,10 +187,10 @@ fn bring_data(
     Ok(true)
 }
 
-fn with_backing(key: &crate::tables::Key, row: &Row) -> Option<InodeId> {
+fn with_backing(key: &Key, row: &Row) -> Option<InodeId> {
     let backing = |node: &NodeRow| matches!(node.content, Content::Backing(_));
     match (key, row) {
-        (crate::tables::Key::Inode(inode), Row::Inode(node)) if backing(node) => Some(*inode),
+        (Key::Inode(inode), Row::Inode(node)) if backing(node) => Some(*inode),
         (_, Row::Entry(entry)) => match &entry.body {
             EntryBody::Node(node) if backing(node) => Some(entry.inode),
             _ => None,

@@ -2,10 +2,10 @@ use super::*;
 use crate::fsck;
 use crate::shards::{Table, TableBatch, TableConfig, TableReader};
 use crate::tables::samples::regular;
-use crate::tables::{BackingSize, Content, EntryBody, EntryRow, OrphanRow};
+use crate::tables::{BackingSize, Content, EntryBody, EntryRow, NodeRow, OrphanRow};
 use bytes::Bytes;
 use std::time::Duration;
-use varve_types::{Name, ShardCount, Timestamp, VolumeId};
+use varve_types::{FileKind, Mode, Name, ShardCount, Timestamp, VolumeId};
 use varve_world::posix_store::PosixStore;
 use varve_world::volume_dir::FormatOver;
 
@@ -67,7 +67,7 @@ fn a_dump_is_loaded() {
     assert_eq!(bytes, dumped(&from), "a dump changes nothing");
     let to = VolumeDir::new(directory.path().join("to"));
     let data = from.data();
-    let load = |over| load(&mut bytes.as_slice(), &to, over, Data::CopiedFrom(&data), &mut |_| {});
+    let load = |over| load(&mut bytes.as_slice(), &to, over, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {});
     let loaded = load(FormatOver::Nothing).unwrap();
     assert_eq!((loaded.entries, loaded.files_copied, loaded.files_left_out), (2, 1, 0));
     assert_eq!(to.read_settings().unwrap(), settings());
@@ -84,7 +84,8 @@ fn content_can_come_before_or_later() {
     let from = volume(&directory.path().join("from"));
     let bytes = dumped(&from);
     let to = VolumeDir::new(directory.path().join("to"));
-    let loaded = load(&mut bytes.as_slice(), &to, FormatOver::Nothing, Data::InPlace, &mut |_| {}).unwrap();
+    let loaded =
+        load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::InPlace, Privileges::Keep), &mut |_| {}).unwrap();
     assert_eq!(loaded.repaired.after.totals[&fsck::FindingKind::MissingBackingFile], 1);
     std::fs::copy(from.backing_file(InodeId(3)), to.backing_file(InodeId(3))).unwrap();
     assert_eq!(fsck::check(&to, &mut |_| {}).unwrap().findings, []);
@@ -92,7 +93,8 @@ fn content_can_come_before_or_later() {
     let gone = VolumeDir::new(directory.path().join("gone"));
     std::fs::remove_file(from.backing_file(InodeId(3))).unwrap();
     let data = Data::CopiedFrom(&from.data());
-    let loaded = load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, data, &mut |_| {}).unwrap();
+    let loaded =
+        load(&mut bytes.as_slice(), &gone, FormatOver::Nothing, (data, Privileges::Keep), &mut |_| {}).unwrap();
     assert_eq!(loaded.files_left_out, 1);
     assert_eq!(fsck::check(&gone, &mut |_| {}).unwrap().findings, []);
 }
@@ -120,7 +122,8 @@ fn holes_and_times_of_large_files_are_kept() {
     file.set_modified(std::time::SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 500)).unwrap();
     let (bytes, data) = (dumped(&from), from.data());
     let to = VolumeDir::new(directory.path().join("to"));
-    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, Data::CopiedFrom(&data), &mut |_| {}).unwrap();
+    load(&mut bytes.as_slice(), &to, FormatOver::Nothing, (Data::CopiedFrom(&data), Privileges::Keep), &mut |_| {})
+        .unwrap();
     let copied = to.backing_file(InodeId(3)).metadata().unwrap();
     assert_eq!(copied.len(), 64 << 20);
     assert!(std::os::unix::fs::MetadataExt::blocks(&copied) < 1000, "its hole is filled");
@@ -136,6 +139,95 @@ fn holes_and_times_of_large_files_are_kept() {
     assert_eq!((node.attributes.size, node.content), (64 << 20, Content::Backing(BackingSize::Settled)));
 }
 
+/// A dump of these rows in shard 0, as nobody's volume has them.
+fn forged(rows: &[(Key, Row)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = RecordWriter::begin(&mut bytes).unwrap();
+    writer.write(&Record::Volume(settings())).unwrap();
+    let mut counts = Counts::default();
+    for (key, row) in rows {
+        counts.rows += 1;
+        counts.entries += u64::from(key.kind() == Kind::Entry);
+        let (key, row) = (codec::encode_key(key), codec::encode_row(row));
+        writer.write(&Record::Row { shard: ShardId(0), key, row }).unwrap();
+    }
+    writer.write(&Record::End(counts)).unwrap();
+    writer.finish().unwrap();
+    bytes
+}
+
+fn node(kind: FileKind, mode: u16, uid: u32, xattrs: &[&'static [u8]]) -> NodeRow {
+    let content = if kind == FileKind::Regular { Content::Inline(Bytes::new()) } else { Content::None };
+    let mut node = regular(0, content);
+    (node.attributes.kind, node.attributes.mode, node.attributes.uid) = (kind, Mode(mode), uid);
+    node.xattrs = xattrs.iter().map(|name| Bytes::from_static(name)).collect();
+    node
+}
+
+#[test]
+fn privileges_are_dropped_unless_they_are_kept() {
+    let capability: &'static [u8] = b"security.capability";
+    let key = |number: u64| Key::Entry(InodeId::ROOT, Name::new(format!("file-{number}").as_bytes()).unwrap());
+    let entry = |number: u64, node: NodeRow| {
+        (key(number), Row::Entry(EntryRow { inode: InodeId(number), body: EntryBody::Node(node) }))
+    };
+    let rows = [
+        (Key::Counter, Row::Counter(crate::tables::CounterRow { inodes_end: 100 })),
+        (Key::Inode(InodeId(9)), Row::Inode(node(FileKind::Regular, 0o2755, 0, &[capability, b"user.kept"]))),
+        (Key::Xattr(InodeId(9), Bytes::from_static(capability)), Row::Xattr(Bytes::from_static(b"all"))),
+        (Key::Xattr(InodeId(9), Bytes::from_static(b"user.kept")), Row::Xattr(Bytes::from_static(b"value"))),
+        entry(2, node(FileKind::Regular, 0o4755, 0, &[])),
+        entry(3, node(FileKind::Regular, 0o755, 1000, &[])),
+        entry(4, node(FileKind::BlockDevice, 0o666, 1000, &[])),
+    ];
+    for privileges in [Privileges::Keep, Privileges::Drop] {
+        let mut dropped = Dropped::default();
+        let kept: Vec<(Key, Row)> = rows
+            .iter()
+            .filter_map(|(key, row)| {
+                let mut row = row.clone();
+                let stays = privileges == Privileges::Keep || dropped.drop_from(key, &mut row).is_some();
+                stays.then(|| (key.clone(), row))
+            })
+            .collect();
+        if privileges == Privileges::Keep {
+            assert_eq!(kept, rows);
+            continue;
+        }
+        assert_eq!(dropped, Dropped { set_ids: 2, capabilities: 1, devices: 1 });
+        let expected = [
+            rows[0].clone(),
+            (Key::Inode(InodeId(9)), Row::Inode(node(FileKind::Regular, 0o755, 0, &[b"user.kept"]))),
+            rows[3].clone(),
+            entry(2, node(FileKind::Regular, 0o755, 0, &[])),
+            rows[5].clone(),
+            entry(4, NodeRow { attributes: restricted(rows[6].1.clone()), ..node(FileKind::BlockDevice, 0, 0, &[]) }),
+        ];
+        assert_eq!(kept, expected);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let to = VolumeDir::new(directory.path().join("to"));
+    let data = (Data::InPlace, Privileges::Drop);
+    let loaded = load(&mut forged(&rows).as_slice(), &to, FormatOver::Nothing, data, &mut |_| {}).unwrap();
+    assert_eq!(loaded.dropped, Dropped { set_ids: 2, capabilities: 1, devices: 1 });
+}
+
+fn restricted(row: Row) -> varve_types::Attributes {
+    let Row::Entry(EntryRow { body: EntryBody::Node(node), .. }) = row else { panic!("{row:?}") };
+    varve_types::Attributes { uid: 0, gid: 0, mode: Mode(0o600), ..node.attributes }
+}
+
+#[test]
+fn prepared_changes_in_a_dump_are_refused() {
+    let rows = [(Key::Orphan(InodeId(4)), Row::Orphan(OrphanRow { since: Timestamp::default() }))];
+    let directory = tempfile::tempdir().unwrap();
+    let to = VolumeDir::new(directory.path().join("to"));
+    let data = (Data::InPlace, Privileges::Keep);
+    let refused =
+        load(&mut forged(&rows).as_slice(), &to, FormatOver::Nothing, data, &mut |_| {}).expect_err("refused");
+    assert!(refused.to_string().contains("which no dump has"), "{refused}");
+}
+
 /// Cut anywhere, or one byte changed: said, and no volume is left.
 #[test]
 fn damaged_dumps_are_refused() {
@@ -143,7 +235,7 @@ fn damaged_dumps_are_refused() {
     let bytes = dumped(&volume(&directory.path().join("from")));
     let to = VolumeDir::new(directory.path().join("to"));
     let refused = |bytes: &[u8]| {
-        let loaded = load(&mut &bytes[..], &to, FormatOver::OtherFiles, Data::InPlace, &mut |_| {});
+        let loaded = load(&mut &bytes[..], &to, FormatOver::OtherFiles, (Data::InPlace, Privileges::Keep), &mut |_| {});
         assert!(to.read_settings().is_err());
         loaded.expect_err("a damaged dump")
     };

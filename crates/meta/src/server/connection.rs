@@ -42,9 +42,6 @@ const INPUT_BYTES: usize = 16 * 1024;
 /// Buffers that grew beyond this are given back once empty.
 pub(super) const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 
-/// A peer that neither sends the rest of a frame nor takes an answer for so long is gone.
-const STALL: Duration = Duration::from_secs(60);
-
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     #[error(transparent)]
@@ -55,8 +52,10 @@ pub enum ConnectionError {
     Truncated(usize),
     #[error("session {used:016x} is named on a connection of session {own:016x}")]
     ForeignSession { own: u64, used: u64 },
-    #[error("the peer has neither sent the rest of a frame nor taken its answers for {} s", STALL.as_secs())]
-    Stalled,
+    #[error("the peer has neither sent the rest of a message nor taken its answers for {:?}", .0)]
+    Stalled(Duration),
+    #[error("the key of the client was revoked")]
+    Revoked,
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -73,13 +72,14 @@ where
     R: AsyncRead + AtHand + Unpin,
     W: AsyncWrite + ShareMemory + Unpin,
 {
-    let (caller, _stay) = tokio::select! {
+    let (caller, stay) = tokio::select! {
         admitted = handshake::admit(&mut reader, &mut writer, &worker, peer) => admitted?,
-        () = stranger.sent_away() => return Err(HandshakeError::SentAway.into()),
+        () = stranger.sent_away() => return Err(HandshakeError::SentAway(worker.shared.limits.strangers).into()),
         () = worker.stopping() => return Ok(()),
     };
     drop(stranger);
-    converse(&mut reader, &mut writer, Rc::new(caller), worker).await
+    let revoked = stay.key.revoked();
+    converse(&mut reader, &mut writer, Rc::new(caller), worker, revoked).await
 }
 
 async fn converse<R, W>(
@@ -87,6 +87,7 @@ async fn converse<R, W>(
     writer: &mut W,
     caller: Rc<Admitted>,
     worker: Rc<Worker>,
+    revoked: impl Future<Output = ()>,
 ) -> Result<(), ConnectionError>
 where
     R: AsyncRead + AtHand + Unpin,
@@ -98,8 +99,10 @@ where
     let mut in_flight = FuturesUnordered::new();
     let mut spare = Vec::new();
     let mut progress = Progress::default();
-    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + STALL, STALL);
+    let stall = worker.shared.limits.stall;
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + stall, stall);
     let mut stopping = pin!(worker.stopping());
+    let mut revoked = pin!(revoked);
     // Set when nothing more is read: what is under way ends, what is answered is written, unless the peer is gone.
     let mut end: Option<Result<(), ConnectionError>> = None;
     let mut read_at = None;
@@ -194,11 +197,12 @@ where
                 Err(error) => end = output.abandon(Err(error.into())),
             },
             _ = tick.tick() => {
-                let waits = !output.is_empty() || (reads && !input.is_empty());
+                let waits = !output.is_empty() || (reads && (!input.is_empty() || reader.midway()));
                 if progress.stalled(waits) {
-                    end = output.abandon(Err(ConnectionError::Stalled));
+                    end = output.abandon(Err(ConnectionError::Stalled(stall)));
                 }
             }
+            () = &mut revoked, if end.is_none() => end = output.abandon(Err(ConnectionError::Revoked)),
             () = &mut stopping, if end.is_none() => end = Some(Ok(())),
         }
         if end.as_ref().is_some_and(Result::is_err) {

@@ -4,7 +4,7 @@
 use super::Server;
 use super::dispatch::{self, Answer, Begun};
 use super::inbox::Message;
-use super::sessions::{Admitted, Peer, Stay};
+use super::sessions::{Admitted, NotAdmitted, Peer, Stay};
 use super::shared::Shared;
 use super::worker::Worker;
 use futures::FutureExt;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use varve_types::SessionId;
-use varve_wire::handshake::Purpose;
+use varve_wire::handshake::{KeyId, Purpose};
 use varve_wire::{Failure, Request, Response};
 use varve_world::stages::{self, Stage};
 
@@ -47,7 +47,10 @@ impl Server {
             gid: rustix::process::getegid().as_raw(),
             pid: Some(std::process::id() as i32),
         };
-        let (caller, stay) = self.shared.sessions.admit(session, purpose, peer)?;
+        let admitted = self.shared.sessions.admit(session, purpose, peer, KeyId::VOLUME);
+        let (caller, stay) = admitted.map_err(|error| match error {
+            NotAdmitted::Refused(reason) | NotAdmitted::Crowded(reason) => reason,
+        })?;
         let (shared, inboxes) = (Arc::clone(&self.shared), self.inboxes.clone());
         Ok(Guest { shared, inboxes, caller: Arc::new(caller), _stay: stay })
     }

@@ -1,34 +1,30 @@
-//! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they know the key, whether they
+//! The server's side of the handshake (`varve_wire::handshake`): who comes, whether they hold a key, whether they
 //! are admitted.
 
+use super::clients::{ClientStay, Clients};
+use super::keys::KeyStay;
+use super::limits::principals_of;
 use super::local_stream::ShareMemory;
-use super::sessions::{Admitted, Peer, Stay};
-use super::strangers::STRANGERS_MAX;
+use super::sessions::{Admitted, NotAdmitted, Peer, Stay};
 use super::worker::Worker;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use varve_types::SessionId;
+use varve_types::{SessionId, VolumeId};
 use varve_wire::frame::{self, FrameError, HEADER_BYTES};
-use varve_wire::handshake::{Greeting, Hello, Side, Welcome};
+use varve_wire::handshake::exchange::{Binding, ExchangeError, Responder};
+use varve_wire::handshake::{Answer, Greeting, HELLO_BYTES_MAX, Hello, Nonce, Offer, VolumeKey, Welcome};
 use varve_world::random;
 
-/// A handshake is two short messages; a peer that has not said its own by then is not a client.
-pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Connections of one worker on which a client has said who it is. A client has one a thread to each worker; a thousand is
-/// many hosts, and each costs a descriptor and some 20 KiB, and a mailbox 36 KiB of shared
-/// memory.
-const CONNECTIONS_MAX: usize = 1024;
-
-/// A stranger's Hello takes some 80 bytes; more is not read before the key is proved.
-const HELLO_BYTES_MAX: usize = 512;
+/// For the last word to a peer whose handshake has failed: it fits into the buffer of any socket that is read.
+const TELL_DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    #[error("the handshake was not done within {} s", HANDSHAKE_DEADLINE.as_secs())]
-    Deadline,
-    #[error("the connection ended in the handshake")]
-    Ended,
+    #[error("the handshake was not done within {0:?}")]
+    Deadline(Duration),
+    #[error("the connection ended in the handshake, after {0} bytes of a message")]
+    Ended(usize),
     #[error("the first frame is no Hello: {0}")]
     Garbage(FrameError),
     #[error("refused: {0}")]
@@ -36,68 +32,164 @@ pub enum HandshakeError {
     #[error("there is no room: {0}")]
     Crowded(String),
     #[error(
-        "{STRANGERS_MAX} connections have not said who they are, and this one for longest: it goes to make room for others"
+        "{0} connections have not said who they are, and this one for longest: it goes to make room for others"
     )]
-    SentAway,
+    SentAway(usize),
+    #[error("the server's answer cannot be sealed: {0}")]
+    Unsealed(#[from] ExchangeError),
     #[error("the connection failed in the handshake: {0}")]
     Io(#[from] std::io::Error),
+}
+
+/// What an admitted connection takes up for as long as it is there.
+pub struct Stays {
+    pub key: KeyStay,
+    _session: Stay,
+    _client: ClientStay,
 }
 
 /// Admits the peer or tells it why not.
 pub async fn admit<R, W>(
     reader: &mut R,
     writer: &mut W,
-    worker: &Worker,
+    worker: &Rc<Worker>,
     peer: Peer,
-) -> Result<(Admitted, Stay), HandshakeError>
+) -> Result<(Admitted, Stays), HandshakeError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + ShareMemory + Unpin,
 {
-    let shared = &worker.shared;
+    let deadline = worker.shared.limits.handshake;
     let dialogue = async {
         let nonce = random::bytes();
-        send(writer, &Greeting { version: varve_wire::VERSION, volume: shared.settings.id.0, nonce }).await?;
+        send(writer, &greeting(worker, nonce)).await?;
         let hello = match receive_hello(reader).await? {
             Ok(hello) => hello,
             Err(reason) => return refuse(writer, reason).await,
         };
-        if !shared.key.verify(Side::Client, &hello.nonce, &nonce, &hello.proof) {
-            let reason = format!(
-                "the proof does not fit the key of volume {} ({}): is the client's copy of the key of another volume, \
-                 or was the volume formatted again?",
-                shared.settings.name, shared.settings.id
-            );
-            return refuse(writer, reason).await;
-        }
-        if worker.clients() >= CONNECTIONS_MAX {
-            let reason = format!(
-                "the server has {CONNECTIONS_MAX} connections of clients already: end mounts or programs that use the \
-                 volume, or serve it with more --workers"
-            );
-            send(writer, &Welcome::Crowded { reason: reason.clone() }).await?;
-            return Err(HandshakeError::Crowded(reason));
-        }
-        match shared.sessions.admit(SessionId(hello.session), hello.purpose, peer) {
-            Ok(admitted) => {
-                let proof = shared.key.prove(Side::Server, &hello.nonce, &nonce);
-                let welcome = encoded(&shared.welcome(proof))?;
-                if !(hello.mailbox && writer.send_with_mailbox(&welcome)?) {
-                    send_encoded(writer, &welcome).await?;
-                }
-                Ok(admitted)
+        let proved = match prove(worker, &hello, nonce, writer).await? {
+            Ok(proved) => proved,
+            Err(reason) => return refuse(writer, reason).await,
+        };
+        match judge(worker, &hello, &proved, peer) {
+            Ok((admitted, stays)) => {
+                welcome(writer, worker, proved).await?;
+                Ok((admitted, stays))
             }
-            Err(reason) => refuse(writer, reason).await,
+            Err(not_admitted) => {
+                let (error, welcome) = not_admitted.into_answer();
+                let (sealed, _) = proved.responder.finish(&welcome)?;
+                send(writer, &Answer::Sealed(sealed)).await?;
+                Err(error)
+            }
         }
     };
-    tokio::time::timeout(HANDSHAKE_DEADLINE, dialogue).await.unwrap_or(Err(HandshakeError::Deadline))
+    let ended = tokio::time::timeout(deadline, dialogue).await.unwrap_or(Err(HandshakeError::Deadline(deadline)));
+    if let Err(error @ (HandshakeError::Garbage(_) | HandshakeError::Ended(1..) | HandshakeError::Deadline(_))) = &ended {
+        // A peer that is wrong by mistake would know; one that does not listen is not waited for.
+        let answer = Answer::Refused { reason: error.to_string() };
+        let _ = tokio::time::timeout(TELL_DEADLINE, send(writer, &answer)).await;
+    }
+    ended
+}
+
+pub(super) fn greeting(worker: &Worker, nonce: Nonce) -> Greeting {
+    Greeting { version: varve_wire::VERSION, volume: worker.shared.settings.id.0, nonce }
+}
+
+/// A client that holds a key, and what it has offered under it.
+struct Proved {
+    responder: Responder,
+    offer: Offer,
+    key: VolumeKey,
+}
+
+/// Whether the client holds the key that it names; the inner error is a reason that the peer can be told in the clear.
+async fn prove<W: ShareMemory>(
+    worker: &Worker,
+    hello: &Hello,
+    nonce: Nonce,
+    writer: &W,
+) -> Result<Result<Proved, String>, HandshakeError> {
+    let shared = &worker.shared;
+    if hello.volume != shared.settings.id.0 {
+        let (served, meant) = (shared.settings.id, VolumeId(hello.volume));
+        return Ok(Err(format!("the server serves volume {served}, not {meant}")));
+    }
+    if usize::from(hello.worker) != worker.index {
+        return Ok(Err(format!("this is worker {} of the server, not worker {}", worker.index, hello.worker)));
+    }
+    let key = match shared.keys.find(hello.key).await {
+        Ok(Some(key)) => key,
+        // The same answer, after the same work, as for a wrong key: nobody learns which numbers there are.
+        Ok(None) => VolumeKey(random::bytes()),
+        Err(error) => return Ok(Err(format!("the server cannot look for the key {}: {error}", hello.key))),
+    };
+    let binding = Binding {
+        volume: hello.volume,
+        key: hello.key,
+        purpose: hello.purpose,
+        session: hello.session,
+        worker: hello.worker,
+        channel: writer.channel(),
+        nonce,
+    };
+    Ok(match Responder::accept(&key, &binding, &hello.sealed) {
+        Ok((responder, offer)) => Ok(Proved { responder, offer, key }),
+        Err(ExchangeError::Unauthentic) => Err(format!(
+            "the proof does not fit the key of volume {} ({}): is the client's key of another volume, was it revoked, or was \
+             the volume formatted again?",
+            shared.settings.name, shared.settings.id
+        )),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+/// Whether a client that holds a key is admitted.
+fn judge(worker: &Rc<Worker>, hello: &Hello, proved: &Proved, peer: Peer) -> Result<(Admitted, Stays), NotAdmitted> {
+    let shared = &worker.shared;
+    if !proved.offer.credential.is_empty() {
+        let reason = "the client brings a credential of a user, which this server does not know";
+        return Err(NotAdmitted::Refused(reason.into()));
+    }
+    let client = Clients::enter(worker, principals_of(peer, hello.key))?;
+    let session = SessionId(hello.session);
+    let (admitted, session) = shared.sessions.admit(session, hello.purpose, peer, hello.key)?;
+    let key = shared.keys.enter(hello.key, proved.key.clone());
+    Ok((admitted, Stays { key, _session: session, _client: client }))
+}
+
+async fn welcome<W>(writer: &mut W, worker: &Worker, proved: Proved) -> Result<(), HandshakeError>
+where
+    W: AsyncWrite + ShareMemory + Unpin,
+{
+    let (sealed, records) = proved.responder.finish(&worker.shared.welcome())?;
+    let answer = encoded(&Answer::Sealed(sealed))?;
+    if !(proved.offer.mailbox && writer.send_with_mailbox(&answer)?) {
+        send_encoded(writer, &answer).await?;
+    }
+    writer.protect(records);
+    Ok(())
+}
+
+impl NotAdmitted {
+    fn into_answer(self) -> (HandshakeError, Welcome) {
+        match self {
+            NotAdmitted::Refused(reason) => {
+                (HandshakeError::Refused(reason.clone()), Welcome::Refused { reason })
+            }
+            NotAdmitted::Crowded(reason) => {
+                (HandshakeError::Crowded(reason.clone()), Welcome::Crowded { reason })
+            }
+        }
+    }
 }
 
 async fn refuse<W, T>(writer: &mut W, reason: String) -> Result<T, HandshakeError>
 where
     W: AsyncWrite + Unpin,
 {
-    send(writer, &Welcome::Refused { reason: reason.clone() }).await?;
+    send(writer, &Answer::Refused { reason: reason.clone() }).await?;
     Err(HandshakeError::Refused(reason))
 }
 
@@ -109,7 +201,7 @@ where
     send_encoded(writer, &encoded(message)?).await
 }
 
-fn encoded(message: &impl serde::Serialize) -> Result<Vec<u8>, HandshakeError> {
+pub(super) fn encoded(message: &impl serde::Serialize) -> Result<Vec<u8>, HandshakeError> {
     let mut out = Vec::with_capacity(256);
     frame::encode(message, &mut out).map_err(HandshakeError::Garbage)?;
     Ok(out)
@@ -127,13 +219,13 @@ where
     R: AsyncRead + Unpin,
 {
     let mut header = [0; HEADER_BYTES];
-    read_all(reader, &mut header).await?;
+    read_all(reader, &mut header, 0).await?;
     let len = frame::body_len(&header).map_err(HandshakeError::Garbage)?;
     if len > HELLO_BYTES_MAX {
         return Err(HandshakeError::Garbage(FrameError::Malformed(len, "too long for a Hello".into())));
     }
     let mut body = vec![0; len];
-    read_all(reader, &mut body).await?;
+    read_all(reader, &mut body, HEADER_BYTES).await?;
     let decoded = frame::decode::<Hello>(&header, &body);
     // The version comes first in every version's Hello, so it can be read even where the rest has changed.
     let version = match &decoded {
@@ -151,13 +243,17 @@ where
     }
 }
 
-async fn read_all<R>(reader: &mut R, buffer: &mut [u8]) -> Result<(), HandshakeError>
+/// `before`: bytes of the message that were read already.
+async fn read_all<R>(reader: &mut R, buffer: &mut [u8], before: usize) -> Result<(), HandshakeError>
 where
     R: AsyncRead + Unpin,
 {
-    match reader.read_exact(buffer).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HandshakeError::Ended),
-        Err(error) => Err(error.into()),
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match reader.read(&mut buffer[filled..]).await? {
+            0 => return Err(HandshakeError::Ended(before + filled)),
+            count => filled += count,
+        }
     }
+    Ok(())
 }

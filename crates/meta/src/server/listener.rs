@@ -3,19 +3,23 @@
 use super::complaints::About;
 use super::connection::{self, ConnectionError};
 use super::handshake::HandshakeError;
+use super::limits::Source;
 use super::local_stream::LocalStream;
+use super::remote_stream::RemoteStream;
 use super::sessions::Peer;
-use super::strangers::{Stay, Strangers};
+use super::strangers::Strangers;
+use super::turned_away::turn_away;
 use super::worker::Worker;
+use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
-use varve_wire::handshake::WorkerAddress;
+use varve_wire::handshake::{Answer, WorkerAddress};
 
 /// Connections that wait to be accepted; what Linux allows by itself.
 pub const BACKLOG: u32 = 4096;
@@ -42,9 +46,14 @@ impl UnixSocket {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&path)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The name gets the mode of the socket, less the umask: nobody else connects in between, whatever that is.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
-        Ok(UnixSocket { listener, path })
+        rustix::net::listen(&socket, BACKLOG as i32)?;
+        Ok(UnixSocket { listener: UnixListener::from_std(socket.into())?, path })
     }
 }
 
@@ -54,28 +63,6 @@ impl Drop for UnixSocket {
             tracing::warn!("cannot remove the socket {}: {error}", self.path.display());
         }
     }
-}
-
-/// Makes the directory for sockets, or checks that the one there is `uid`'s own: in a directory of another's, the
-/// sockets could be replaced.
-pub fn prepare_socket_directory(directory: &Path, uid: u32, mode: u32) -> io::Result<()> {
-    match std::fs::create_dir(directory) {
-        Ok(()) => return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(directory)?;
-            return std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode));
-        }
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Err(_) => {}
-    }
-    let found = directory.symlink_metadata()?;
-    if !found.is_dir() || found.uid() != uid {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            format!("{} is not a directory of user {uid}: choose another for the sockets", directory.display()),
-        ));
-    }
-    Ok(())
 }
 
 /// Whether the Unix socket at `path` is certain to have been left by a process that is gone. Does not wait.
@@ -150,7 +137,7 @@ fn advertised(address: SocketAddr) -> String {
 
 async fn accept_unix(listener: &UnixListener, worker: &Rc<Worker>) {
     loop {
-        worker.strangers.room(|| worker.shared.clock.monotonic()).await;
+        worker.strangers.room(worker.shared.limits.strangers, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
             Ok((stream, _)) => spawn_unix(stream, worker),
             Err(error) => pause(error).await,
@@ -163,19 +150,35 @@ fn spawn_unix(stream: UnixStream, worker: &Rc<Worker>) {
         Ok(of) => Peer::Local { uid: of.uid(), gid: of.gid(), pid: of.pid() },
         Err(error) => return tracing::warn!("a connection whose peer the kernel does not tell is closed: {error}"),
     };
-    spawn(worker, peer, |worker, stranger| async move {
-        let stream = LocalStream::new(stream)?;
-        let (reader, writer) = stream.split();
-        connection::serve(reader, writer, peer, worker, stranger).await
-    });
+    if let Err(reason) = worker.shared.sessions.check_peer(peer) {
+        complain(worker, About::Connections, &peer, &reason);
+        return turn_away(worker, stream, Answer::Refused { reason });
+    }
+    match Strangers::enter(worker, peer.principal()) {
+        Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
+        Ok(stranger) => spawn(worker, peer, |worker| async move {
+            let stream = LocalStream::new(stream)?;
+            let (reader, writer) = stream.split();
+            connection::serve(reader, writer, peer, worker, stranger).await
+        }),
+    }
+}
+
+/// The principal of `peer` has as many unauthenticated connections as it may.
+fn crowded(worker: &Worker, peer: Peer, max: usize) -> Answer {
+    let principal = peer.principal();
+    let reason =
+        format!("{principal} has {max} connections at this worker that have not said who they are: try again in a moment");
+    complain(worker, About::Crowd, &peer, &reason);
+    Answer::Crowded { reason }
 }
 
 async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
     loop {
-        worker.strangers.room(|| worker.shared.clock.monotonic()).await;
+        worker.strangers.room(worker.shared.limits.strangers, || worker.shared.clock.monotonic()).await;
         match listener.accept().await {
-            Ok((stream, _)) => match tune(&stream) {
-                Ok(()) => spawn_tcp(stream, worker),
+            Ok((stream, address)) => match tune(&stream) {
+                Ok(()) => spawn_tcp(stream, address, worker),
                 Err(error) => tracing::warn!("a TCP connection is closed: {error}"),
             },
             Err(error) => pause(error).await,
@@ -183,11 +186,16 @@ async fn accept_tcp(listener: &TcpListener, worker: &Rc<Worker>) {
     }
 }
 
-fn spawn_tcp(mut stream: TcpStream, worker: &Rc<Worker>) {
-    spawn(worker, Peer::Remote, |worker, stranger| async move {
-        let (reader, writer) = stream.split();
-        connection::serve(reader, writer, Peer::Remote, worker, stranger).await
-    });
+fn spawn_tcp(stream: TcpStream, address: SocketAddr, worker: &Rc<Worker>) {
+    let peer = Peer::Remote { source: Source::of(address.ip()) };
+    match Strangers::enter(worker, peer.principal()) {
+        Err(max) => turn_away(worker, stream, crowded(worker, peer, max)),
+        Ok(stranger) => spawn(worker, peer, |worker| async move {
+            let stream = RemoteStream::new(stream);
+            let (reader, writer) = stream.split();
+            connection::serve(reader, writer, peer, worker, stranger).await
+        }),
+    }
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -199,17 +207,17 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>, Stay) -> C)
+fn spawn<C>(worker: &Rc<Worker>, peer: Peer, connection: impl FnOnce(Rc<Worker>) -> C)
 where
     C: Future<Output = Result<(), ConnectionError>> + 'static,
 {
-    let task = connection(Rc::clone(worker), Strangers::enter(worker));
+    let task = connection(Rc::clone(worker));
     let told = Rc::clone(worker);
     worker.spawn_connection(async move {
         match task.await {
             Ok(()) => tracing::debug!(%peer, "connection ended"),
-            Err(ConnectionError::Handshake(HandshakeError::Ended)) => tracing::debug!(%peer, "left without a word"),
-            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::SentAway)) => {
+            Err(ConnectionError::Handshake(HandshakeError::Ended(0))) => tracing::debug!(%peer, "left without a word"),
+            Err(error @ ConnectionError::Handshake(HandshakeError::Crowded(_) | HandshakeError::SentAway(_))) => {
                 complain(&told, About::Crowd, &peer, &error.to_string());
             }
             Err(error) => complain(&told, About::Connections, &peer, &error.to_string()),

@@ -20,6 +20,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
+use varve_wire::handshake::Channel;
+use varve_wire::record::Records;
 
 pub struct LocalStream {
     socket: AsyncFd<OwnedFd>,
@@ -61,18 +63,23 @@ pub trait AtHand {
     fn mailbox(&self) -> Option<&Rc<Mailbox>> {
         None
     }
+
+    /// A part of something has come that is of no use without the rest.
+    fn midway(&self) -> bool {
+        false
+    }
 }
 
 /// The writing side of a connection, which can share memory with the peer if that is on the same host.
 pub trait ShareMemory {
     /// Sends a whole message, and with it a mailbox. `false`: there can be none, and nothing was sent.
     fn send_with_mailbox(&mut self, message: &[u8]) -> io::Result<bool>;
-}
 
-impl ShareMemory for tokio::net::tcp::WriteHalf<'_> {
-    fn send_with_mailbox(&mut self, _: &[u8]) -> io::Result<bool> {
-        Ok(false)
-    }
+    /// What the handshake is bound to.
+    fn channel(&self) -> Channel;
+
+    /// The handshake is done. Over TCP all bytes from here on, in both directions, go in `records`.
+    fn protect(&mut self, records: Records);
 }
 
 impl ShareMemory for Writer<'_> {
@@ -105,6 +112,13 @@ impl ShareMemory for Writer<'_> {
         self.stream.mailbox.get_or_init(|| Rc::new(mailbox));
         Ok(true)
     }
+
+    fn channel(&self) -> Channel {
+        Channel::Local
+    }
+
+    /// Nobody else is in between: the kernel has named the peer's user.
+    fn protect(&mut self, _: Records) {}
 }
 
 impl AtHand for Reader<'_> {
@@ -120,13 +134,7 @@ impl AtHand for Reader<'_> {
     }
 }
 
-impl AtHand for tokio::net::tcp::ReadHalf<'_> {
-    fn at_hand(&self, input: &mut BytesMut) -> Option<usize> {
-        receive(AsRef::<tokio::net::TcpStream>::as_ref(self), input)
-    }
-}
-
-fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> {
+pub(super) fn receive(socket: impl AsFd, input: &mut BytesMut) -> Option<usize> {
     input.reserve(1);
     let room = input.chunk_mut();
     // SAFETY: what is uninitialised stays so, but for the bytes that recv(2) has written.

@@ -4,29 +4,37 @@
 //! connection for [`SESSION_GRACE`]: until then its open files stay open, so that a client which lost its connections
 //! (or whose host slept) comes back to what it had.
 
+use super::limits::{Counts, Limits, Principal, Source, principals_of};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use varve_types::{Credentials, SessionId};
 use varve_wire::Request;
-use varve_wire::handshake::Purpose;
+use varve_wire::handshake::{KeyId, Purpose};
 use varve_world::clock::{Clock, Moment};
+use varve_world::volume_dir::OVERFLOW_UID;
 
 /// How long a session without connections is kept.
 pub const SESSION_GRACE: Duration = Duration::from_secs(60);
-
-/// Sessions at a time, those in their grace included: far above the mounts of one host, and it bounds the memory that
-/// clients which come and go can take.
-const SESSIONS_MAX: usize = 4096;
 
 /// The other end of a connection, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// Of the same host, by a Unix socket.
     Local { uid: u32, gid: u32, pid: Option<i32> },
-    /// By TCP: known only by its proof of the key.
-    Remote,
+    /// By TCP: known only by its proof of a key.
+    Remote { source: Source },
+}
+
+impl Peer {
+    /// Whose limits it counts for, whatever key it holds.
+    pub fn principal(self) -> Principal {
+        match self {
+            Peer::Local { uid, .. } => Principal::User(uid),
+            Peer::Remote { source } => Principal::Source(source),
+        }
+    }
 }
 
 impl std::fmt::Display for Peer {
@@ -34,7 +42,7 @@ impl std::fmt::Display for Peer {
         match self {
             Peer::Local { uid, pid: Some(pid), .. } => write!(f, "process {pid} of user {uid}"),
             Peer::Local { uid, pid: None, .. } => write!(f, "a process of user {uid}"),
-            Peer::Remote => write!(f, "a TCP client"),
+            Peer::Remote { source } => write!(f, "a TCP client of {source}"),
         }
     }
 }
@@ -67,9 +75,41 @@ impl Admitted {
     }
 }
 
+/// Why a client that holds a key is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// Nor will it be.
+    Refused(String),
+    /// There is no room for it now.
+    Crowded(String),
+}
+
+/// Whose a session is: only they join it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    key: KeyId,
+    /// On this host.
+    uid: Option<u32>,
+}
+
+impl Holder {
+    fn of(peer: Peer, key: KeyId) -> Holder {
+        match peer {
+            Peer::Local { uid, .. } => Holder { key, uid: Some(uid) },
+            // A host may come from several addresses.
+            Peer::Remote { .. } => Holder { key, uid: None },
+        }
+    }
+}
+
 struct Session {
+    holder: Holder,
+    /// Whose limits it counts for.
+    principals: Vec<Principal>,
     connections: u32,
     works: bool,
+    /// Its key was revoked: there is no grace.
+    revoked: bool,
     /// When the last connection went.
     gone: Option<Moment>,
 }
@@ -77,42 +117,54 @@ struct Session {
 pub struct Sessions {
     admission: Admission,
     clock: Arc<dyn Clock>,
-    table: Mutex<HashMap<SessionId, Session>>,
+    limits: Limits,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    sessions: HashMap<SessionId, Session>,
+    /// Sessions of each principal.
+    counts: Counts,
+}
+
+impl Table {
+    fn remove(&mut self, session: SessionId) {
+        let Some(removed) = self.sessions.remove(&session) else { return };
+        removed.principals.into_iter().for_each(|principal| self.counts.take(principal));
+    }
 }
 
 impl Sessions {
-    pub fn new(admission: Admission, clock: Arc<dyn Clock>) -> Sessions {
-        Sessions { admission, clock, table: Mutex::default() }
+    pub fn new(admission: Admission, clock: Arc<dyn Clock>, limits: Limits) -> Sessions {
+        Sessions { admission, clock, limits, table: Mutex::default() }
     }
 
-    /// Admits one more connection of `session`, which has proved the key; the error is the reason for the peer.
+    /// Admits one more connection of `session`, which has proved that it holds `key`; the error is the reason for the peer.
     pub fn admit(
         self: &Arc<Sessions>,
         session: SessionId,
         purpose: Purpose,
         peer: Peer,
-    ) -> Result<(Admitted, Stay), String> {
+        key: KeyId,
+    ) -> Result<(Admitted, Stay), NotAdmitted> {
         if session.0 == 0 {
-            return Err("0 is not a session".into());
+            return Err(NotAdmitted::Refused("0 is not a session".into()));
         }
-        let forced = self.credentials_of(peer)?;
+        let forced = self.credentials_of(peer).map_err(NotAdmitted::Refused)?;
         let works = purpose == Purpose::Work;
+        let holder = Holder::of(peer, key);
         let mut table = self.table.lock();
-        if self.admission.embedded && works {
-            let own = matches!(peer, Peer::Local { pid: Some(pid), .. } if pid == self.admission.server_pid);
-            let taken = table.iter().any(|(other, state)| state.works && *other != session);
-            if !own || taken {
-                return Err(format!(
-                    "this volume is served from inside the mount of process {}, which works on it alone: \
-                     use that mount, or unmount it and start `varve serve`",
-                    self.admission.server_pid
-                ));
+        self.check_alone(&table, session, peer, works)?;
+        match table.sessions.get(&session) {
+            Some(state) if state.holder != holder => {
+                let reason = format!("session {:016x} is another client's", session.0);
+                return Err(NotAdmitted::Refused(reason));
             }
+            Some(_) => {}
+            None => self.make(&mut table, session, holder, principals_of(peer, key).collect())?,
         }
-        if !table.contains_key(&session) && table.len() >= SESSIONS_MAX {
-            return Err(format!("the server has {SESSIONS_MAX} sessions already; close some and try again"));
-        }
-        let state = table.entry(session).or_insert(Session { connections: 0, works, gone: None });
+        let state = table.sessions.get_mut(&session).expect("it is there, or was made");
         state.connections += 1;
         state.works |= works;
         state.gone = None;
@@ -120,8 +172,55 @@ impl Sessions {
         Ok((Admitted { session, observer: !works, forced }, stay))
     }
 
+    /// An embedded server works for one session of its own process.
+    fn check_alone(&self, table: &Table, session: SessionId, peer: Peer, works: bool) -> Result<(), NotAdmitted> {
+        if self.admission.embedded && works {
+            let own = matches!(peer, Peer::Local { pid: Some(pid), .. } if pid == self.admission.server_pid);
+            let taken = table.sessions.iter().any(|(other, state)| state.works && *other != session);
+            if !own || taken {
+                return Err(NotAdmitted::Refused(format!(
+                    "this volume is served from inside the mount of process {}, which works on it alone: \
+                     use that mount, or unmount it and start `varve serve`",
+                    self.admission.server_pid
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A new session, without a connection yet.
+    fn make(&self, table: &mut Table, id: SessionId, holder: Holder, principals: Vec<Principal>) -> Result<(), NotAdmitted> {
+        let Limits { sessions, sessions_of_one, .. } = self.limits;
+        if let Some(full) = principals.iter().find(|principal| table.counts.of(**principal) >= sessions_of_one) {
+            return Err(NotAdmitted::Crowded(format!(
+                "{full} has {sessions_of_one} sessions at the server already, those of the last {} s included: end some mounts or \
+                 programs that use the volume, and try again",
+                SESSION_GRACE.as_secs()
+            )));
+        }
+        if table.sessions.len() >= sessions {
+            let reason = format!("the server has {sessions} sessions already; close some and try again");
+            return Err(NotAdmitted::Crowded(reason));
+        }
+        principals.iter().for_each(|principal| table.counts.add(*principal));
+        let session = Session { holder, principals, connections: 0, works: false, revoked: false, gone: None };
+        table.sessions.insert(id, session);
+        Ok(())
+    }
+
+    /// The key of a host was revoked: its sessions end as soon as their connections have.
+    pub fn revoke(&self, key: KeyId) {
+        let mut table = self.table.lock();
+        table.sessions.values_mut().filter(|state| state.holder.key == key).for_each(|state| state.revoked = true);
+    }
+
+    /// Whether a peer may come at all, whatever key it holds; the error is the reason for it.
+    pub fn check_peer(&self, peer: Peer) -> Result<(), String> {
+        self.credentials_of(peer).map(drop)
+    }
+
     /// Who a peer's calls must be made for. The server's own user is believed (a mount speaks for its users), and so is
-    /// whoever comes by TCP, having proved that it can read the key and with it the volume.
+    /// a host that comes by TCP, having proved that it holds a key.
     fn credentials_of(&self, peer: Peer) -> Result<Option<Credentials>, String> {
         let Peer::Local { uid, gid, .. } = peer else {
             return Ok(None);
@@ -129,6 +228,12 @@ impl Sessions {
         let Admission { owner_uid, server_uid, .. } = self.admission;
         if uid == Credentials::ROOT_UID {
             return Ok(None);
+        }
+        if uid == OVERFLOW_UID {
+            return Err(format!(
+                "you are user {uid} here, whom this host's kernel shows for users that it does not know, as of another user \
+                 namespace: serve the volume with --listen and come by TCP (--tcp), or as a user that the host knows"
+            ));
         }
         if owner_uid != Credentials::ROOT_UID && uid != owner_uid {
             return Err(format!("this volume belongs to user {owner_uid} alone, and you are user {uid}"));
@@ -144,20 +249,22 @@ impl Sessions {
     pub fn end_one<T>(&self, end: impl FnOnce(SessionId) -> T) -> Option<(SessionId, T)> {
         let now = self.clock.monotonic();
         let mut table = self.table.lock();
-        let over = |state: &Session| state.gone.is_some_and(|gone| now.since(gone) >= SESSION_GRACE);
-        let session = table.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
-        table.remove(&session);
+        let over = |state: &Session| {
+            state.gone.is_some_and(|gone| state.revoked || now.since(gone) >= SESSION_GRACE)
+        };
+        let session = table.sessions.iter().find(|(_, state)| over(state)).map(|(id, _)| *id)?;
+        table.remove(session);
         Some((session, end(session)))
     }
 
     /// Those that change something.
     pub fn working(&self) -> HashSet<SessionId> {
-        self.table.lock().iter().filter(|(_, state)| state.works).map(|(id, _)| *id).collect()
+        self.table.lock().sessions.iter().filter(|(_, state)| state.works).map(|(id, _)| *id).collect()
     }
 
     /// Sessions with a connection or in their grace.
     pub fn count(&self) -> usize {
-        self.table.lock().len()
+        self.table.lock().sessions.len()
     }
 }
 
@@ -170,7 +277,7 @@ pub struct Stay {
 impl Drop for Stay {
     fn drop(&mut self) {
         let now = self.sessions.clock.monotonic();
-        if let Some(state) = self.sessions.table.lock().get_mut(&self.session) {
+        if let Some(state) = self.sessions.table.lock().sessions.get_mut(&self.session) {
             state.connections -= 1;
             if state.connections == 0 {
                 state.gone = Some(now);

@@ -1,12 +1,14 @@
 //! What all workers of a server look at. Nothing here is touched by an ordinary call but the leases and the clock.
 
+use super::keys::Keys;
 use super::leases::Leases;
+use super::limits::Limits;
 use super::sessions::Sessions;
 use crate::shards::OpenFiles;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use varve_types::{ShardId, VolumeSettings};
-use varve_wire::handshake::{Proof, VolumeKey, Welcome, WorkerAddress};
+use varve_wire::handshake::{Welcome, WorkerAddress};
 use varve_world::clock::{Clock, Moment};
 use varve_world::reserve::Reserve;
 use varve_world::volume_dir::{Left, VolumeDir};
@@ -14,7 +16,8 @@ use varve_world::volume_dir::{Left, VolumeDir};
 pub struct Shared {
     pub volume: VolumeDir,
     pub settings: VolumeSettings,
-    pub key: VolumeKey,
+    pub keys: Arc<Keys>,
+    pub limits: Limits,
     pub clock: Arc<dyn Clock>,
     /// Tells it from every other server.
     pub number: u64,
@@ -48,10 +51,9 @@ impl Shared {
         usize::from(shard.0) % self.workers
     }
 
-    pub fn welcome(&self, proof: Proof) -> Welcome {
+    pub fn welcome(&self) -> Welcome {
         let settings = &self.settings;
         Welcome::Accepted {
-            proof,
             server: self.number,
             shards: settings.shards.get(),
             inline_limit: settings.inline_limit,

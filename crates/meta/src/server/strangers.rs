@@ -2,8 +2,10 @@
 //!
 //! A client does that within milliseconds; who does not may be anyone, in any number. So they have room of their own, and
 //! cannot take that of clients. When it is full, the oldest stranger goes as soon as it has had the time that a slow machine
-//! may need, and those who come meanwhile wait in the kernel's queue.
+//! may need, and those who come meanwhile wait in the kernel's queue. One [`Principal`] may
+//! have fewer: at its limit the oldest of its own goes in the same way, and until that one has had its time the next is turned away.
 
+use super::limits::Principal;
 use super::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,10 +13,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use varve_world::clock::Moment;
-
-/// Strangers of one worker: the threads of some hosts whose server has come back, all at once. Each costs a descriptor and
-/// some KiB.
-pub const STRANGERS_MAX: usize = 512;
 
 /// What a stranger has to say who it is, however many wait. With this, a queue of [`super::listener::BACKLOG`] is worked
 /// off in two seconds, and clients wait ten for a greeting.
@@ -30,8 +28,18 @@ pub struct Strangers {
 
 struct Arrival {
     number: u64,
+    principal: Principal,
     at: Moment,
+    /// It was told to go.
+    leaves: Cell<bool>,
     sent_away: Rc<Notify>,
+}
+
+impl Arrival {
+    fn send_away(&self) {
+        self.leaves.set(true);
+        self.sent_away.notify_one();
+    }
 }
 
 /// A stranger's stay: until it is known, goes or is sent away.
@@ -47,10 +55,10 @@ impl Strangers {
     }
 
     /// Waits until there is room for one more, and makes it if need be.
-    pub async fn room(&self, now: impl Fn() -> Moment) {
+    pub async fn room(&self, max: usize, now: impl Fn() -> Moment) {
         loop {
             let changed = self.changed.notified();
-            if self.count() < STRANGERS_MAX {
+            if self.count() < max {
                 return;
             }
             let left = self.here.borrow().front().map(|oldest| oldest.at.after(STAY_MIN).since(now()));
@@ -61,7 +69,7 @@ impl Strangers {
                 },
                 _ => {
                     if let Some(oldest) = self.here.borrow().front() {
-                        oldest.sent_away.notify_one();
+                        oldest.send_away();
                     }
                     changed.await;
                 }
@@ -69,14 +77,27 @@ impl Strangers {
         }
     }
 
-    pub fn enter(worker: &Rc<Worker>) -> Stay {
+    /// `Err`: as many of `principal` are here as may be, none of them for long.
+    pub fn enter(worker: &Rc<Worker>, principal: Principal) -> Result<Stay, usize> {
         let strangers = &worker.strangers;
+        let at = worker.shared.clock.monotonic();
+        let max = worker.shared.limits.strangers_of_one;
+        {
+            let here = strangers.here.borrow();
+            let alike = || here.iter().filter(|arrival| arrival.principal == principal && !arrival.leaves.get());
+            if alike().count() >= max {
+                match alike().next() {
+                    Some(oldest) if oldest.at.after(STAY_MIN) <= at => oldest.send_away(),
+                    _ => return Err(max),
+                }
+            }
+        }
         let number = strangers.arrivals.get();
         strangers.arrivals.set(number + 1);
         let sent_away = Rc::new(Notify::new());
-        let at = worker.shared.clock.monotonic();
-        strangers.here.borrow_mut().push_back(Arrival { number, at, sent_away: Rc::clone(&sent_away) });
-        Stay { worker: Rc::clone(worker), number, sent_away }
+        let (leaves, away) = (Cell::new(false), Rc::clone(&sent_away));
+        strangers.here.borrow_mut().push_back(Arrival { number, principal, at, leaves, sent_away: away });
+        Ok(Stay { worker: Rc::clone(worker), number, sent_away })
     }
 }
 

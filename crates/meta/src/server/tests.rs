@@ -3,21 +3,24 @@
 mod away;
 mod client;
 mod failing;
+mod handshakes;
 mod mailboxes;
 mod memory;
 mod opening;
+mod quotas;
+mod records;
 mod serving;
 mod undone;
 
 use super::*;
-use client::{Client, connect, hello};
+use client::{Claim, Client, Remote, connect};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Instant;
 use varve_types::{ShardCount, VolumeId};
 use varve_wire::frame;
-use varve_wire::handshake::{Purpose, Side, Welcome};
+use varve_wire::handshake::{Answer, KeyId, Purpose, Welcome};
 use varve_wire::{Call, Failure, Reply};
 use varve_world::volume_dir::FormatOver;
 
@@ -125,12 +128,10 @@ fn a_client_with_the_key_is_welcomed() {
     let site = Site::new(4);
     let server = site.start();
     let (mut stream, greeting) = connect(&socket(&server, 0));
-    let hello = hello(&site.key, &greeting, 5, Purpose::Work);
+    let (initiator, hello) = Claim::of(&site.key, 5, Purpose::Work).hello(&greeting);
     client::send(&mut stream, &hello);
-    let Welcome::Accepted { proof, shards, owners, workers, embedded, .. } = client::receive(&mut stream) else {
-        panic!("refused");
-    };
-    assert!(site.key.verify(Side::Server, &hello.nonce, &greeting.nonce, &proof));
+    let (welcome, _) = client::opened(initiator, client::receive(&mut stream)).unwrap();
+    let Welcome::Accepted { shards, owners, workers, embedded, .. } = welcome else { panic!("refused") };
     assert_eq!((shards, owners, embedded), (4, vec![0, 1, 0, 1], false));
     assert_eq!(workers, server.addresses());
     assert_eq!(greeting.volume, server.settings().id.0);
@@ -145,8 +146,8 @@ fn tcp_serves_too() {
     let mut site = Site::new(2);
     site.config.listen = Some("127.0.0.1:0".parse().unwrap());
     let server = site.start();
-    let address = server.addresses()[1].tcp.clone().unwrap();
-    let mut client = Client::new(std::net::TcpStream::connect(address).unwrap(), &site.key, 5, Purpose::Work).unwrap();
+    let claim = Claim { worker: 1, ..Claim::of(&site.key, 5, Purpose::Work) };
+    let mut client = Remote::connect(&server, &claim).unwrap().into_client(5);
     assert_eq!(client.call(1, Call::Ping { payload: vec![1] }), Ok(Reply::Pong { payload: vec![1] }));
     assert_eq!(client.call(0, Call::Sync), Err(Failure::NotOwner), "shard 0 is worker 0's");
 }
@@ -169,16 +170,16 @@ fn another_version_is_refused() {
     let site = Site::new(1);
     let server = site.start();
     let (mut stream, greeting) = connect(&socket(&server, 0));
-    let mut hello = hello(&site.key, &greeting, 5, Purpose::Work);
+    let (_, mut hello) = Claim::of(&site.key, 5, Purpose::Work).hello(&greeting);
     hello.version = 99;
     client::send(&mut stream, &hello);
-    let Welcome::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
+    let Answer::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
     assert!(reason.contains(&format!("version {}", varve_wire::VERSION)) && reason.contains("version 99"), "{reason}");
 
     // A Hello whose later fields have changed still tells its version.
     let (mut stream, _) = connect(&socket(&server, 0));
     client::send(&mut stream, &(98u16, "fields of a later time".to_owned()));
-    let Welcome::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
+    let Answer::Refused { reason } = client::receive(&mut stream) else { panic!("welcomed") };
     assert!(reason.contains("version 98"), "{reason}");
 }
 

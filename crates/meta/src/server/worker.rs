@@ -6,10 +6,12 @@
 //! memory may not be.
 
 use super::board::{Board, Stage};
+use super::clients::Clients;
 use super::complaints::Complaints;
 use super::dispatch::{Doubts, InFlight};
 use super::held::Held;
 use super::inbox::{self, Command, Message, WorkerPeers};
+use super::keys;
 use super::listener::{self, Listeners};
 use super::metrics::Metrics;
 use super::opening::Opening;
@@ -81,6 +83,10 @@ pub struct Worker {
     listeners: RefCell<Option<Listeners>>,
     connections: Cell<usize>,
     pub strangers: Strangers,
+    /// Connections whose client is known, by share.
+    pub clients: Clients,
+    /// Connections that are being told that they are not wanted.
+    pub turned_away: Cell<usize>,
     /// A shard was opened or could not be, a connection has ended, or the worker has come to its end.
     pub(super) changed: Notify,
     stop: watch::Sender<bool>,
@@ -148,6 +154,7 @@ impl Worker {
         }
         if self.index == 0 {
             self.spawn(end_sessions(Rc::clone(self)));
+            self.spawn(keys::tend(Rc::clone(self)));
         }
     }
 
@@ -289,6 +296,8 @@ async fn live(mut config: WorkerConfig) -> Result<(), String> {
         listeners: RefCell::default(),
         connections: Cell::new(0),
         strangers: Strangers::default(),
+        clients: Clients::default(),
+        turned_away: Cell::new(0),
         changed: Notify::new(),
         stop: watch::Sender::new(false),
         end: RefCell::default(),

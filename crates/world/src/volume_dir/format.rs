@@ -86,7 +86,7 @@ impl VolumeDir {
         self.mark_unfinished().map_err(failed)?;
         if was_unfinished {
             // Rows in its tables would be taken for the new volume's.
-            for directory in [self.shards(), self.servers()] {
+            for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
                 absent_is_fine(disk::remove_tree(&directory)).map_err(failed)?;
             }
         }
@@ -99,7 +99,8 @@ impl VolumeDir {
         if self.unfinished_mark().symlink_metadata().is_ok() {
             return None;
         }
-        let needed = [self.shards(), self.servers(), self.key_file(), self.reserve()];
+        let needed =
+            [self.shards(), self.servers(), self.host_keys_directory(), self.key_file(), self.reserve()];
         let taken = needed.into_iter().find(|path| path.symlink_metadata().is_ok());
         // The lock's is made first of all, and stays empty.
         let is_foreign = |lock: std::fs::Metadata| !lock.is_file() || lock.len() > 0;
@@ -159,7 +160,8 @@ impl VolumeDir {
         }
         absent_is_fine(disk::remove_published(&self.volume_file()))?;
         disk::sync_directory(self.root())?;
-        for directory in [self.shards(), self.servers()] {
+        // A key of the old volume is none of the new one's.
+        for directory in [self.shards(), self.servers(), self.host_keys_directory()] {
             absent_is_fine(disk::remove_tree(&directory))?;
         }
         match super::open_own_directory(&self.data()) {

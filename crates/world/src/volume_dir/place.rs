@@ -20,14 +20,15 @@ pub struct Place {
     data: Held,
     /// Of shards that have been looked for.
     shards: RwLock<HashMap<ShardId, Arc<Held>>>,
-    key: [u8; KEY_BYTES],
+    /// `None` where this user may not read it, who then holds another.
+    key: Option<[u8; KEY_BYTES]>,
 }
 
 impl Place {
     pub(super) fn of(volume: &VolumeDir) -> io::Result<Place> {
         let [root, data] = [volume.root().to_owned(), volume.data()].map(Held::none);
         *root.directory.write() = Some(open(&root.path)?);
-        let place = Place { volume: volume.clone(), root, data, shards: RwLock::default(), key: volume.read_key()? };
+        let place = Place { volume: volume.clone(), root, data, shards: RwLock::default(), key: readable_key(volume)? };
         // What is wrong with it is found out when it is needed.
         let _ = place.check_data();
         Ok(place)
@@ -35,7 +36,7 @@ impl Place {
 
     /// An error of the kind [`io::ErrorKind::NotFound`] if nothing or something else is in the place of the volume.
     pub fn check(&self) -> io::Result<()> {
-        self.root.check(|| match self.volume.read_key()? == self.key {
+        self.root.check(|| match readable_key(&self.volume)? == self.key {
             true => Ok(()),
             false => Err(self.root.another()),
         })
@@ -97,6 +98,13 @@ impl Held {
 
     fn away(&self, error: io::Error) -> io::Error {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+    }
+}
+
+fn readable_key(volume: &VolumeDir) -> io::Result<Option<[u8; KEY_BYTES]>> {
+    match volume.read_key() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        key => key.map(Some),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use varve_detector::description::{Description, Scalar, Structure};
 use varve_detector::filters::Filter;
 use varve_detector::frame::Level;
-use varve_detector::service::{Config, Service, StartRequest};
+use varve_detector::service::{Config, Protection, Service, StartRequest};
 use varve_detector::stream::link::{Incoming, hold_little, say};
 use varve_detector::stream::scalars::Row;
 use varve_detector::stream::{
@@ -202,6 +202,7 @@ pub fn config(directory: &Path) -> Config {
         http: None,
         root: directory.to_owned(),
         token: None,
+        protection: Protection::default(),
         plugins: None,
         settings: Settings { threads: processors(), ..Settings::default() },
         runs_max: 8,
@@ -291,6 +292,10 @@ impl Way {
     pub fn open(address: SocketAddr, hello: Hello) -> Result<Way> {
         let fail = |error: io::Error| failed("connection")(error.to_string());
         let mut frames = connect(address).map_err(fail)?;
+        // Processes that were started for this ask for the token that they have published.
+        let token = varve_detector::token::for_peer(&hello.token, address);
+        let token = token.map_err(|error| failed("token")(error.to_string()))?;
+        let hello = Hello { token, ..hello };
         say(&mut frames, &ToService::Hello(hello), &[], 0).map_err(fail)?;
         let mut answers = Incoming::new(frames.try_clone().map_err(fail)?);
         match answers.from_service().map_err(|error| failed("connection")(error.to_string()))? {

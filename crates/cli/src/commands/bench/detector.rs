@@ -1,12 +1,14 @@
 //! `varve bench detector`: the detector service at the machine's limit, beside each of its stages and an h5py process.
 
 use super::{command_line, explain, write};
+use crate::escaping;
 use crate::output::{self, Output};
 use crate::problem::{Exit, Result};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use varve_bench::workloads::detector::{self, Case, DetectorConfig, RATES};
 use varve_detector::simulator::Model;
+use varve_world::private_file::check_directory;
 
 /// Measure the detector service: frames a second, drops, latencies, and what each stage takes
 #[derive(Debug, Args)]
@@ -61,7 +63,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         .map_err(|error| crate::problem::Problem::new("cannot find this program itself").caused_by(&error))?;
     let candidates = match &arguments.python {
         Some(python) => vec![python.clone()],
-        None => vec!["venv/bin/python".into(), "python3".into()],
+        None => own_environment().into_iter().chain(["python3".into()]).collect(),
     };
     let config = DetectorConfig {
         directory: arguments.directory.clone().unwrap_or_else(default_directory),
@@ -82,8 +84,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if let Some(path) = &arguments.save {
         write(path, &format!("{json}\n"))?;
     }
-    output::print_line(&if output.is_json() { json } else { report.to_text() })?;
+    output::print_line(&if output.is_json() { escaping::json(&json) } else { escaping::lines(&report.to_text()) })?;
     Ok(Exit::Done)
+}
+
+/// The working directory's Python environment, unless another user could have put a program there.
+fn own_environment() -> Option<PathBuf> {
+    let is_own = |directory: &str| check_directory(Path::new(directory)).is_ok();
+    [".", "venv", "venv/bin"].into_iter().all(is_own).then(|| "venv/bin/python".into())
 }
 
 fn default_directory() -> PathBuf {

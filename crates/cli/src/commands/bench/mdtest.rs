@@ -1,6 +1,6 @@
 //! `varve bench mdtest`: creates, stats and removes files, at several targets in turns.
 
-use super::{ReportFlags, command_line, deliver, explain, null};
+use super::{ReportFlags, command_line, deliver, explain, null, take_rights};
 use crate::output::Output;
 use crate::problem::{Exit, Result};
 use crate::quantity::{Bytes, Span};
@@ -61,6 +61,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let recorded = arguments.report.recorded()?;
+    take_rights(&arguments.via, &arguments.report)?;
     let config = MdtestConfig {
         via: arguments.via.clone(),
         files: arguments.files,

@@ -6,6 +6,7 @@ use super::companion::Companion;
 use super::explain;
 use super::work::Work;
 use crate::embedded::Embedded;
+use crate::identity;
 use crate::output::Output;
 use crate::problem::{Exit, Problem, Result};
 use clap::Args;
@@ -18,6 +19,7 @@ use varve_client::{ClientConfig, FileSystem};
 use varve_fuse::{MountOptions, Mounted};
 use varve_meta::server::{Server, ServerConfig};
 use varve_types::{ShardCount, VolumeId, VolumeSettings};
+use varve_world::private_file::check_directory;
 use varve_world::random;
 use varve_world::volume_dir::{FormatOver, VolumeDir};
 
@@ -51,6 +53,15 @@ struct Door {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let beneath = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let failed = || Problem::new(format!("cannot make volumes in {}", beneath.display()));
+    let beneath = beneath.canonicalize().map_err(|error| failed().caused_by(&error))?;
+    identity::take(&beneath, identity::Work::Bench, failed)?;
+    // Root's volumes and mounts must not be led elsewhere; others know with whom they share a directory that they name.
+    if arguments.directory.is_none() || rustix::process::geteuid().is_root() {
+        check_directory(&beneath).map_err(|error| {
+            failed().caused_by(&error).next("Name another directory, or set TMPDIR to one of this user's.")
+        })?;
+    }
     let work = Work::make(&beneath)?;
     let profiled = profile(arguments, &work);
     let removed = work.remove();

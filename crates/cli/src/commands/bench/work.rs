@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use varve_fuse::unmount::{Unwritten, unmount};
 use varve_world::flock::Locked;
+use varve_world::private_file::make_directory;
 
 const NAME: &str = "varve-profile.";
 /// Where volumes are mounted in it.
@@ -32,7 +33,7 @@ impl Work {
     pub fn make(beneath: &Path) -> Result<Work> {
         remove_leftovers(beneath);
         let path = beneath.join(format!("{NAME}{}", std::process::id()));
-        std::fs::create_dir(&path)
+        make_directory(&path, 0o700)
             .map_err(|error| Problem::new(format!("cannot make {}", path.display())).caused_by(&error))?;
         let lock = lock(&path).inspect_err(|error| tracing::debug!("{} has no lock: {error}", path.display())).ok();
         Ok(Work { path, _lock: lock })

@@ -1,12 +1,13 @@
 //! A mount in the background: this program once more, in a session of its own, which says on its stdout whether the
 //! mount answers. The first process waits for that word; it never forks, so no thread can be lost.
 
-use super::{Arguments, Options};
+use super::{Arguments, Options, log};
 use crate::definition::Global;
 use crate::problem::{Problem, Result};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use varve_world::identity::as_process_user;
 
 /// What the child says when the mount answers; anything else is why it does not.
 const READY: &str = "ready\n";
@@ -14,12 +15,7 @@ const READY: &str = "ready\n";
 /// Starts the background process and waits until its mount answers.
 pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_file: &Path) -> Result<u32> {
     let failed = |error: std::io::Error| Problem::new("cannot start the mount's background process").caused_by(&error);
-    let open = std::fs::File::options().create(true).append(true).open(log_file);
-    let stderr = open.map_err(|error| {
-        Problem::new(format!("cannot write the log {}", log_file.display()))
-            .caused_by(&error)
-            .next("Choose another with --log-file FILE.")
-    })?;
+    let stderr = log::open(log_file)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(global.again()).arg("mount").arg("--in-background");
     for list in &arguments.options {
@@ -33,11 +29,19 @@ pub fn launch(options: &Options, arguments: &Arguments, global: &Global, log_fil
     if let Some(directory) = &arguments.server.unix_dir {
         command.arg("--unix-dir").arg(std::path::absolute(directory).map_err(failed)?);
     }
+    if let Some(file) = &arguments.client.key_file {
+        command.arg("--key-file").arg(std::path::absolute(file).map_err(failed)?);
+    }
+    if arguments.client.tcp {
+        command.arg("--tcp");
+    }
     if let Some(address) = arguments.server.metrics {
         command.arg("--metrics").arg(address.to_string());
     }
     command.arg("--").arg(&options.store).arg(&options.directory);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    // The program may be where only the user who started this one can reach it.
+    let mut child = as_process_user(|| command.spawn()).map_err(failed)?;
     let mut word = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut word).map_err(failed)?;
     if word == READY {

@@ -1,6 +1,7 @@
 //! What `-o` and the flags of a mount say, taken together.
 
 use super::Arguments;
+use crate::client::ClientFlags;
 use crate::problem::{Problem, Result};
 use crate::quantity::{Bytes, Span};
 use std::path::PathBuf;
@@ -17,6 +18,8 @@ pub struct Options {
     pub deadline: Span,
     /// Whether the mount serves the volume itself; `None`: if nobody else does.
     pub embedded: Option<bool>,
+    /// How it comes to a server of another process.
+    pub client: ClientFlags,
     workers: Option<u16>,
     memory: Option<Bytes>,
 }
@@ -35,6 +38,7 @@ impl Options {
             directory: absolute(&arguments.directory)?,
             deadline: arguments.deadline,
             embedded: None,
+            client: arguments.client.clone(),
             workers: None,
             memory: None,
         };
@@ -75,6 +79,8 @@ impl Options {
                 Some(("deadline", value)) => self.deadline = Span::of_some_length(value)?,
                 Some(("memory", value)) => self.memory = Some(value.parse()?),
                 Some(("workers", value)) => self.workers = Some(workers(value)?),
+                Some(("key_file", value)) => self.client.key_file = Some(PathBuf::from(value)),
+                None if option == "tcp" => self.client.tcp = true,
                 None if option == "embedded" => self.embedded = Some(true),
                 None if option == "noembedded" => self.embedded = Some(false),
                 _ => rest.push(option),

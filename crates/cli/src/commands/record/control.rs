@@ -1,5 +1,7 @@
 //! `varve record start|stop|abort|status|watch`: what asks the service over HTTP.
 
+use super::protection::Asking;
+use super::wishes::HttpPlace;
 use super::{Metadata, wishes};
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -8,7 +10,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 use varve_detector::advise::Advice;
-use varve_detector::control::{Control, ControlError};
+use varve_detector::control::{Control, ControlError, printable};
 use varve_detector::description::{Description, Region};
 use varve_detector::filters::Filter;
 use varve_detector::frame::ElementType;
@@ -21,18 +23,22 @@ const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 pub struct Service {
-    /// Where the service answers; http://HOST:PORT will do, too
+    /// Where the service answers; http://HOST:PORT and https://HOST:PORT will do, too
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http)]
-    http: String,
-    /// File with the service's token
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    http: HttpPlace,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 impl Service {
     fn control(&self) -> Result<Control> {
-        let token = self.token_file.as_deref().map(super::serve::token).transpose()?;
-        Ok(Control { address: self.http.clone(), token })
+        let HttpPlace { address, tls } = self.http.clone();
+        if tls && !self.asking.has_ca() {
+            return Err(Problem::usage(format!("--http https://{address} needs --tls-ca"))
+                .because("no certificate is trusted unless its signer is named")
+                .next("Give --tls-ca FILE with the certificate of the authority that signed the service's."));
+        }
+        Ok(Control { address, token: self.asking.token()?, tls: self.asking.tls()? })
     }
 }
 
@@ -114,8 +120,12 @@ pub struct Status {
 fn asked(what: &str, error: &ControlError) -> Problem {
     let problem = Problem::new(what.to_owned()).caused_by(error);
     match error {
-        ControlError::Unreachable { .. } => problem.next("Is `varve record serve` running there? --http says where."),
-        ControlError::Refused { code, .. } if code == "token" => problem.next("Give it with --token-file."),
+        ControlError::Unreachable { .. } => problem.next(
+            "Is `varve record serve` running there? --http says where. A service with --tls-cert needs --tls-ca here.",
+        ),
+        ControlError::Refused { code, .. } if code == "token" => problem.next(
+            "Commands of the user who runs the service find its token on the same host; others give it with --token-file.",
+        ),
         ControlError::Refused { .. } => problem,
     }
 }
@@ -272,7 +282,7 @@ pub fn watch(arguments: &Named, output: &Output) -> Result<Exit> {
 fn word(status: &Value, key: &str) -> String {
     match &status[key] {
         Value::Null => "-".into(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => printable(text),
         value => value.to_string(),
     }
 }

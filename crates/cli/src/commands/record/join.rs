@@ -1,6 +1,6 @@
 //! `varve record join`: a process that takes frames for its share of a run, and writes them into the run's one file.
 
-use super::serve::token;
+use super::protection::{self, Listening};
 use super::wishes;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
@@ -37,9 +37,10 @@ pub struct Arguments {
     /// Where they bring it (port 0: any)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// File with the service's token, which is asked of this share's clients too
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    listening: Listening,
+    #[command(flatten)]
+    trust: protection::Trust,
     /// Frames that wait in memory take at most so many bytes
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = wishes::queue)]
     queue: Bytes,
@@ -70,11 +71,7 @@ struct Left {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let token = arguments.token_file.as_deref().map(token).transpose()?;
-    if !arguments.listen.ip().is_loopback() && token.is_none() {
-        return Err(Problem::usage(format!("--listen {} is open to other hosts", arguments.listen))
-            .next("Give --token-file, or listen at 127.0.0.1."));
-    }
+    let (token, protection) = arguments.listening.protect(&[("--listen", arguments.listen)])?;
     let defaults = Settings::default();
     let settings = Settings {
         threads: arguments.threads.unwrap_or(defaults.threads),
@@ -86,7 +83,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         listen: arguments.listen,
         http: None,
         root: arguments.directory.clone(),
-        token: token.clone(),
+        token: Some(token.clone()),
+        protection,
         plugins: None,
         settings,
         runs_max: 0,
@@ -96,7 +94,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let coordinator = ShareOptions {
         address: arguments.service.clone(),
         run: arguments.run.clone(),
-        token: token.unwrap_or_default(),
+        // One that was made is of this share alone; the service's is looked for.
+        token: if arguments.listening.has_token_file() { token } else { String::new() },
+        tls: arguments.trust.tls()?,
         source: arguments.source,
         retry: arguments.retry.0,
     };

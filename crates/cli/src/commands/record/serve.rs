@@ -1,6 +1,8 @@
 //! `varve record serve DIRECTORY`: the detector service, in the foreground, until SIGTERM or SIGINT.
 
+use super::protection::Listening;
 use super::wishes;
+use crate::escaping;
 use crate::output::{Output, columns};
 use crate::problem::{Exit, Problem, Result};
 use crate::quantity::{Bytes, Span};
@@ -9,7 +11,6 @@ use clap::Args;
 use serde::Serialize;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use varve_detector::service::{Config, Service, ServiceError, Unfinished};
@@ -26,9 +27,11 @@ pub struct Arguments {
     /// Where runs are started, stopped and watched
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7421", value_parser = wishes::http_listen)]
     http: SocketAddr,
-    /// Clients must give the token that this file holds, which nobody else may read; needed to listen beyond this host
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    listening: Listening,
+    /// Name of this host that requests over HTTP may use, beside localhost and the address of --http; may be given often
+    #[arg(long, value_name = "NAME", value_parser = wishes::host)]
+    allow_host: Vec<String>,
     /// Runs may ask for filter plug-ins whose libraries lie in this directory; without it for none, as a library runs code in
     /// this service
     #[arg(long, value_name = "DIRECTORY")]
@@ -65,17 +68,17 @@ struct Serving {
     pid: u32,
     listen: SocketAddr,
     http: SocketAddr,
+    /// Both take TLS alone.
+    tls: bool,
+    /// Where programs of this user find the token that was made; `None`: it was given.
+    token_file: Option<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
-    let token = arguments.token_file.as_deref().map(token).transpose()?;
-    for (flag, address) in [("--listen", arguments.listen), ("--http", arguments.http)] {
-        if !address.ip().is_loopback() && token.is_none() {
-            return Err(Problem::usage(format!("{flag} {address} is open to other hosts"))
-                .because("whoever reaches it could write files and read what is measured")
-                .next("Give --token-file, or listen at 127.0.0.1."));
-        }
-    }
+    let listeners = [("--listen", arguments.listen), ("--http", arguments.http)];
+    let (token, mut protection) = arguments.listening.protect(&listeners)?;
+    protection.hosts.clone_from(&arguments.allow_host);
+    let tls = protection.tls.is_some();
     let defaults = Settings::default();
     let settings = Settings {
         threads: arguments.threads.unwrap_or(defaults.threads),
@@ -89,7 +92,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         listen: arguments.listen,
         http: Some(arguments.http),
         root: arguments.directory.clone(),
-        token,
+        token: Some(token),
+        protection,
         plugins: arguments.plugins.clone(),
         settings,
         runs_max: arguments.runs_max,
@@ -114,13 +118,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         pid: std::process::id(),
         listen: service.address(),
         http: service.http().expect("it was asked for"),
+        tls,
+        token_file: service.published().next().map(Path::to_owned),
     };
     output.announce("record serve", &serving, text)?;
     // An error means that nobody can ask any more: that is a reason to stop too.
     let _ = stopped.recv();
     for left in service.stop() {
         // Who does not read any more is told nothing; the journal and the record are there all the same.
-        let _ = write!(std::io::stderr(), "{}", unfinished(&left, &arguments.directory));
+        let _ = write!(std::io::stderr(), "{}", escaping::lines(&unfinished(&left, &arguments.directory)));
     }
     Ok(Exit::Done)
 }
@@ -141,28 +147,15 @@ fn unfinished(left: &Unfinished, directory: &Path) -> String {
 }
 
 fn text(serving: &Serving) -> String {
-    columns(&[
+    let scheme = if serving.tls { "https" } else { "http" };
+    let mut rows = vec![
         ("files beneath", serving.directory.display().to_string()),
         ("frames", serving.listen.to_string()),
-        ("control", format!("http://{}", serving.http)),
-        ("process", serving.pid.to_string()),
-    ])
-}
-
-/// The token in a file that nobody else may read.
-pub fn token(path: &Path) -> Result<String> {
-    let cannot = |error: std::io::Error| {
-        Problem::usage(format!("cannot read the token in {}", path.display())).caused_by(&error)
-    };
-    let mode = std::fs::metadata(path).map_err(cannot)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(Problem::usage(format!("others may read the token in {}", path.display()))
-            .next(format!("Run: chmod 600 {}", path.display())));
+        ("control", format!("{scheme}://{}", serving.http)),
+    ];
+    if let Some(file) = &serving.token_file {
+        rows.push(("token", format!("{} (programs of this user find it)", file.display())));
     }
-    let token = std::fs::read_to_string(path).map_err(cannot)?.trim().to_owned();
-    if !(8..=1024).contains(&token.len()) {
-        return Err(Problem::usage(format!("the token in {} has {} bytes", path.display(), token.len()))
-            .next("Use 8 to 1024: openssl rand -hex 32"));
-    }
-    Ok(token)
+    rows.push(("process", serving.pid.to_string()));
+    columns(&rows)
 }

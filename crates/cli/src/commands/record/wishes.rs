@@ -63,10 +63,37 @@ fn without_scheme(text: &str) -> &str {
     text.strip_prefix("http://").map_or(text, |text| text.strip_suffix('/').unwrap_or(text))
 }
 
-/// Where a service answers, as HOST:PORT; `varve record serve` prints it as a URL.
-pub fn http(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no place to ask; give HOST:PORT or http://HOST:PORT, as in 127.0.0.1:7421");
-    place(without_scheme(text)).map(str::to_owned).ok_or_else(wrong)
+/// Where a service answers over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpPlace {
+    /// HOST:PORT.
+    pub address: String,
+    /// It was given as `https://`.
+    pub tls: bool,
+}
+
+/// As `varve record serve` prints it, or as HOST:PORT.
+pub fn http(text: &str) -> Result<HttpPlace, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no place to ask; give HOST:PORT, http://HOST:PORT or https://HOST:PORT, as in 127.0.0.1:7421"
+        )
+    };
+    let (address, tls) = match text.strip_prefix("https://") {
+        Some(rest) => (rest.strip_suffix('/').unwrap_or(rest), true),
+        None => (without_scheme(text), false),
+    };
+    let address = place(address).map(str::to_owned).ok_or_else(wrong)?;
+    Ok(HttpPlace { address, tls })
+}
+
+/// A name of this host, without a port.
+pub fn host(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    if text.is_empty() || text.len() > 255 || !text.chars().all(fits) || place(text).is_some() {
+        return Err("give the name of a host as clients write it, without a port".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Where to answer.
@@ -90,16 +117,21 @@ mod tests {
     #[test]
     fn places_are_understood_or_refused() {
         for text in ["http://127.0.0.1:7421", "http://127.0.0.1:7421/", "127.0.0.1:7421"] {
-            assert_eq!(http(text).as_deref(), Ok("127.0.0.1:7421"));
+            assert_eq!(http(text), Ok(HttpPlace { address: "127.0.0.1:7421".into(), tls: false }));
             assert_eq!(http_listen(text), Ok(([127, 0, 0, 1], 7421).into()));
         }
-        assert_eq!(http("http://[::1]:80").as_deref(), Ok("[::1]:80"));
+        assert_eq!(http("http://[::1]:80"), Ok(HttpPlace { address: "[::1]:80".into(), tls: false }));
+        assert_eq!(http("https://daq:80/"), Ok(HttpPlace { address: "daq:80".into(), tls: true }));
         assert_eq!(stream2("tcp://dcu.example:31001").as_deref(), Ok("dcu.example:31001"));
         assert_eq!(stream2("10.0.0.5:31001").as_deref(), Ok("10.0.0.5:31001"));
         for text in
-            ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "https://x:1", "udp://x:1", "[::1:1", "::1:1"]
+            ["", "x", ":1", "x:", "x:0", "x:70000", "x:1/y", "a b:1", "ftp://x:1", "udp://x:1", "[::1:1", "::1:1"]
         {
             assert!(http(text).is_err() && stream2(text).is_err(), "{text}");
+        }
+        assert_eq!(host("daq.example").as_deref(), Ok("daq.example"));
+        for text in ["", "daq.example:80", "a b", "http://daq", "x/y"] {
+            assert!(host(text).is_err(), "{text}");
         }
     }
 }

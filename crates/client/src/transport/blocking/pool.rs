@@ -16,6 +16,8 @@ const KEPT_UNUSED: usize = 8;
 const SURPLUS_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) struct Pool {
+    /// The number of the worker at its server.
+    pub worker: usize,
     pub address: WorkerAddress,
     idle: Mutex<Idle<Connection>>,
 }
@@ -29,8 +31,8 @@ struct Idle<C> {
 }
 
 impl Pool {
-    pub fn new(address: WorkerAddress, now: Moment) -> Pool {
-        Pool { address, idle: Mutex::new(Idle::new(now)) }
+    pub fn new(worker: usize, address: WorkerAddress, now: Moment) -> Pool {
+        Pool { worker, address, idle: Mutex::new(Idle::new(now)) }
     }
 
     pub fn take(&self) -> Option<Connection> {

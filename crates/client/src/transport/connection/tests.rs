@@ -1,5 +1,7 @@
 use super::*;
 use varve_world::mailbox::Asked;
+use varve_world::patience::LOOK;
+use std::mem::MaybeUninit;
 
 /// A connection to a server that is this test.
 fn connected() -> (Connection, Asked, UnixStream) {
@@ -16,6 +18,7 @@ fn connected() -> (Connection, Asked, UnixStream) {
         look: None,
         looks: 0,
         wait: WAIT_SLICE,
+        message_bytes_max: frame::FRAME_BYTES_MAX,
     };
     (connection, asked, far)
 }

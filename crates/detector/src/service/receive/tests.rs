@@ -4,7 +4,7 @@ use crate::description::{Description, Region};
 use crate::hdf5::ElementType;
 use crate::service::board::Board;
 use crate::service::records::Record;
-use crate::service::{Config, Service};
+use crate::service::{Config, Protection, Service};
 use crate::writer::{Settings, Writer};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -18,6 +18,7 @@ fn a_connection_whose_thread_panics_leaves_its_place() {
         http: None,
         root: directory.path().to_owned(),
         token: None,
+        protection: Protection::default(),
         plugins: None,
         settings: Settings::default(),
         runs_max: 4,

@@ -18,30 +18,35 @@ const SERVER_PID: i32 = 4242;
 fn sessions(owner_uid: u32, embedded: bool) -> (Arc<Sessions>, Arc<StillClock>) {
     let clock = Arc::new(StillClock(Mutex::default()));
     let admission = Admission { owner_uid, server_uid: owner_uid, server_pid: SERVER_PID, embedded };
-    (Arc::new(Sessions::new(admission, clock.clone())), clock)
+    (Arc::new(Sessions::new(admission, clock.clone(), Limits { sessions: 6, sessions_of_one: 4, ..Limits::default() })), clock)
 }
 
 fn local(uid: u32, pid: i32) -> Peer {
     Peer::Local { uid, gid: uid + 1, pid: Some(pid) }
 }
 
+fn remote() -> Peer {
+    Peer::Remote { source: Source::of("10.0.0.1".parse().unwrap()) }
+}
+
 /// A volume of one user refuses others and says whose it is.
 #[test]
 fn a_users_volume_is_theirs_alone() {
     let (sessions, _) = sessions(1000, false);
-    let refused = sessions.admit(SessionId(1), Purpose::Work, local(1001, 1)).map(|_| ()).unwrap_err();
+    let refused = sessions.admit(SessionId(1), Purpose::Work, local(1001, 1), KeyId::VOLUME).map(|_| ());
+    let Err(NotAdmitted::Refused(refused)) = refused else { panic!("admitted") };
     assert!(refused.contains("user 1000") && refused.contains("1001"), "{refused}");
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(1000, 1)).is_ok());
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, 1)).is_ok());
+    assert!(sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).is_ok());
+    assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).is_ok());
 }
 
 /// On root's volume a user's calls are made in that user's name; root, who speaks for others, is believed.
 #[test]
 fn credentials_are_forced_to_the_peer() {
     let (sessions, _) = sessions(0, false);
-    let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1)).unwrap();
+    let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(1000, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, Some(Credentials { uid: 1000, gid: 1001, groups: vec![] }));
-    let (admitted, _stay) = sessions.admit(SessionId(1), Purpose::Work, local(0, 1)).unwrap();
+    let (admitted, _stay) = sessions.admit(SessionId(2), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     assert_eq!(admitted.forced, None);
 }
 
@@ -49,13 +54,13 @@ fn credentials_are_forced_to_the_peer() {
 #[test]
 fn an_embedded_server_works_for_its_own_mount() {
     let (sessions, _) = sessions(0, true);
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, 1)).is_err());
-    assert!(sessions.admit(SessionId(1), Purpose::Work, Peer::Remote).is_err());
-    let own = sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID)).unwrap();
+    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, 1), KeyId::VOLUME).is_err());
+    assert!(sessions.admit(SessionId(1), Purpose::Work, remote(), KeyId::VOLUME).is_err());
+    let own = sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).unwrap();
     assert!(!own.0.observer);
-    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID)).is_ok(), "its next connection");
-    assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, SERVER_PID)).is_err());
-    assert!(sessions.admit(SessionId(2), Purpose::Observe, local(0, 1)).unwrap().0.observer);
+    assert!(sessions.admit(SessionId(1), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).is_ok(), "its next connection");
+    assert!(sessions.admit(SessionId(2), Purpose::Work, local(0, SERVER_PID), KeyId::VOLUME).is_err());
+    assert!(sessions.admit(SessionId(2), Purpose::Observe, local(0, 1), KeyId::VOLUME).unwrap().0.observer);
 }
 
 /// A session outlives its connections by the grace and no longer.
@@ -63,14 +68,14 @@ fn an_embedded_server_works_for_its_own_mount() {
 fn a_session_ends_after_its_grace() {
     let (sessions, clock) = sessions(0, false);
     let ended = || sessions.end_one(|_| ());
-    let (_, first) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1)).unwrap();
-    let (_, second) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1)).unwrap();
+    let (_, first) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
+    let (_, second) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     drop(first);
     *clock.0.lock() = SESSION_GRACE * 2;
     assert!(ended().is_none(), "one connection is left");
     drop(second);
     assert!(ended().is_none());
-    let (_, again) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1)).unwrap();
+    let (_, again) = sessions.admit(SessionId(7), Purpose::Work, local(0, 1), KeyId::VOLUME).unwrap();
     *clock.0.lock() = SESSION_GRACE * 4;
     assert!(ended().is_none(), "it came back in time");
     drop(again);
@@ -80,4 +85,70 @@ fn a_session_ends_after_its_grace() {
     assert_eq!(sessions.end_one(end), Some((SessionId(7), (SessionId(7), false))));
     assert!(ended().is_none());
     assert_eq!(sessions.count(), 0);
+}
+
+/// Promise: the overflow user is nobody, on anybody's volume, and even on its own.
+#[test]
+fn the_overflow_user_is_nobody() {
+    for owner in [0, 1000, OVERFLOW_UID] {
+        let (sessions, _) = sessions(owner, false);
+        let refused = sessions.check_peer(local(OVERFLOW_UID, 1)).unwrap_err();
+        assert!(refused.contains("--listen"), "{refused}");
+    }
+}
+
+/// Promise: a session is joined with the same key, and on this host by the same user, and by nobody else.
+#[test]
+fn a_session_is_joined_by_its_holder() {
+    let (sessions, _) = sessions(0, false);
+    let admit = |peer, key| sessions.admit(SessionId(1), Purpose::Work, peer, key).map(|(_, stay)| stay);
+    let _stay = admit(remote(), KeyId(7)).unwrap();
+    assert!(admit(remote(), KeyId(7)).is_ok());
+    for (peer, key) in [(remote(), KeyId::VOLUME), (remote(), KeyId(8)), (local(0, 1), KeyId(7)), (local(0, 1), KeyId::VOLUME)] {
+        let Err(NotAdmitted::Refused(reason)) = admit(peer, key).map(drop) else { panic!("{peer} joined with {key}") };
+        assert!(reason.contains("another client's"), "{reason}");
+    }
+    let of_user = |uid| sessions.admit(SessionId(2), Purpose::Work, local(uid, 1), KeyId::VOLUME).map(|(_, stay)| stay);
+    let _stay = of_user(1000).unwrap();
+    assert!(of_user(1001).is_err() && of_user(0).is_err());
+}
+
+/// Promise: one user, address or key has its share of sessions, is told when it is full, and others still come.
+#[test]
+fn a_full_share_leaves_room_to_others() {
+    let (sessions, clock) = sessions(0, false);
+    let number = std::cell::Cell::new(0);
+    let admit = |peer, key| {
+        number.set(number.get() + 1);
+        sessions.admit(SessionId(number.get()), Purpose::Work, peer, key).map(|(_, stay)| stay)
+    };
+    let crowded = |peer, key, part: &str| {
+        let Err(NotAdmitted::Crowded(reason)) = admit(peer, key).map(drop) else { panic!("{peer} came in") };
+        assert!(reason.contains(part), "{reason}");
+    };
+    let stays: Vec<_> = (0..4).map(|_| admit(local(0, 1), KeyId::VOLUME).unwrap()).collect();
+    crowded(local(0, 2), KeyId::VOLUME, "user 0 has 4 sessions");
+    let _one = admit(local(1000, 1), KeyId::VOLUME).unwrap();
+    let _other = admit(remote(), KeyId(7)).unwrap();
+    crowded(local(1000, 1), KeyId::VOLUME, "the server has 6 sessions");
+    drop(stays);
+    crowded(local(0, 2), KeyId::VOLUME, "user 0 has 4 sessions");
+    *clock.0.lock() = SESSION_GRACE;
+    while sessions.end_one(|_| ()).is_some() {}
+    let elsewhere = |last: u8| Peer::Remote { source: Source::of(std::net::Ipv4Addr::new(10, 0, 0, last).into()) };
+    let _stays: Vec<_> = (2..5).map(|last| admit(elsewhere(last), KeyId(7)).unwrap()).collect();
+    crowded(elsewhere(5), KeyId(7), "the key 0000000000000007 has 4 sessions");
+}
+
+/// Promise: the sessions of a revoked key end with their connections, without a grace, and others do not.
+#[test]
+fn a_revoked_key_has_no_grace() {
+    let (sessions, _) = sessions(0, false);
+    let (_, of_key) = sessions.admit(SessionId(1), Purpose::Work, remote(), KeyId(7)).unwrap();
+    let (_, of_other) = sessions.admit(SessionId(2), Purpose::Work, remote(), KeyId(8)).unwrap();
+    sessions.revoke(KeyId(7));
+    assert!(sessions.end_one(|_| ()).is_none(), "it still has a connection");
+    drop((of_key, of_other));
+    assert_eq!(sessions.end_one(|session| session), Some((SessionId(1), SessionId(1))));
+    assert!(sessions.end_one(|_| ()).is_none());
 }

@@ -2,10 +2,13 @@
 
 use super::{Server, Site, socket};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use varve_wire::frame::{self, HEADER_BYTES};
-use varve_wire::handshake::{Greeting, Hello, Purpose, Side, VolumeKey, Welcome};
+use varve_wire::handshake::exchange::{Binding, Initiator};
+use varve_wire::handshake::{Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome};
+use varve_wire::record::Records;
 use varve_wire::{Call, CallId, Failure, Reply, Request, Response, WireCredentials};
 
 /// An answer that has not come by then never will.
@@ -36,10 +39,61 @@ pub fn connect(path: &str) -> (UnixStream, Greeting) {
     (stream, greeting)
 }
 
-pub fn hello(key: &VolumeKey, greeting: &Greeting, session: u64, purpose: Purpose) -> Hello {
-    let nonce = varve_world::random::bytes();
-    let proof = key.prove(Side::Client, &nonce, &greeting.nonce);
-    Hello { version: varve_wire::VERSION, session, purpose, nonce, proof, mailbox: false }
+/// What a client says of itself in the handshake; a test changes one thing.
+#[derive(Clone)]
+pub struct Claim {
+    pub key: VolumeKey,
+    pub key_id: KeyId,
+    pub session: u64,
+    pub purpose: Purpose,
+    pub worker: u16,
+    pub channel: Channel,
+    pub offer: Offer,
+}
+
+impl Claim {
+    pub fn of(key: &VolumeKey, session: u64, purpose: Purpose) -> Claim {
+        let (key, key_id, offer) = (key.clone(), KeyId::VOLUME, Offer::default());
+        Claim { key, key_id, session, purpose, worker: 0, channel: Channel::Local, offer }
+    }
+
+    pub fn binding(&self, greeting: &Greeting) -> Binding {
+        Binding {
+            volume: greeting.volume,
+            key: self.key_id,
+            purpose: self.purpose,
+            session: self.session,
+            worker: self.worker,
+            channel: self.channel,
+            nonce: greeting.nonce,
+        }
+    }
+
+    pub fn hello(&self, greeting: &Greeting) -> (Initiator, Hello) {
+        let binding = self.binding(greeting);
+        let (initiator, sealed) = Initiator::begin(&self.key, &binding, &self.offer).unwrap();
+        let Binding { volume, key, purpose, session, worker, .. } = binding;
+        (initiator, Hello { version: varve_wire::VERSION, volume, key, purpose, session, worker, sealed })
+    }
+
+    /// The whole handshake; the error is the server's reason.
+    pub fn shake_hands(&self, stream: &mut (impl Read + Write)) -> Result<(Welcome, Records), String> {
+        let greeting: Greeting = receive(stream);
+        let (initiator, hello) = self.hello(&greeting);
+        send(stream, &hello);
+        opened(initiator, receive(stream))
+    }
+}
+
+/// What the server has answered; the error is its reason.
+pub fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), String> {
+    match answer {
+        Answer::Sealed(sealed) => match initiator.finish(&sealed).map_err(|error| error.to_string())? {
+            (Welcome::Refused { reason } | Welcome::Crowded { reason }, _) => Err(reason),
+            welcomed => Ok(welcomed),
+        },
+        Answer::Refused { reason } | Answer::Crowded { reason } => Err(reason),
+    }
 }
 
 pub fn request(session: u64, slot: u32, number: u64, shard: u16, call: Call) -> Request {
@@ -64,7 +118,8 @@ impl Client<UnixStream> {
     pub fn at(server: &Server, site: &Site, worker: usize, session: u64, purpose: Purpose) -> Client<UnixStream> {
         let stream = UnixStream::connect(socket(server, worker)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut client = Client::new(stream, &site.key, session, purpose).unwrap();
+        let claim = Claim { worker: worker as u16, ..Claim::of(&site.key, session, purpose) };
+        let mut client = Client::claiming(stream, &claim).unwrap();
         client.slot = 1 + worker as u32;
         client
     }
@@ -72,13 +127,13 @@ impl Client<UnixStream> {
 
 impl<S: Read + Write> Client<S> {
     /// The error is the server's reason.
-    pub fn new(mut stream: S, key: &VolumeKey, session: u64, purpose: Purpose) -> Result<Client<S>, String> {
-        let greeting: Greeting = receive(&mut stream);
-        send(&mut stream, &hello(key, &greeting, session, purpose));
-        match receive(&mut stream) {
-            Welcome::Accepted { .. } => Ok(Client { stream, session, slot: 1, number: 0 }),
-            Welcome::Refused { reason } | Welcome::Crowded { reason } => Err(reason),
-        }
+    pub fn new(stream: S, key: &VolumeKey, session: u64, purpose: Purpose) -> Result<Client<S>, String> {
+        Client::claiming(stream, &Claim::of(key, session, purpose))
+    }
+
+    pub fn claiming(mut stream: S, claim: &Claim) -> Result<Client<S>, String> {
+        claim.shake_hands(&mut stream)?;
+        Ok(Client { stream, session: claim.session, slot: 1, number: 0 })
     }
 
     pub fn into_stream(self) -> S {
@@ -104,4 +159,69 @@ impl<S: Read + Write> Client<S> {
         assert_eq!(response.id, request.id);
         Ok(response.result)
     }
+}
+
+/// A TCP connection after its handshake, as a stream of the bytes in its records.
+pub struct Remote {
+    pub stream: TcpStream,
+    pub records: Records,
+    pub received: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+impl Remote {
+    pub fn connect(server: &Server, claim: &Claim) -> Result<Remote, String> {
+        let claim = Claim { channel: Channel::Network, ..claim.clone() };
+        let mut stream = dial(server, claim.worker.into());
+        let (_, records) = claim.shake_hands(&mut stream)?;
+        Ok(Remote { stream, records, received: Vec::new(), plain: Vec::new() })
+    }
+
+    /// The records of `plain`, which count as sent.
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut sealed = Vec::new();
+        self.records.seal(plain, &mut sealed).unwrap();
+        sealed
+    }
+
+    pub fn into_client(self, session: u64) -> Client<Remote> {
+        Client { stream: self, session, slot: 1, number: 0 }
+    }
+}
+
+impl Read for Remote {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while self.plain.is_empty() {
+            let mut bytes = [0; 4096];
+            let count = self.stream.read(&mut bytes)?;
+            if count == 0 {
+                return Ok(0);
+            }
+            self.received.extend_from_slice(&bytes[..count]);
+            self.records.open_all(&mut self.received, &mut self.plain).map_err(std::io::Error::other)?;
+        }
+        let count = self.plain.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.plain[..count]);
+        self.plain.drain(..count);
+        Ok(count)
+    }
+}
+
+impl Write for Remote {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let sealed = self.seal(bytes);
+        self.stream.write_all(&sealed).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A TCP connection to a worker, which has said nothing yet.
+pub fn dial(server: &Server, worker: usize) -> TcpStream {
+    let address = server.addresses()[worker].tcp.clone().expect("the server listens by TCP");
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }

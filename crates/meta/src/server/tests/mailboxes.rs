@@ -1,6 +1,6 @@
 //! Requests that clients post in their mailboxes, which the worker begins itself or leaves to the connection.
 
-use super::client::{hello, receive, request};
+use super::client::{opened, receive, request};
 use super::*;
 use crate::server::desk::BEGUN;
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -9,7 +9,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::Relaxed;
 use varve_wire::Response;
-use varve_wire::handshake::{Greeting, Hello};
+use varve_wire::handshake::{self, Greeting, Offer};
 use varve_world::mailbox::{Answer, Asking};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +29,8 @@ impl Poster {
         let mut stream = UnixStream::connect(socket(server, 0)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let greeting: Greeting = receive(&mut stream);
-        let hello = Hello { mailbox: true, ..hello(&site.key, &greeting, session, Purpose::Work) };
+        let offer = Offer { mailbox: true, ..Offer::default() };
+        let (initiator, hello) = Claim { offer, ..Claim::of(&site.key, session, Purpose::Work) }.hello(&greeting);
         client::send(&mut stream, &hello);
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -42,8 +43,8 @@ impl Poster {
         });
         let shared = shared.next().expect("the server shares a mailbox");
         assert!(fcntl_getfd(&shared).unwrap().contains(FdFlags::CLOEXEC));
-        let (welcome, length) = frame::take::<Welcome>(&bytes[..received.bytes]).unwrap().unwrap();
-        assert!(matches!(welcome, Welcome::Accepted { .. }) && length == received.bytes);
+        let (answer, length) = frame::take::<handshake::Answer>(&bytes[..received.bytes]).unwrap().unwrap();
+        assert!(opened(initiator, answer).is_ok() && length == received.bytes);
         Poster { stream, mailbox: Asking::open(&shared).unwrap(), session, posted: 0, number: 0 }
     }
 

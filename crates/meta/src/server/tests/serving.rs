@@ -114,6 +114,14 @@ fn observers_change_nothing() {
     assert!(site.config.volume.read_server_record().unwrap().unwrap().embedded);
 }
 
+/// Lets users connect to the first worker, from whom its socket keeps them away by itself.
+fn open_to_users(server: &Server) {
+    let path = std::path::PathBuf::from(socket(server, 0));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o600);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+}
+
 /// A user's calls are made in that user's name, whatever they say; root's say in whose name they are.
 #[test]
 fn credentials_are_forced_to_the_peer() {
@@ -126,6 +134,7 @@ fn credentials_are_forced_to_the_peer() {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     };
     open(site.directory.path());
+    open_to_users(&server);
     let mut root = Client::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let directory = node(root.call(0, made)).inode;
@@ -167,6 +176,7 @@ fn a_file_without_permissions_is_opened_again() {
     let server = site.start();
     let permit = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(site.directory.path(), permit).unwrap();
+    open_to_users(&server);
     let mut root = Client::of(&server, &site, 1, Purpose::Work);
     let made = Call::MakeDirectory { parent: ROOT, name: b"open".to_vec(), mode: 0o777 };
     let parent = node(root.call(0, made)).inode;
@@ -235,6 +245,7 @@ fn a_file_whose_permissions_fell_stays_open_over_a_restart() {
     let inode = node(root.call(0, create)).inode;
     server.stop(STOP).unwrap();
     let server = site.start();
+    open_to_users(&server);
     let mut root = Client::of(&server, &site, 3, Purpose::Work);
     let at = Locator::Entry { parent: ROOT, name: b"f".to_vec(), inode };
     let come_back = || {

@@ -1,7 +1,8 @@
 //! Frames to a service, as this project's own detectors bring them: `formats/detector-stream.md`.
 
 use super::{Arguments, Series, Sink, description};
-use crate::commands::record::{token, wishes};
+use crate::commands::record::protection::Asking;
+use crate::commands::record::wishes;
 use crate::problem::{Problem, Result};
 use crate::quantity::Span;
 use clap::Args;
@@ -13,7 +14,7 @@ use varve_detector::client::{Client, ClientError, Options, Outgoing, identity};
 use varve_detector::description::Region;
 use varve_detector::frame::{ElementType, Level};
 use varve_detector::service::StartRequest;
-use varve_detector::stream::{FinishedHead, NoticeCode};
+use varve_detector::stream::{ErrorCode, FinishedHead, NoticeCode};
 use varve_detector::writer::{Finished, now};
 
 pub const SCHEME: &str = "tcp://";
@@ -46,9 +47,8 @@ pub struct Service {
     /// How long the service may be away, or take nothing, before the simulator gives up; and the first client of zmq+tcp be awaited
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "to")]
     pub(super) patience: Span,
-    /// File with the service's token
-    #[arg(long, value_name = "FILE", requires = "to")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    asking: Asking,
 }
 
 fn level(text: &str) -> std::result::Result<Level, String> {
@@ -92,7 +92,8 @@ impl Stream {
             options.start = serde_json::to_string(&request)
                 .map_err(|error| Problem::new("the run cannot be described").caused_by(&error))?;
         }
-        options.token = service.token_file.as_deref().map(token).transpose()?.unwrap_or_default();
+        options.token = service.asking.token()?.unwrap_or_default();
+        options.tls = service.asking.tls()?;
         options.connections = service.connections.max(1);
         options.level = service.level;
         options.retry = service.patience.0;
@@ -196,7 +197,12 @@ fn bands(series: &Series, sources: u16) -> Result<Vec<Region>> {
 fn failed(url: &str, error: &ClientError) -> Problem {
     let problem = Problem::new(format!("the frames do not come to {url}")).caused_by(error);
     match error {
-        ClientError::Unreachable { .. } => problem.next("Is `varve record serve` running there?"),
+        ClientError::Unreachable { .. } => {
+            problem.next("Is `varve record serve` running there? A service with --tls-cert needs --tls-ca here.")
+        }
+        ClientError::Refused(refusal) if refusal.code == ErrorCode::Token => problem.next(
+            "Programs of the user who runs the service find its token on the same host; others give it with --token-file.",
+        ),
         ClientError::Full { .. } => problem.next("--patience waits longer; fewer --connections need less room."),
         _ => problem,
     }

@@ -1,0 +1,134 @@
+//! The rights that a command works with in a store: its owner's. See [`varve_world::identity`].
+//!
+//! Every command that touches a store calls [`take`] first, while this process has one thread.
+
+use crate::problem::{Problem, Result};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use varve_world::identity::{self, IdentityError, Keep, Owner};
+use varve_world::runtime_dir;
+use varve_world::volume_dir::VolumeDir;
+
+/// What a command does in a store, which decides what it keeps of root's rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It reads or changes the store, and starts no other program.
+    Store,
+    /// The same for a store that it makes.
+    MakeStore,
+    /// It runs a server, which needs a directory for sockets.
+    Serve,
+    /// It starts programs that have rights of their own, such as fusermount3.
+    Bench,
+    /// It mounts, and may run a server.
+    Mount,
+    /// It reads the store, and writes where root may.
+    Dump,
+}
+
+/// The rights that this process has taken.
+#[derive(Debug, Default)]
+pub struct Rights {
+    /// Those of another user than the one who started it.
+    pub of_another: Option<Owner>,
+    /// The directory for sockets that root has made for that user.
+    pub socket_directory: Option<PathBuf>,
+}
+
+impl Rights {
+    /// Where a command has failed for want of rights that root would have.
+    pub fn explain(&self, problem: Problem) -> Problem {
+        match &self.of_another {
+            Some(owner) => problem.next(format!(
+                "This works with the rights of user {}, who owns the store: that user must be able to reach every path given.",
+                owner.uid
+            )),
+            None => problem,
+        }
+    }
+}
+
+/// Takes the rights of the owner of `store`. `failed`: what cannot be done, for the message.
+///
+/// # Errors
+/// If the owner cannot be known, or the kernel refuses.
+pub fn take(store: &Path, work: Work, failed: impl Fn() -> Problem) -> Result<Rights> {
+    let found = match work {
+        Work::MakeStore => Owner::of_store_to_be(store),
+        _ => Owner::of_store(store),
+    };
+    let owner = found.map_err(|error| match (&error, work) {
+        (IdentityError::NotADirectory { .. }, Work::MakeStore) => {
+            failed().caused_by(&error).next("A volume is a directory: name one, or a path where nothing is yet.")
+        }
+        _ => explain(store, &error, failed()),
+    })?;
+    take_of(owner, work).map_err(|error| explain(store, &error, failed()))
+}
+
+/// [`take`] of several stores, which must belong to one user.
+///
+/// # Errors
+/// As [`take`], or if they belong to several.
+pub fn take_all(stores: &[PathBuf], work: Work) -> Result<Rights> {
+    let mut owners = Vec::new();
+    for store in stores {
+        let failed = || Problem::new(format!("cannot use {}", store.display()));
+        let owner = Owner::of_store(store).map_err(|error| explain(store, &error, failed()))?;
+        owners.push((store, owner));
+    }
+    let Some((store, owner)) = owners.first() else { return Ok(Rights::default()) };
+    if let Some((other, found)) = owners.iter().find(|(_, found)| found.uid != owner.uid) {
+        let why = format!(
+            "{} belongs to user {} and {} to user {}, and a process has the rights of one of them",
+            store.display(),
+            owner.uid,
+            other.display(),
+            found.uid
+        );
+        return Err(Problem::usage("cannot use these stores together").because(why).next("Measure them one by one."));
+    }
+    let failed = || Problem::new(format!("cannot use {}", store.display()));
+    take_of(*owner, work).map_err(|error| explain(store, &error, failed()))
+}
+
+fn take_of(owner: Owner, work: Work) -> std::result::Result<Rights, IdentityError> {
+    if !identity::must_take(owner)? {
+        return Ok(Rights::default());
+    }
+    let socket_directory = matches!(work, Work::Serve | Work::Mount).then(|| socket_directory(owner));
+    let keep = match work {
+        Work::Mount | Work::Dump => Keep::AllButFiles,
+        Work::Store | Work::MakeStore | Work::Serve | Work::Bench => Keep::Nothing,
+    };
+    identity::take(owner, keep, work != Work::Bench)?;
+    Ok(Rights { of_another: Some(owner), socket_directory })
+}
+
+/// Root makes it, for the owner may not make anything in /run.
+fn socket_directory(owner: Owner) -> PathBuf {
+    runtime_dir::make_for(owner).unwrap_or_else(|error| {
+        let other = runtime_dir::of_user(owner.uid);
+        tracing::info!("sockets are in {}: {error}", other.display());
+        other
+    })
+}
+
+fn explain(store: &Path, error: &IdentityError, problem: Problem) -> Problem {
+    let is_no_store = match error {
+        IdentityError::Look { source, .. } => matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        IdentityError::NotADirectory { .. } => true,
+        _ => false,
+    };
+    // Which says so in the words that every command has for it.
+    if is_no_store && let Err(absent) = VolumeDir::new(store).read_settings() {
+        return problem.caused_by(&absent);
+    }
+    let problem = problem.caused_by(error);
+    match error {
+        IdentityError::Look { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            problem.next("Run it as the user who owns the store.")
+        }
+        _ => problem,
+    }
+}

@@ -1,0 +1,19 @@
+//! Another user's files, directories and variables do not make this user's processes do their work, and a process in another
+//! user's store has that user's rights. Needs root, for it plays several users.
+
+mod common;
+
+#[path = "trust_environment/cases.rs"]
+mod cases;
+#[path = "trust_environment/config.rs"]
+mod config;
+#[path = "trust_environment/destructive.rs"]
+mod destructive;
+#[path = "trust_environment/identity.rs"]
+mod identity;
+#[path = "trust_environment/logs.rs"]
+mod logs;
+#[path = "trust_environment/printing.rs"]
+mod printing;
+#[path = "trust_environment/runtime.rs"]
+mod runtime;

@@ -1,0 +1,159 @@
+//! Where a worker is reached, and whether what listens there may be the volume's server.
+
+use super::{CONNECT_TIMEOUT, TCP_SILENCE};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use varve_wire::handshake::WorkerAddress;
+use varve_world::volume_dir::OVERFLOW_UID;
+
+/// How this client comes to a server.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport) struct Reach {
+    /// The server is on this host, by its boot id.
+    pub local: bool,
+    /// The user has asked for TCP.
+    pub tcp: bool,
+    /// Whose the store is: besides root the only one whose process may serve it.
+    pub owner: u32,
+}
+
+/// The process behind a Unix socket may not be the volume's server.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the process that listens at {path} is user {peer}'s, who is neither root nor user {owner}, whose the store is: it is told \
+     nothing; if the volume is served, that socket is not its server's"
+)]
+pub(in crate::transport) struct Untrusted {
+    path: String,
+    peer: u32,
+    owner: u32,
+}
+
+pub(super) enum Dialled {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// Connects to a worker: on its own host by its Unix socket alone, unless TCP is asked for; from another host by TCP.
+pub(super) fn dial(address: &WorkerAddress, reach: Reach) -> io::Result<Dialled> {
+    let Reach { local, tcp, owner } = reach;
+    match (&address.unix, &address.tcp) {
+        (Some(path), _) if local && !tcp => dial_unix(path, owner).map(Dialled::Unix),
+        (None, Some(_)) if local && !tcp => Err(io::Error::other(
+            "the server is on this host and listens by TCP alone, which this host's clients use only if they are told to: come \
+             with --tcp",
+        )),
+        (_, Some(tcp)) => dial_tcp(tcp).map(Dialled::Tcp),
+        (_, None) => Err(io::Error::other(
+            "the server listens on the Unix sockets of its own host alone: serve the volume with --listen HOST:PORT to reach it \
+             from other hosts and by --tcp",
+        )),
+    }
+}
+
+fn dial_unix(path: &str, owner: u32) -> io::Result<UnixStream> {
+    let stream = open_unix(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            error.kind(),
+            format!(
+                "there is no {path} here, where the server on this host listens: in a container, mount the directory of the \
+                 server's sockets at the same place, or serve the volume with --listen HOST:PORT and come with --tcp"
+            ),
+        ),
+        kind => io::Error::new(kind, format!("{path}: {error}")),
+    })?;
+    let peer = sockopt::socket_peercred(&stream)?.uid.as_raw();
+    match may_serve(peer, owner, rustix::process::geteuid().as_raw()) {
+        true => Ok(stream),
+        false => {
+            let untrusted = Untrusted { path: path.to_owned(), peer, owner };
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, untrusted))
+        }
+    }
+}
+
+/// Whether a process of user `peer` may be the server of a store of `owner`, for a client that is `own`. Nothing is sent to any
+/// other, and nothing that it sends is believed, descriptors least of all.
+pub(super) fn may_serve(peer: u32, owner: u32, own: u32) -> bool {
+    peer == 0 || (peer != OVERFLOW_UID && (peer == owner || peer == own))
+}
+
+/// Connects with a deadline: a server whose queue of connections is full would else hold the caller for ever.
+fn open_unix(path: &str) -> io::Result<UnixStream> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+fn dial_tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("it has no address");
+    for candidate in address.to_socket_addrs().map_err(|error| at(address, &error))? {
+        match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                sockopt::set_socket_keepalive(&stream, true)?;
+                sockopt::set_tcp_keepidle(&stream, TCP_SILENCE)?;
+                sockopt::set_tcp_user_timeout(&stream, TCP_SILENCE.as_millis() as u32)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(at(address, &last))
+}
+
+fn at(address: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{address}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: only root, the store's owner and the client's own user may serve; the overflow user is none of them.
+    #[test]
+    fn a_server_is_roots_or_the_owners() {
+        let cases = [
+            (0, 1000, 1000, true),
+            (0, 0, 0, true),
+            (1000, 1000, 0, true),
+            (1000, 1001, 1000, true),
+            (1001, 1000, 0, false),
+            (1001, 0, 0, false),
+            (1001, 0, 1000, false),
+            (OVERFLOW_UID, OVERFLOW_UID, OVERFLOW_UID, false),
+            (OVERFLOW_UID, OVERFLOW_UID, 0, false),
+            (OVERFLOW_UID, 0, 0, false),
+        ];
+        for (peer, owner, own, may) in cases {
+            assert_eq!(may_serve(peer, owner, own), may, "peer {peer}, owner {owner}, own {own}");
+        }
+    }
+
+    /// Promise: no address is fallen back to that was not asked for, and each refusal says what to do.
+    #[test]
+    fn no_other_way_is_taken_unasked() {
+        let directory = tempfile::tempdir().unwrap();
+        let unix = directory.path().join("none").to_string_lossy().into_owned();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = listener.local_addr().unwrap().to_string();
+        let (unix, tcp) = (Some(unix), Some(tcp));
+        let both = WorkerAddress { unix: unix.clone(), tcp: tcp.clone() };
+        let [by_unix, by_tcp] = [WorkerAddress { unix, tcp: None }, WorkerAddress { unix: None, tcp }];
+        let reach = |local, tcp| Reach { local, tcp, owner: 0 };
+        let refused = |address, reach, part: &str| {
+            let error = dial(address, reach).err().expect("it is refused").to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        refused(&both, reach(true, false), "there is no");
+        refused(&by_tcp, reach(true, false), "come with --tcp");
+        refused(&by_unix, reach(true, true), "--listen HOST:PORT");
+        refused(&by_unix, reach(false, false), "--listen HOST:PORT");
+        for reach in [reach(true, true), reach(false, false), reach(false, true)] {
+            assert!(matches!(dial(&both, reach), Ok(Dialled::Tcp(_))));
+        }
+    }
+}

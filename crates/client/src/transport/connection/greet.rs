@@ -1,0 +1,187 @@
+//! The client's side of the handshake (`varve_wire::handshake`).
+
+use super::{Connection, HANDSHAKE_TIMEOUT, Stream, WAIT_SLICE, is_timeout};
+use crate::transport::FindError;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use varve_types::{SessionId, VolumeId};
+use varve_wire::frame::FRAME_BYTES_MAX;
+use varve_wire::handshake::exchange::{Binding, ExchangeError, Initiator};
+use varve_wire::handshake::{
+    ANSWER_BYTES_MAX, Answer, Channel, Greeting, Hello, KeyId, Offer, Purpose, VolumeKey, Welcome, printable,
+};
+use varve_wire::record::Records;
+use varve_world::clock::{Clock, Moment};
+use varve_world::mailbox::Asking;
+
+/// Who this client is and what it expects of a server.
+#[derive(Clone)]
+pub(in crate::transport) struct Identity {
+    pub volume: VolumeId,
+    pub key_id: KeyId,
+    pub key: VolumeKey,
+    pub session: SessionId,
+    pub purpose: Purpose,
+}
+
+impl Connection {
+    /// Proves who both sides are. On success the connection is ready for requests to `worker`.
+    pub fn shake_hands(&mut self, identity: &Identity, worker: usize, clock: &dyn Clock) -> Result<Welcome, FindError> {
+        let broken = |error: io::Error| FindError::Absent(broken_handshake(&error));
+        let deadline = clock.monotonic().after(HANDSHAKE_TIMEOUT);
+        self.set_timeouts(HANDSHAKE_TIMEOUT).map_err(broken)?;
+        self.message_bytes_max = ANSWER_BYTES_MAX;
+        let greeting: Greeting = self.receive_by(deadline, clock).map_err(broken)?;
+        check_greeting(&greeting, identity)?;
+        let mailbox = matches!(self.stream, Stream::Unix(_));
+        let binding = Binding {
+            volume: identity.volume.0,
+            key: identity.key_id,
+            purpose: identity.purpose,
+            session: identity.session.0,
+            // A server has a few hundred at most.
+            worker: worker as u16,
+            channel: if mailbox { Channel::Local } else { Channel::Network },
+            nonce: greeting.nonce,
+        };
+        let offer = Offer { mailbox, credential: Vec::new() };
+        let (initiator, sealed) = Initiator::begin(&identity.key, &binding, &offer).map_err(unproved)?;
+        let Binding { volume, key, purpose, session, worker, .. } = binding;
+        let hello = Hello { version: varve_wire::VERSION, volume, key, purpose, session, worker, sealed };
+        let answer = self.ask_for_answer(&hello, mailbox, deadline, clock).map_err(broken)?;
+        let (welcome, records) = opened(initiator, answer)?;
+        match &welcome {
+            Welcome::Refused { reason } => return Err(FindError::Refused(printable(reason))),
+            Welcome::Crowded { reason } => return Err(FindError::Absent(printable(reason))),
+            Welcome::Accepted { .. } => {}
+        }
+        self.message_bytes_max = FRAME_BYTES_MAX;
+        if let Stream::Tcp(stream) = &mut self.stream {
+            stream.protect(records);
+        }
+        self.set_timeouts(WAIT_SLICE).map_err(broken)?;
+        Ok(welcome)
+    }
+
+    fn ask_for_answer(
+        &mut self,
+        hello: &Hello,
+        mailbox: bool,
+        deadline: Moment,
+        clock: &dyn Clock,
+    ) -> io::Result<Answer> {
+        match self.write(hello) {
+            // A server that has no room says so at once and closes, and what it has said is there.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                return self.receive_by(deadline, clock);
+            }
+            written => written?,
+        }
+        if mailbox {
+            self.wait = deadline.since(clock.monotonic());
+            self.wait_for_bytes().and_then(|()| self.read_with_mailbox())?;
+        }
+        self.receive_by(deadline, clock)
+    }
+
+    /// One message, all of which has come by the deadline.
+    fn receive_by<M: serde::de::DeserializeOwned>(&mut self, deadline: Moment, clock: &dyn Clock) -> io::Result<M> {
+        loop {
+            if let Some(message) = self.received()? {
+                return Ok(message);
+            }
+            self.wait = deadline.since(clock.monotonic());
+            self.wait_for_bytes()?;
+            match self.read_some(RecvFlags::DONTWAIT) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads the beginning of what there is, and takes the mailbox that comes with it, if one does. The peer's user was
+    /// checked when the connection was made: nobody else's descriptors come this far.
+    fn read_with_mailbox(&mut self) -> io::Result<()> {
+        let Stream::Unix(stream) = &self.stream else { return Ok(()) };
+        let mut bytes = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.input.extend_from_slice(&bytes[..received.bytes]);
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                for shared in descriptors {
+                    // Without it all goes by the socket.
+                    match Asking::open(&shared) {
+                        Ok(mailbox) => self.mailbox = Some(mailbox),
+                        Err(error) => tracing::debug!("the server's mailbox cannot be used: {error}"),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_greeting(greeting: &Greeting, identity: &Identity) -> Result<(), FindError> {
+    if greeting.version != varve_wire::VERSION {
+        return Err(FindError::Refused(format!(
+            "the server speaks version {} of the protocol and this program version {}: use the same varve on both",
+            greeting.version,
+            varve_wire::VERSION
+        )));
+    }
+    if greeting.volume != identity.volume.0 {
+        // The socket of an earlier volume's server: the record will be replaced or removed.
+        return Err(FindError::Absent(format!(
+            "the server serves volume {}, not {}",
+            VolumeId(greeting.volume),
+            identity.volume
+        )));
+    }
+    Ok(())
+}
+
+/// What the server has said, under the key or without it.
+fn opened(initiator: Initiator, answer: Answer) -> Result<(Welcome, Records), FindError> {
+    match answer {
+        Answer::Sealed(sealed) => initiator.finish(&sealed).map_err(unproved),
+        Answer::Refused { reason } => Err(FindError::Refused(printable(&reason))),
+        Answer::Crowded { reason } => Err(FindError::Absent(printable(&reason))),
+    }
+}
+
+fn unproved(error: ExchangeError) -> FindError {
+    FindError::Refused(match error {
+        ExchangeError::Unauthentic => "the server does not hold the volume's key, or somebody between it and this client has \
+                                       changed what they said: it is not believed"
+            .to_owned(),
+        error => format!("the handshake failed: {error}"),
+    })
+}
+
+/// What a handshake that was not done means for people.
+fn broken_handshake(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "the server closed the connection before the handshake was done: it stops, or has too many connections on \
+             which nobody says who he is"
+                .into()
+        }
+        _ if is_timeout(error) => format!(
+            "the server has not answered the handshake within {} s: it hangs, or has too many connections",
+            HANDSHAKE_TIMEOUT.as_secs()
+        ),
+        _ => format!("the handshake failed: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use super::*;
+use crate::transport::connection::remote::RemoteStream;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use varve_wire::frame::{self, HEADER_BYTES};
+use varve_wire::handshake::exchange::Responder;
+use varve_world::clock::RealClock;
+use varve_world::patience::Patience;
+
+const NONCE: [u8; 16] = [5; 16];
+
+fn identity() -> Identity {
+    Identity {
+        volume: VolumeId([1; 16]),
+        key_id: KeyId::VOLUME,
+        key: VolumeKey([7; 32]),
+        session: SessionId(3),
+        purpose: Purpose::Work,
+    }
+}
+
+fn connection(stream: TcpStream) -> Connection {
+    Connection {
+        stream: Stream::Tcp(RemoteStream::new(stream)),
+        mailbox: None,
+        input: Vec::new(),
+        output: Vec::new(),
+        patience: Patience::default(),
+        look: None,
+        looks: 0,
+        wait: HANDSHAKE_TIMEOUT,
+        message_bytes_max: FRAME_BYTES_MAX,
+    }
+}
+
+fn send(stream: &mut TcpStream, message: &impl serde::Serialize) {
+    let mut bytes = Vec::new();
+    frame::encode(message, &mut bytes).unwrap();
+    // The client may be gone already.
+    let _ = stream.write_all(&bytes);
+}
+
+fn receive<M: serde::de::DeserializeOwned>(stream: &mut TcpStream) -> M {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; frame::body_len(&header).unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    frame::decode(&header, &body).unwrap()
+}
+
+fn greet(stream: &mut TcpStream) {
+    send(stream, &Greeting { version: varve_wire::VERSION, volume: [1; 16], nonce: NONCE });
+}
+
+fn accepted() -> Welcome {
+    Welcome::Accepted {
+        server: 1,
+        shards: 1,
+        inline_limit: 0,
+        sync_interval_ms: 0,
+        owner_uid: 0,
+        owners: vec![0],
+        workers: Vec::new(),
+        embedded: false,
+    }
+}
+
+/// Answers with what a server that holds `key` says.
+fn answer(stream: &mut TcpStream, key: u8, welcome: &Welcome) -> Records {
+    greet(stream);
+    let hello: Hello = receive(stream);
+    let binding = Binding {
+        volume: hello.volume,
+        key: hello.key,
+        purpose: hello.purpose,
+        session: hello.session,
+        worker: hello.worker,
+        channel: Channel::Network,
+        nonce: NONCE,
+    };
+    let (responder, _) = Responder::accept(&VolumeKey([key; 32]), &binding, &hello.sealed).unwrap();
+    let (sealed, records) = responder.finish(welcome).unwrap();
+    send(stream, &Answer::Sealed(sealed));
+    records
+}
+
+/// What the client makes of a server that does so.
+fn shake_hands<T: Send>(server: impl FnOnce(&mut TcpStream) -> T + Send) -> (Result<Connection, FindError>, T) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let served = scope.spawn(move || server(&mut listener.accept().unwrap().0));
+        let mut connection = connection(TcpStream::connect(address).unwrap());
+        let shaken = connection.shake_hands(&identity(), 0, &RealClock::new());
+        (shaken.map(|_| connection), served.join().unwrap())
+    })
+}
+
+fn refused(name: &str, part: &str, server: impl FnOnce(&mut TcpStream) + Send) {
+    let (Err(error), ()) = shake_hands(server) else { panic!("{name}: it was believed") };
+    let text = error.to_string();
+    assert!(text.contains(part) && !text.chars().any(char::is_control), "{name}: {text:?}");
+}
+
+/// Promise: a server is believed only if it holds the key and answers this very client; all else is refused with the reason, of
+/// which nothing reaches the terminal that is no text.
+#[test]
+fn a_false_server_is_refused() {
+    refused("another version", "version 7", |stream| {
+        send(stream, &Greeting { version: 7, volume: [1; 16], nonce: NONCE });
+    });
+    refused("another volume", "serves volume", |stream| {
+        send(stream, &Greeting { version: varve_wire::VERSION, volume: [2; 16], nonce: NONCE });
+    });
+    refused("closes at once", "closed the connection", |_| ());
+    refused("closes after the greeting", "closed the connection", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+    });
+    refused("a refusal in the clear", "go away\u{fffd}[2J", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+        send(stream, &Answer::Refused { reason: "go away\u{1b}[2J".into() });
+    });
+    refused("a refusal under the key", "no room", |stream| {
+        answer(stream, 7, &Welcome::Crowded { reason: "no room".into() });
+    });
+    refused("a message of this kind in the clear", "handshake failed", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+        send(stream, &accepted());
+    });
+    refused("the client's own proof", "does not hold the volume's key", |stream| {
+        greet(stream);
+        let hello: Hello = receive(stream);
+        send(stream, &Answer::Sealed(hello.sealed));
+    });
+    refused("noise", "does not hold the volume's key", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+        send(stream, &Answer::Sealed(vec![9; 100]));
+    });
+    refused("a short proof", "handshake message of 5 bytes", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+        send(stream, &Answer::Sealed(vec![9; 5]));
+    });
+    refused("a long greeting", "66000 are the most", |stream| {
+        let _ = stream.write_all(&[&1_000_000_u32.to_le_bytes()[..], &[0; 100]].concat());
+    });
+    refused("a long answer", "66000 are the most", |stream| {
+        greet(stream);
+        let _: Hello = receive(stream);
+        let _ = stream.write_all(&[&1_000_000_u32.to_le_bytes()[..], &[0; 100]].concat());
+    });
+}
+
+/// Promise: after the handshake only records of the server's are taken: what is in the clear, changed, repeated or cut is an error.
+#[test]
+fn false_records_are_refused() {
+    type Attack = fn(&mut Records) -> Vec<u8>;
+    fn sealed(records: &mut Records) -> Vec<u8> {
+        let (mut frame_bytes, mut sealed) = (Vec::new(), Vec::new());
+        frame::encode(&"an answer", &mut frame_bytes).unwrap();
+        records.seal(&frame_bytes, &mut sealed).unwrap();
+        sealed
+    }
+    let cases: [(&str, Attack); 4] = [
+        ("is not authentic", |records| {
+            let mut changed = sealed(records);
+            *changed.last_mut().unwrap() ^= 1;
+            changed
+        }),
+        ("is not authentic", |records| {
+            sealed(records);
+            sealed(records)
+        }),
+        ("ended in the middle of a record", |records| sealed(records)[..9].to_vec()),
+        ("too short", |_| vec![1, 0, 0]),
+    ];
+    let (connection, ()) = shake_hands(|stream| {
+        let mut records = answer(stream, 7, &accepted());
+        let whole = sealed(&mut records);
+        // In two pieces, as the network may have it.
+        stream.write_all(&whole[..7]).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        stream.write_all(&whole[7..]).unwrap();
+    });
+    let received: Option<String> = connection.unwrap().receive(|| panic!("it waits"), || ()).unwrap();
+    assert_eq!(received.as_deref(), Some("an answer"));
+    for (part, attack) in cases {
+        let (connection, ()) = shake_hands(|stream| {
+            let mut records = answer(stream, 7, &accepted());
+            stream.write_all(&attack(&mut records)).unwrap();
+        });
+        let received: io::Result<Option<String>> = connection.unwrap().receive(|| panic!("it waits"), || ());
+        let text = received.unwrap_err().to_string();
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

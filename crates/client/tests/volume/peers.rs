@@ -1,0 +1,115 @@
+//! Processes that listen where a server should, and what a client tells them: nothing, unless they may be the server.
+
+use crate::site::*;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+use varve_client::{ClientConfig, FileSystem};
+use varve_types::Errno;
+use varve_wire::frame;
+use varve_wire::handshake::{Answer, Greeting};
+
+const USER: u32 = 47_111;
+const NOBODY: u32 = 65_534;
+
+/// A listener of `uid`'s: the kernel tells peers who has called listen(2).
+fn listen_as(uid: u32, path: &Path) -> UnixListener {
+    let path = path.to_owned();
+    let listening = std::thread::spawn(move || {
+        // SAFETY: the system call changes this thread alone, where libc's function would change the process.
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(set, 0);
+        UnixListener::bind(path).unwrap()
+    });
+    listening.join().unwrap()
+}
+
+/// The server's record leads to `path` from here on.
+fn lead_to(site: &Site, path: &Path) {
+    let record = site.volume.read_server_record().unwrap().unwrap();
+    let text = std::fs::read_to_string(site.volume.server_file()).unwrap();
+    let real = record.workers[0].unix.clone().unwrap();
+    std::fs::write(site.volume.server_file(), text.replace(&real, path.to_str().unwrap())).unwrap();
+}
+
+/// Greets as a server, shares a descriptor with the greeting, and returns what the client says.
+fn entice(mut stream: UnixStream, site: &Site) -> Vec<u8> {
+    let volume = site.volume.read_settings().unwrap().id.0;
+    let mut bytes = Vec::new();
+    frame::encode(&Greeting { version: varve_wire::VERSION, volume, nonce: [1; 16] }, &mut bytes).unwrap();
+    frame::encode(&Answer::Refused { reason: "give me more".into() }, &mut bytes).unwrap();
+    let descriptor = std::fs::File::open("/dev/null").unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)));
+    // The client may be gone already.
+    let flags = rustix::net::SendFlags::NOSIGNAL;
+    let _ = rustix::net::sendmsg(&stream, &[std::io::IoSlice::new(&bytes)], &mut ancillary, flags);
+    let mut told = Vec::new();
+    let _ = stream.read_to_end(&mut told);
+    told
+}
+
+fn failure(site: &Site) -> varve_client::Failure {
+    let config = ClientConfig { deadline: Duration::from_millis(100), ..site.config() };
+    FileSystem::connect(config).err().expect("it is no server")
+}
+
+/// Promise: to a process of another user's that listens in the server's place, root's client says nothing at all, takes no
+/// descriptor of it, and names the user; so it is with the overflow user, whoever the store belongs to.
+#[test]
+fn a_server_of_another_user_is_told_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for (listener, owner) in [(USER, 0), (NOBODY, 0), (NOBODY, NOBODY), (USER, USER + 1)] {
+        let site = Site::new(1);
+        let _server = site.serve();
+        let directory = site.path("open");
+        std::fs::create_dir(&directory).unwrap();
+        for open in [directory.as_path(), directory.parent().unwrap()] {
+            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let socket = directory.join("socket");
+        let false_server = listen_as(listener, &socket);
+        lead_to(&site, &socket);
+        std::os::unix::fs::chown(site.volume.root(), Some(owner), None).unwrap();
+        std::thread::scope(|scope| {
+            let told = scope.spawn(|| entice(false_server.accept().unwrap().0, &site));
+            let failure = failure(&site);
+            assert_eq!(failure.errno, Errno::EACCES);
+            let text = failure.to_string();
+            assert!(text.contains(&format!("user {listener}'s")) && text.contains("cannot be trusted"), "{text}");
+            assert!(told.join().unwrap().is_empty(), "the client of {owner}'s store spoke to user {listener}");
+        });
+    }
+}
+
+/// Promise: a process of the store's owner is spoken to, and has to prove that it holds the key.
+#[test]
+fn the_owners_process_has_to_prove_the_key() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let site = Site::new(1);
+    let _server = site.serve();
+    let directory = site.path("open");
+    std::fs::create_dir(&directory).unwrap();
+    for open in [directory.as_path(), directory.parent().unwrap()] {
+        std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let socket = directory.join("socket");
+    let listener = listen_as(USER, &socket);
+    lead_to(&site, &socket);
+    std::os::unix::fs::chown(site.volume.root(), Some(USER), None).unwrap();
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| entice(listener.accept().unwrap().0, &site));
+        let text = failure(&site).to_string();
+        assert!(text.contains("give me more"), "{text}");
+        assert!(!told.join().unwrap().is_empty());
+    });
+}

@@ -1,0 +1,102 @@
+//! Which names of this host a request over HTTP may use. A page of another site whose name leads to this host (DNS rebinding)
+//! sends its own name in `Host`, and pages send `Origin`: neither is answered.
+
+use hyper::header::{HOST, HeaderMap, ORIGIN};
+use hyper::{StatusCode, Uri};
+use std::net::IpAddr;
+
+/// The longest name that DNS has.
+const NAME_BYTES_MAX: usize = 255;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    #[error("the request has no Host header, or several: use HTTP/1.1, whose clients send one")]
+    NoHost,
+    #[error("`{0}` is no name of this service: ask by its address, or start it with --allow-host NAME")]
+    Host(String),
+    #[error("requests from web pages are not answered")]
+    Origin,
+}
+
+impl Denied {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Denied::NoHost => StatusCode::BAD_REQUEST,
+            Denied::Host(_) => StatusCode::MISDIRECTED_REQUEST,
+            Denied::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// For programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Denied::NoHost | Denied::Host(_) => "host",
+            Denied::Origin => "origin",
+        }
+    }
+}
+
+/// Names beside those of loopback and the address that a connection came to.
+#[derive(Clone, Debug, Default)]
+pub struct HostCheck {
+    allowed: Vec<String>,
+}
+
+impl HostCheck {
+    pub fn new(allowed: &[String]) -> HostCheck {
+        HostCheck { allowed: allowed.iter().map(|name| plain(name)).collect() }
+    }
+
+    /// Whether a request is to be answered that came to the address `local`.
+    ///
+    /// # Errors
+    /// Says why not, and what to do.
+    pub fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<(), Denied> {
+        if headers.contains_key(ORIGIN) {
+            return Err(Denied::Origin);
+        }
+        let mut hosts = headers.get_all(HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else { return Err(Denied::NoHost) };
+        let host = host.to_str().map_err(|_| Denied::Host(shown(host.as_bytes())))?;
+        // A request to a proxy has the name in its first line.
+        for name in std::iter::once(without_port(host)).chain(uri.host()) {
+            if !self.is_own(name, local) {
+                return Err(Denied::Host(shown(name.as_bytes())));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_own(&self, name: &str, local: IpAddr) -> bool {
+        let inside = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(address) = inside.parse::<IpAddr>() {
+            let address = address.to_canonical();
+            return address.is_loopback() || address == local.to_canonical() || self.has(inside);
+        }
+        name.eq_ignore_ascii_case("localhost") || self.has(name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name.len() <= NAME_BYTES_MAX && self.allowed.contains(&plain(name))
+    }
+}
+
+/// A name as it is compared: lower case, without the dot of the root.
+fn plain(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// A tunnel changes the port, and an attacker's name is what gives it away: the port is not compared.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    name[..name.len().min(NAME_BYTES_MAX)].escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests;

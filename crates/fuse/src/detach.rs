@@ -1,0 +1,107 @@
+//! Taking a mount out of the namespace. Its path is resolved once, by who finds the mount in the kernel's table; from there on
+//! no symbolic link is followed, and what is unmounted is the mount of that number or nothing: whoever may change directories
+//! of the path leads nobody to another mount.
+
+use crate::attach::as_starter;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::UnmountFlags;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The root directory of a mount, held open: whatever is asked through it is asked of that mount.
+pub(crate) struct Root(OwnedFd);
+
+impl Root {
+    /// The root of the mount `id` at `target`, a path of the kernel's table. Its process is asked nothing.
+    ///
+    /// # Errors
+    /// If another mount, or none, is there by now.
+    pub fn open(target: &Path, id: u32) -> io::Result<Root> {
+        as_starter(|| {
+            let (parent, name) = around(target)?;
+            open_within(&parent, name, target, id).map(Root)
+        })
+    }
+
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// A path that leads there as long as this is held, and nowhere else.
+    pub fn path(&self) -> PathBuf {
+        through(&self.0)
+    }
+}
+
+fn through(descriptor: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// The directory that holds the mount point, and the name of that.
+fn around(target: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let parts = target.parent().zip(target.file_name());
+    let (parent, name) =
+        parts.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory"))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok((rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve)?, name))
+}
+
+/// Opens the root of the mount at `name`, if that is the mount `id`.
+fn open_within(parent: &OwnedFd, name: &OsStr, target: &Path, id: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let root = rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)?;
+    // Neither the mount's process nor its rights are asked, as statx(2) would.
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd()))?;
+    let number =
+        told.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|number| number.trim().parse::<u32>().ok());
+    match number {
+        Some(number) if number == id => Ok(root),
+        _ => Err(io::Error::other(format!(
+            "another mount, or none, is at {} by now: see /proc/self/mountinfo, and unmount again if it is still there",
+            target.display()
+        ))),
+    }
+}
+
+/// Takes the mount `id` at `target`, a path of the kernel's table, out of the namespace. `lazily`: at once, though files on it may
+/// be open.
+pub(crate) fn detach(target: &Path, id: Option<u32>, lazily: bool) -> io::Result<()> {
+    let id =
+        id.ok_or_else(|| io::Error::other("it is not known which mount is there: /proc/self/mountinfo has none"))?;
+    let lazy = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let detached = as_starter(|| {
+        let (parent, name) = around(target)?;
+        // Closed at once: it would keep the mount busy.
+        drop(open_within(&parent, name, target, id)?);
+        rustix::mount::unmount(through(&parent).join(name), UnmountFlags::NOFOLLOW | lazy).map_err(io::Error::from)
+    });
+    match detached {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => by_helper(target, lazily),
+        done => done,
+    }
+}
+
+/// The helper takes a path, and unmounts nothing but a mount of the user who starts it.
+fn by_helper(target: &Path, lazily: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(target);
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    // The helper says in words what umount(2) says by number.
+    match text.contains("busy") {
+        true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        false => Err(io::Error::other(text.trim().to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! The keys that clients may hold: the volume's own, and those of hosts, which are read from the store when a client names
+//! one, and looked for again for as long as it is connected.
+
+use super::sessions::Sessions;
+use super::worker::Worker;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::watch;
+use varve_wire::handshake::{KeyId, VolumeKey};
+use varve_world::volume_dir::VolumeDir;
+
+pub struct Keys {
+    volume: VolumeDir,
+    own: VolumeKey,
+    /// Of hosts, in use.
+    used: Mutex<HashMap<KeyId, Used>>,
+}
+
+struct Used {
+    key: VolumeKey,
+    connections: usize,
+    revoked: watch::Sender<bool>,
+}
+
+impl Keys {
+    pub fn new(volume: VolumeDir, own: VolumeKey) -> Keys {
+        Keys { volume, own, used: Mutex::default() }
+    }
+
+    /// The key of this number, if it is valid. An error: the store does not tell.
+    pub async fn find(&self, id: KeyId) -> io::Result<Option<VolumeKey>> {
+        if id == KeyId::VOLUME {
+            return Ok(Some(self.own.clone()));
+        }
+        let volume = self.volume.clone();
+        // Of a store that hangs, no more than this handshake is to wait.
+        let found = tokio::task::spawn_blocking(move || volume.host_key(id.0)).await.map_err(io::Error::other)?;
+        Ok(found?.map(|found| VolumeKey(found.secret)))
+    }
+
+    /// Counts one more connection of a client that holds `key`.
+    pub fn enter(self: &Arc<Keys>, id: KeyId, key: VolumeKey) -> KeyStay {
+        if id == KeyId::VOLUME {
+            return KeyStay { keys: Arc::clone(self), id, revoked: None };
+        }
+        let mut used = self.used.lock();
+        let new = || Used { key, connections: 0, revoked: watch::Sender::new(false) };
+        let entry = used.entry(id).or_insert_with(new);
+        entry.connections += 1;
+        let revoked = Some(entry.revoked.subscribe());
+        KeyStay { keys: Arc::clone(self), id, revoked }
+    }
+
+    /// Looks for all keys in use, and ends the connections and sessions of those that are not there any more, or not as
+    /// they were.
+    pub async fn check(&self, sessions: &Sessions) {
+        let used: Vec<_> = self.used.lock().iter().map(|(id, used)| (*id, used.key.clone())).collect();
+        for (id, key) in used {
+            match self.find(id).await {
+                Ok(Some(found)) if found == key => continue,
+                Ok(_) => tracing::info!("the key {id} was revoked: its sessions end"),
+                Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData) => {
+                    tracing::warn!("the key {id} cannot be believed any more, and its sessions end: {error}");
+                }
+                Err(error) => {
+                    tracing::warn!("cannot tell whether the key {id} was revoked: {error}");
+                    continue;
+                }
+            }
+            sessions.revoke(id);
+            if let Some(used) = self.used.lock().get(&id) {
+                used.revoked.send_replace(true);
+            }
+        }
+    }
+}
+
+/// Ends what clients have of keys that were revoked, until the server stops.
+pub async fn tend(worker: Rc<Worker>) {
+    let mut stopping = std::pin::pin!(worker.stopping());
+    loop {
+        tokio::select! {
+            () = &mut stopping => return,
+            () = tokio::time::sleep(worker.shared.limits.keys_checked_every) => {}
+        }
+        worker.shared.keys.check(&worker.shared.sessions).await;
+    }
+}
+
+/// A connection of a client with its key; dropped when it closes.
+pub struct KeyStay {
+    keys: Arc<Keys>,
+    id: KeyId,
+    revoked: Option<watch::Receiver<bool>>,
+}
+
+impl KeyStay {
+    /// Ready when the key was revoked; the volume's own never is.
+    pub fn revoked(&self) -> impl Future<Output = ()> + 'static {
+        let revoked = self.revoked.clone();
+        async move {
+            let Some(mut revoked) = revoked else { return std::future::pending().await };
+            if revoked.wait_for(|revoked| *revoked).await.is_err() {
+                // Nobody can revoke it any more.
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+impl Drop for KeyStay {
+    fn drop(&mut self) {
+        let mut used = self.keys.used.lock();
+        if let Some(entry) = used.get_mut(&self.id) {
+            entry.connections -= 1;
+            if entry.connections == 0 {
+                used.remove(&self.id);
+            }
+        }
+    }
+}

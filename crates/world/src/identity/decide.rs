@@ -1,0 +1,68 @@
+//! Whether a process has to change its identity, and to which group: rules without system calls.
+
+use super::{IdentityError, NOBODY, Owner};
+
+/// Ids that exist in this user namespace: `/proc/self/uid_map` or `gid_map`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMap {
+    /// First id inside, and how many.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl IdMap {
+    /// Lines `inside outside count`; others are skipped.
+    pub fn parse(text: &str) -> IdMap {
+        let range = |line: &str| {
+            let mut numbers = line.split_ascii_whitespace().map(|word| word.parse::<u32>().ok());
+            let (inside, _, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+            Some((inside, count))
+        };
+        IdMap { ranges: text.lines().filter_map(range).collect() }
+    }
+
+    pub fn has(&self, id: u32) -> bool {
+        self.ranges.iter().any(|(first, count)| id >= *first && id - first < *count)
+    }
+}
+
+/// What decides about a process.
+pub struct Process {
+    pub effective_uid: u32,
+    /// It is root and has CAP_SETUID and CAP_SETGID.
+    pub may_change: bool,
+    pub users: IdMap,
+    /// `/proc/sys/fs/overflowuid`.
+    pub overflow_uid: u32,
+}
+
+/// Whether `process` has to change its identity before it works in a store of `owner`.
+pub fn must_change(owner: Owner, process: &Process) -> Result<bool, IdentityError> {
+    let Owner { uid, .. } = owner;
+    let is_nobody = uid == NOBODY || uid == process.overflow_uid || uid == u32::MAX || !process.users.has(uid);
+    // Another user may still read what the store shows to everyone: the kernel decides that.
+    if is_nobody && (process.effective_uid == 0 || process.effective_uid == uid) {
+        return Err(IdentityError::Nobody { uid });
+    }
+    Ok(uid != process.effective_uid && process.may_change)
+}
+
+/// What the user database says of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub primary: u32,
+    pub groups: Vec<u32>,
+}
+
+/// The group that the process takes, or `None` if it has to keep its own: no candidate exists in this user namespace.
+///
+/// A directory's group proves no membership: below a set-group-id directory everyone makes directories of its group. So the
+/// user database goes first; a user without an entry gets the directory's group, but never root's.
+pub fn group_of(owner: Owner, account: Option<&Account>, groups: &IdMap) -> Option<u32> {
+    let candidates = match account {
+        Some(account) if account.groups.contains(&owner.gid) => [owner.gid, account.primary],
+        Some(account) => [account.primary, NOBODY],
+        None if owner.gid == 0 => [NOBODY, owner.uid],
+        None => [owner.gid, NOBODY],
+    };
+    candidates.into_iter().find(|gid| groups.has(*gid))
+}

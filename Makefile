@@ -146,7 +146,7 @@ tidy:
 docs: $(TOOLS)/bin/mdbook-$(MDBOOK_VERSION)
 	@bash scripts/docs.sh $(TOOLS)/bin/mdbook $(TARGET)/book
 
-$(TOOLS)/bin/mdbook-$(MDBOOK_VERSION): | packages
+$(TOOLS)/bin/mdbook-$(MDBOOK_VERSION):
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(MDBOOK_VERSION) \
 	  --no-default-features --features search mdbook
 	touch $@

@@ -55,11 +55,11 @@ help:
 	@echo "make demo    format, mount and measure a volume in a local directory, in under two minutes after the build"
 	@echo "make test    all tests, end to end too"
 	@echo "make check   format, lints, house rules, licences"
-	@echo "make docs    the documents as a site: $(TARGET)/book/site/index.html"
 	@echo "make release the program as it is to be installed, built from what a run of it does: $(TARGET)/varve"
 	@echo "make bench   that, and measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
+	@echo "make docs    the documents as a site: $(TARGET)/book/site/index.html"
 
 setup: packages tools venv
 

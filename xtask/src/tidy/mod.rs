@@ -4,10 +4,14 @@
 //! - [`layers`]: arrows between crates run as ARCHITECTURE.md's table says; SlateDB stays in `meta::shards`, HDF5 in
 //!   `detector`.
 //! - [`text`]: no overlong files, no unfinished business, no trailing blanks.
-//! - [`documents`]: every promise and every format names a test that exists; every chore the README names exists.
+//! - [`documents`]: every format names a test that exists; every chore the README names exists.
+//! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has tests that exist.
+//! - [`links`]: a relative link of a document leads to a file and a heading that exist.
 
 pub mod documents;
 pub mod layers;
+pub mod links;
+pub mod promises;
 pub mod text;
 mod tree;
 
@@ -48,7 +52,8 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
         text::sizes,
         text::unfinished,
         text::blanks,
-        documents::promises,
+        promises::promises,
+        links::links,
         documents::formats,
         documents::chores,
     ];

@@ -19,7 +19,10 @@ fn sound() -> tempfile::TempDir {
     let files = [
         ("LICENSE", "Apache License\n"),
         ("Cargo.toml", "[workspace.package]\nlicense = \"Apache-2.0\"\n"),
-        ("ARCHITECTURE.md", "| Crate | Holds | Knows |\n|---|---|---|\n| `crates/client` | x | types, wire |\n"),
+        (
+            "docs/internals/architecture.md",
+            "| Crate | Holds | Knows |\n|---|---|---|\n| `crates/client` | x | types, wire |\n",
+        ),
         ("crates/client/Cargo.toml", "[package]\nlicense.workspace = true\n[dependencies]\nvarve-types = 1\n"),
         ("crates/client/tests/names.rs", "/// Found.\n#[test]\nfn a_name_is_found() {}\nfn helper() {}\n"),
         ("README.md", "```\nmake test\n```\n"),

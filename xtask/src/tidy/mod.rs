@@ -1,7 +1,7 @@
 //! The house rules that a machine can check. Each rule is one function from the tree to complaints; a complaint names
 //! the place and says what to do.
 //!
-//! - [`layers`]: arrows between crates run as ARCHITECTURE.md's table says; SlateDB stays in `meta::shards`, HDF5 in
+//! - [`layers`]: arrows between crates follow the architecture page; SlateDB stays in `meta::shards`, HDF5 in
 //!   `detector`.
 //! - [`store_access`]: files of a store are opened beneath its directory, never by their whole path.
 //! - [`text`]: no overlong files, no unfinished business, no trailing blanks.

@@ -13,6 +13,7 @@ TOOLS := $(TARGET)/tools
 PJDFSTEST_VERSION := 0.2.2
 FSX_VERSION := 0.3.2
 CARGO_DENY_VERSION := 0.20.2
+MDBOOK_VERSION := 0.5.4
 H5PY_VERSION := 3.16.0
 HDF5PLUGIN_VERSION := 7.1.0
 PYZMQ_VERSION := 27.3.0
@@ -47,7 +48,7 @@ SOAK_SUITES := volume power writer readers kill detector_service detector_long d
 OTHER_TESTS := $(filter-out $(SUITES),$(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs fuzz/tests/*.rs xtask/tests/*.rs))) \
   $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs)))))
 
-.PHONY: help setup packages tools venv demo test check tidy release bench soak fuzz
+.PHONY: help setup packages tools venv demo test check tidy docs release bench soak fuzz
 
 help:
 	@echo "make setup   install what building and testing need"
@@ -58,6 +59,7 @@ help:
 	@echo "make bench   that, and measure everything in about ten minutes beside the recorded ratios; the page is $(TARGET)/bench/page.html"
 	@echo "make soak    the suites with their long counts"
 	@echo "make fuzz    every decoder under libFuzzer, FUZZ_SECONDS=$(FUZZ_SECONDS) each; FUZZ_TARGETS chooses"
+	@echo "make docs    the documents as a site: $(TARGET)/book/site/index.html"
 
 setup: packages tools venv
 
@@ -141,6 +143,14 @@ check: packages tidy
 
 tidy:
 	$(CARGO) xtask tidy
+
+docs: $(TOOLS)/bin/mdbook-$(MDBOOK_VERSION)
+	@bash scripts/docs.sh $(TOOLS)/bin/mdbook $(TARGET)/book
+
+$(TOOLS)/bin/mdbook-$(MDBOOK_VERSION):
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build --version =$(MDBOOK_VERSION) \
+	  --no-default-features --features search mdbook
+	touch $@
 
 release: packages
 	@CARGO="$(CARGO)" bash scripts/release.sh $(TARGET) $(TARGET)/varve

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Builds the program as it is to be installed. It is built twice: with counters first, does everything that bench.sh measures, in
 # small, and is built again from what was counted. What a request runs through lies together then, and not among what only errors
-# run through (docs/measurements/2026-11-27-release.md). Where the compiler's tools for that cannot be had, it is built once, and
+# run through (docs/internals/performance-findings.md, "Build, allocator, memory").
+# Where the compiler's tools for that cannot be had, it is built once, and
 # that is said.
 # usage: release.sh TARGET PROGRAM
 # TARGET: cargo's directory. PROGRAM: where the program is put.

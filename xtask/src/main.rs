@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy    check the house rules (layers, sizes, formats, documents)";
+const USAGE: &str = "usage: cargo xtask tidy    check the house rules (layers, sizes, formats, promises, links)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

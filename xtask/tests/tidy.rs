@@ -10,21 +10,25 @@ fn this_tree_keeps_the_house_rules() {
     assert!(listed.is_empty(), "\n{}", listed.join("\n"));
 }
 
+const SEMANTICS: &str = "# Semantics\n\nText.\n\n## Names\n\n| Are found | [names-found] |\n";
+const PROMISES: &str = "[names-found]\nstatement = \"Names are found.\"\ntests = [\n    \"crates/client/tests/names.rs::a_name_is_found\",\n]\n";
+
 /// A tree that keeps every rule.
 fn sound() -> tempfile::TempDir {
     let tree = tempfile::tempdir().expect("a temporary directory");
     let files = [
         ("LICENSE", "Apache License\n"),
         ("Cargo.toml", "[workspace.package]\nlicense = \"Apache-2.0\"\n"),
-        ("ARCHITECTURE.md", "| Crate | Holds | Knows |\n|---|---|---|\n| `crates/client` | x | types, wire |\n"),
+        (
+            "docs/internals/architecture.md",
+            "| Crate | Holds | Knows |\n|---|---|---|\n| `crates/client` | x | types, wire |\n",
+        ),
         ("crates/client/Cargo.toml", "[package]\nlicense.workspace = true\n[dependencies]\nvarve-types = 1\n"),
-        ("crates/client/tests/names.rs", "fn a_name_is_found() {}\n"),
+        ("crates/client/tests/names.rs", "/// Found.\n#[test]\nfn a_name_is_found() {}\nfn helper() {}\n"),
         ("README.md", "```\nmake test\n```\n"),
         ("Makefile", "test: ; cargo test\n"),
-        (
-            "SEMANTICS.md",
-            "# Semantics\n\n## Names\n\nAre found.\n\nTest: `crates/client/tests/names.rs::a_name_is_found`\n",
-        ),
+        ("docs/semantics.md", SEMANTICS),
+        ("tests/promises.toml", PROMISES),
         ("formats/wire.md", "# Wire\n\nGolden: `crates/client/tests/names.rs::a_name_is_found`\n"),
     ];
     files.iter().for_each(|(path, text)| write(tree.path(), path, text));
@@ -83,14 +87,84 @@ fn trailing_blanks_are_seen() {
 }
 
 #[test]
-fn a_promise_without_a_test_is_seen() {
-    assert!(complaint_about("SEMANTICS.md", "## Names\n\nAre found.\n").contains("names no test"));
+fn promise_without_entry_is_reported() {
+    let text = format!("{SEMANTICS}Names are kept [names-kept].\n");
+    assert!(complaint_about("docs/semantics.md", &text).contains("[names-kept] has no entry"));
 }
 
 #[test]
-fn a_promise_with_a_test_that_is_gone_is_seen() {
-    let text = "## Names\n\nAre found.\n\nTest: `crates/client/tests/names.rs::gone`\n";
-    assert!(complaint_about("SEMANTICS.md", text).contains("has no test `gone`"));
+fn entry_without_promise_is_reported() {
+    let text = format!("{PROMISES}{}", PROMISES.replace("names-found", "names-kept"));
+    assert!(complaint_about("tests/promises.toml", &text).contains("does not name the promise [names-kept]"));
+}
+
+#[test]
+fn link_text_and_code_are_not_promise_ids() {
+    let text = format!("{SEMANTICS}See [here](semantics.md), `[a]` and\n```\n[section]\n```\n");
+    let tree = sound();
+    write(tree.path(), "docs/semantics.md", &text);
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
+}
+
+#[test]
+fn section_without_promise_is_reported() {
+    let text = format!("{SEMANTICS}\n## Times\n\nAre kept.\n");
+    assert!(complaint_about("docs/semantics.md", &text).contains("\"Times\" names no promise"));
+}
+
+#[test]
+fn overlong_semantics_page_is_reported() {
+    let text = format!("{SEMANTICS}{}", "Names are found.\n".repeat(2_000));
+    assert!(complaint_about("docs/semantics.md", &text).contains("cut it below 25600"));
+}
+
+#[test]
+fn faulty_promise_entries_are_reported() {
+    let test = "    \"crates/client/tests/names.rs::a_name_is_found\",\n";
+    for (from, to, complaint) in [
+        ("a_name_is_found", "gone", "toml:4: `crates/client/tests/names.rs` has no test `gone`"),
+        ("a_name_is_found", "helper", "neither #[test] nor #[tokio::test]"),
+        ("tests/names.rs", "tests/gone.rs", "`crates/client/tests/gone.rs` does not exist"),
+        ("names.rs::", "names.rs/", "not of the form path::name"),
+        (test, "", "[names-found] has no test"),
+        (test, &test.repeat(2), "twice"),
+        ("Names are found.", "", "`statement` of one line"),
+        ("statement", "says", "`statement` of one line"),
+    ] {
+        let tree = sound();
+        write(tree.path(), "tests/promises.toml", &PROMISES.replace(from, to));
+        let complaints = tidy::check(tree.path()).expect("the tree can be read");
+        assert!(complaints.iter().any(|each| each.to_string().contains(complaint)), "{complaint}: {complaints:?}");
+    }
+}
+
+#[test]
+fn missing_promise_file_is_reported() {
+    let tree = sound();
+    std::fs::remove_file(tree.path().join("tests/promises.toml")).expect("removed");
+    let complaints = tidy::check(tree.path()).expect("the tree can be read");
+    assert_eq!(complaints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["tests/promises.toml: is missing"]);
+}
+
+#[test]
+fn dangling_links_are_reported() {
+    for (link, complaint) in [
+        ("gone.md", "`docs/gone.md`, which does not exist"),
+        ("../../a.md", "leads out of the tree"),
+        ("semantics.md#gone", "a heading that `docs/semantics.md` does not have"),
+        ("#gone", "a heading that `docs/guide.md` does not have"),
+    ] {
+        let text = format!("# Guide\n\n[it]({link})\n");
+        assert!(complaint_about("docs/guide.md", &text).contains(complaint), "{link}");
+    }
+}
+
+#[test]
+fn sound_links_pass() {
+    let tree = sound();
+    let text = "# A guide, short\n\n[a](semantics.md#names) [b](../crates/client) [c](#a-guide-short) [d](https://e.org/)\n`[e](x)`\n";
+    write(tree.path(), "docs/guide.md", text);
+    assert_eq!(tidy::check(tree.path()).expect("the tree can be read"), []);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ffi::c_long;
 use std::process::ExitCode;
 
 /// A request allocates and frees some dozens of small pieces, those of the log on one thread and on another: that takes less time
-/// than with glibc's (docs/measurements/2026-11-27-release.md).
+/// than with glibc's (docs/internals/performance-findings.md, "Build, allocator, memory").
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

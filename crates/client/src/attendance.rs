@@ -2,7 +2,7 @@
 //!
 //! A door's thread that waits for a server in another process is worth nothing to those who ask meanwhile, and the server's
 //! worker nothing while it waits for what that thread would have read: where several callers meet, both spend their time
-//! being woken, and looking for each other (`docs/measurements/2026-11-28-attendance.md`). So a call is an
+//! being woken, and looking for each other (`docs/internals/performance-findings.md`, "FUSE mount"). So a call is an
 //! [errand](crate::errand) there, and its thread goes on: it reads the next request if there is one, and looks for answers
 //! if there is none. One thread at a time does so, the attendant; the others stand by, and do not read, for whoever waits
 //! in read(2) is woken for each request, which takes longer than most answers.

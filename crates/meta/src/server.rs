@@ -100,7 +100,7 @@ pub struct ServerConfig {
 
 /// One for two processors: what flushes and merges tables needs some as well, and so do clients on the same host. Workers
 /// that look for requests where others want the processor cost more than they do
-/// (`docs/measurements/2026-11-24-splits.md`).
+/// (`docs/internals/performance-findings.md`, "Waiting and waking").
 fn workers_default() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2))
 }

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// How long one looks: about what it costs to put a processor to sleep and wake it, in a virtual machine too
-/// (`docs/measurements/2026-11-23-looks.md`).
+/// (`docs/internals/performance-findings.md`, "Waiting and waking").
 pub const LOOK: Duration = Duration::from_micros(100);
 
 /// Giving the processor away takes less where nobody wants it: a system call and a look at an empty queue.

@@ -1,33 +1,9 @@
-//! Documents that speak of the code must be true: a promise names its test, a format its golden bytes, the README
-//! chores that exist. (That the README's `varve` commands parse is a test of `crates/cli`, which has their definition.)
+//! Documents that speak of the code must be true: a format names its golden bytes, the README chores that exist.
+//! (That the README's `varve` commands parse is a test of `crates/cli`, which has their definition.)
 
 use super::{Complaint, File, Tree};
 
-const SEMANTICS: &str = "SEMANTICS.md";
 const README: &str = "README.md";
-
-/// Every section of SEMANTICS.md (from one `##` or `###` heading to the next) whose body is not empty ends with lines
-/// ``Test: `path::name` ``, and the file at `path` defines `name`.
-pub fn promises(tree: &Tree) -> Vec<Complaint> {
-    let Some(semantics) = tree.file(SEMANTICS) else {
-        return vec![Complaint { path: SEMANTICS.into(), line: 0, text: "is missing".into() }];
-    };
-    let mut complaints = Vec::new();
-    for section in sections(semantics) {
-        if section.tests.is_empty() {
-            let text =
-                format!("the promise \"{}\" names no test; end it with a line Test: `path::name`", section.title);
-            complaints.push(semantics.complain(section.line, text));
-        }
-        complaints.extend(
-            section
-                .tests
-                .iter()
-                .filter_map(|(line, name)| missing(tree, name).map(|why| semantics.complain(*line, why))),
-        );
-    }
-    complaints
-}
 
 /// Every file of `formats/` names golden bytes by a line ``Golden: `path::name` ``, and the test exists.
 pub fn formats(tree: &Tree) -> Vec<Complaint> {
@@ -64,29 +40,6 @@ pub fn chores(tree: &Tree) -> Vec<Complaint> {
         }
     }
     complaints
-}
-
-struct Section<'a> {
-    line: usize,
-    title: &'a str,
-    /// Line and `path::name`.
-    tests: Vec<(usize, &'a str)>,
-}
-
-/// Sections that say something; a heading directly followed by a deeper one only groups.
-fn sections(file: &File) -> Vec<Section<'_>> {
-    let lines: Vec<&str> = file.text.lines().collect();
-    let starts: Vec<usize> = (0..lines.len()).filter(|index| lines[*index].starts_with("##")).collect();
-    let mut sections = Vec::new();
-    for (position, start) in starts.iter().enumerate() {
-        let end = starts.get(position + 1).copied().unwrap_or(lines.len());
-        if lines[start + 1..end].iter().all(|line| line.trim().is_empty()) {
-            continue;
-        }
-        let tests = references(file, "Test: ").filter(|(line, _)| (*start..end).contains(line)).collect();
-        sections.push(Section { line: *start, title: lines[*start].trim_start_matches('#').trim(), tests });
-    }
-    sections
 }
 
 /// The names in back quotes on lines that begin with `label`.

@@ -3,7 +3,7 @@
 use super::{Complaint, File, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
-const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const ARCHITECTURE: &str = "docs/internals/architecture.md";
 const PREFIX: &str = "varve-";
 
 /// Libraries that only one room may know: the word as it appears in code and manifests, and the paths allowed to
@@ -14,7 +14,7 @@ const SEAMS: [(&str, &[&str]); 3] = [
     ("fuser", &["crates/fuse/", "crates/bench/"]),
 ];
 
-/// Arrows between crates are those of the code map in ARCHITECTURE.md. Dependencies of tests are free.
+/// Arrows between crates are those of the code map in docs/internals/architecture.md. Dependencies of tests are free.
 pub fn arrows(tree: &Tree) -> Vec<Complaint> {
     let Some(architecture) = tree.file(ARCHITECTURE) else {
         return vec![Complaint { path: ARCHITECTURE.into(), line: 0, text: "is missing".into() }];

@@ -1,15 +1,19 @@
 //! The house rules that a machine can check. Each rule is one function from the tree to complaints; a complaint names
 //! the place and says what to do.
 //!
-//! - [`layers`]: arrows between crates run as ARCHITECTURE.md's table says; SlateDB stays in `meta::shards`, HDF5 in
+//! - [`layers`]: arrows between crates follow the architecture page; SlateDB stays in `meta::shards`, HDF5 in
 //!   `detector`.
 //! - [`store_access`]: files of a store are opened beneath its directory, never by their whole path.
 //! - [`text`]: no overlong files, no unfinished business, no trailing blanks.
-//! - [`documents`]: every promise and every format names a test that exists; every chore the README names exists.
+//! - [`documents`]: every format names a test that exists; every chore the README names exists.
+//! - [`promises`]: `docs/semantics.md` and `tests/promises.toml` name the same promises; every promise has tests that exist.
+//! - [`links`]: a relative link of a document leads to a file and a heading that exist.
 
 pub mod documents;
 pub mod layers;
 pub mod store_access;
+pub mod links;
+pub mod promises;
 pub mod text;
 mod tree;
 
@@ -51,7 +55,8 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Complaint>> {
         text::sizes,
         text::unfinished,
         text::blanks,
-        documents::promises,
+        promises::promises,
+        links::links,
         documents::formats,
         documents::chores,
     ];

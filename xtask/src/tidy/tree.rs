@@ -2,6 +2,7 @@
 
 use super::Complaint;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Built or downloaded, not written: at the root of the workspace only.
@@ -34,6 +35,8 @@ impl File {
 pub struct Tree {
     /// Sorted by path.
     pub files: Vec<File>,
+    /// Every file and directory, those that are not text too, from the root.
+    paths: BTreeSet<String>,
 }
 
 impl Tree {
@@ -43,6 +46,7 @@ impl Tree {
     /// If a directory or file cannot be read, or a text file is not UTF-8.
     pub fn read(root: &Path) -> anyhow::Result<Tree> {
         let mut files = Vec::new();
+        let mut paths = BTreeSet::new();
         let mut waiting = vec![root.to_path_buf()];
         while let Some(directory) = waiting.pop() {
             let entries = std::fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
@@ -51,17 +55,27 @@ impl Tree {
                 let path = entry.path();
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let kind = entry.file_type().with_context(|| format!("looking at {}", path.display()))?;
-                if kind.is_dir() && !(directory == root && NOT_OURS.contains(&name.as_str())) {
-                    waiting.push(path);
-                } else if kind.is_file() && is_text(&name) {
+                if directory == root && NOT_OURS.contains(&name.as_str()) {
+                    continue;
+                }
+                let below = path.strip_prefix(root).expect("walked from the root").to_string_lossy().into_owned();
+                if kind.is_file() && is_text(&name) {
                     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-                    let path = path.strip_prefix(root).expect("walked from the root").to_string_lossy().into_owned();
-                    files.push(File { path, text });
+                    files.push(File { path: below.clone(), text });
+                }
+                paths.insert(below);
+                if kind.is_dir() {
+                    waiting.push(path);
                 }
             }
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Tree { files })
+        Ok(Tree { files, paths })
+    }
+
+    /// Whether the tree has a file or directory of this path.
+    pub fn has(&self, path: &str) -> bool {
+        self.paths.contains(path)
     }
 
     pub fn file(&self, path: &str) -> Option<&File> {

@@ -28,7 +28,7 @@ use varve_world::printable::{printable, printable_path};
 use varve_world::volume_dir::{ServerRecord, VolumeDir};
 
 /// How long the answer to a call that changes several shards is looked for: it takes its turn at each, behind those of other
-/// callers (`docs/measurements/2026-11-25-looks.md`).
+/// callers (`docs/internals/performance-findings.md`, "Waiting and waking").
 const LOOK_OVER_SHARDS: Duration = Duration::from_micros(300);
 
 /// The pools of one found server.

@@ -1,5 +1,5 @@
 //! The power fails at every point of what a program does through the client library: rows and the bytes of large files
-//! together (`varve_world::power_loss`). SEMANTICS.md, "Loss of the machine".
+//! together (`varve_world::power_loss`). docs/semantics.md, "What survives which event".
 //!
 //! A sequence of steps runs once, recorded, in one process with its server. For points of the record and several fates of
 //! what was not synced, the volume that the disk may hold is served again, and what a client finds is compared with the

@@ -49,7 +49,7 @@ fn played(text: &str, scene: impl FnOnce(&Scene, Handle) -> usize) {
     assert!(report.totals.is_empty(), "{text}: {:?}", report.totals);
 }
 
-/// SEMANTICS.md, "After an unmount no size of what the mount wrote is left to be settled": whoever had the file open meanwhile.
+/// docs/semantics.md, `umount-lengths`: also if another client had the file open.
 #[test]
 fn what_several_have_written_is_settled() {
     played("opened by another to be written, which it is not", |scene, handle| {

@@ -39,7 +39,7 @@ fn formatted() -> (tempfile::TempDir, VolumeDir) {
     (directory, volume)
 }
 
-/// ARCHITECTURE.md, "a volume is a directory": every part is where it says.
+/// docs/internals/architecture.md, "a volume is a directory": every part is where it says.
 #[test]
 fn a_formatted_volume_has_its_parts() {
     let (_directory, volume) = formatted();

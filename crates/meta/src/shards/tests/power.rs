@@ -1,5 +1,5 @@
 //! The power fails at every point of what a cluster does (`varve_world::power_loss`), and what its successor finds is
-//! compared with what was promised: SEMANTICS.md, "Loss of the machine".
+//! compared with what was promised: docs/semantics.md, "What survives which event".
 //!
 //! A sequence of operations runs once, recorded, by one client. For every point of the record, and several fates of
 //! what was not fsynced, a volume is made of what the disk may hold and is opened by the real code. Then
